@@ -1,0 +1,89 @@
+"""How to reach a Kafka cluster: the settings of a client after translation from Java's names.
+
+Rule: a secret is a `Secret`; its text leaves it only by `.reveal()` at the socket, so repr, logs and
+error messages cannot show it. Pickles do carry it (a task must log in), nothing else does.
+
+>>> Secret("hunter2")
+Secret(***)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IsolationLevel = str  # "read_uncommitted" (Spark's default) or "read_committed"
+
+
+class Secret:
+    """Text that shows itself only on purpose."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._text))
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return (Secret, (self._text,))
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """PEM material, each as the text itself; files are read where the option is parsed."""
+
+    ca_pem: str | None = None
+    certificate_pem: str | None = None
+    key_pem: Secret | None = None
+    key_password: Secret | None = None
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """A login. PLAIN and SCRAM carry a name and a password."""
+
+    mechanism: str
+    username: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """One client's settings; hashable, so a pool can key on it (cluster and credentials together)."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "penstock"
+    security_protocol: str = "PLAINTEXT"
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    client_rack: str = ""
+    group_id: str | None = None
+    isolation_level: IsolationLevel = "read_uncommitted"
+    check_crcs: bool = True
+    # Deadlines and pauses, Java's names and defaults.
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    # Sizes. The fetch sizes are larger than Java's 1 MiB because one answer becomes one Arrow batch.
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 8_388_608
+    receive_buffer_bytes: int = 1_048_576
+    send_buffer_bytes: int = 131_072

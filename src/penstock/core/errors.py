@@ -1,0 +1,90 @@
+"""Every error Penstock raises, as one picklable tree.
+
+Rule: an error tells a tired operator what to do. Its text is always
+`[CONDITION] what happened, with the facts. What to do next.` Spark carries errors from its Python
+workers to the driver as text only, so the condition in brackets, not the class, is what a user (or a
+test) can rely on. Foreign exceptions are wrapped once, at the door that met them, with `raise ... from`.
+
+Why not one class per condition: there are many conditions and they change; the classes say *which part
+of the system* to look at, the condition says *what* is wrong.
+
+>>> error = OptionError("OPTION_MISSING", "`kafka.bootstrap.servers` is not set.", hint="Set it.")
+>>> str(error)
+'[OPTION_MISSING] `kafka.bootstrap.servers` is not set. Set it.'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class PenstockError(Exception):
+    """The root: `condition` in capitals, `what` happened, a `hint` with the next step, the `facts`."""
+
+    def __init__(
+        self,
+        condition: str,
+        what: str,
+        *,
+        hint: str = "",
+        facts: Mapping[str, object] | None = None,
+        retriable: bool = False,
+    ) -> None:
+        self.condition = condition
+        self.what = what
+        self.hint = hint
+        self.facts = dict(facts or {})
+        self.retriable = retriable
+        super().__init__(" ".join(part for part in (f"[{condition}]", what, hint) if part))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions pickle their positional arguments only; ours are by keyword, so say how to rebuild.
+        arguments = (self.condition, self.what, self.hint, self.facts, self.retriable)
+        return (_rebuild, (type(self), *arguments))
+
+
+def _rebuild(
+    kind: type[PenstockError],
+    condition: str,
+    what: str,
+    hint: str,
+    facts: dict[str, object],
+    retriable: bool,
+) -> PenstockError:
+    return kind(condition, what, hint=hint, facts=facts, retriable=retriable)
+
+
+class OptionError(PenstockError):
+    """An option or setting is wrong, missing or refused. Raised at the door, before any I/O."""
+
+
+class BrokerError(PenstockError):
+    """Kafka could not be reached, refused a request, or did not answer in time."""
+
+
+class DataLossError(PenstockError):
+    """Records that should have been read are not there any more, or cannot be shown to be the same."""
+
+
+class OffsetStoreError(PenstockError):
+    """A place that keeps offsets failed or contradicts itself."""
+
+
+class SinkError(PenstockError):
+    """Results could not be made durable."""
+
+
+class ReceiverError(PenstockError):
+    """A receiver or its write-ahead log failed."""
+
+
+class ClusterError(PenstockError):
+    """A server on this computer could not be fetched, started or stopped."""
+
+
+class DecodeError(PenstockError):
+    """Bytes from the wire do not mean what they should."""
+
+
+class CorruptBatchError(DecodeError):
+    """A record batch is damaged or hostile: checksum, lengths or structure do not hold."""
