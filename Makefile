@@ -1,0 +1,63 @@
+# Everything one does here. `make` alone lists the targets.
+#
+# Each target makes `.venv` first if the lock changed, ends by itself, asks nothing and leaves no process
+# behind, so it runs the same in a terminal, from cron and in CI.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check lint format proof bench docs lock clean
+
+# The interpreter `.venv` is made from; 3.11 or newer. Override: make setup PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.made-from-lock
+NEEDS_NO_SERVER := not kafka and not spark and not slow and not proof
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(STAMP)  ## make .venv from the lock (once; again when the lock changes)
+
+$(STAMP): requirements-dev.lock
+	@$(PYTHON) tools/prerequisites.py
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(STAMP)
+
+run: $(STAMP)  ## start a local Kafka, read it from Spark, show the rows, stop it again
+	$(VENV)/bin/penstock demo </dev/null
+
+lint: $(STAMP)  ## ruff, mypy, import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+check: lint  ## lint and every test that needs no server (under 2 minutes)
+	$(PY) -m pytest -q -m "$(NEEDS_NO_SERVER)" </dev/null
+
+test: lint  ## everything but the proofs, with strict accounting (under 20 minutes)
+	$(PY) -m pytest -m "not proof" --session-timeout=1200 --planned-floor=tests/planned-floor.txt </dev/null
+
+proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proof/
+	$(PY) tools/proof.py </dev/null
+
+bench: $(STAMP)  ## measure against Spark's JVM connector; prints machine, versions, samples, ratio
+	$(PY) -m bench </dev/null
+
+docs: $(STAMP)  ## write docs/reference/ again from the tests and the sources
+	$(PY) tools/reference.py
+
+format: $(STAMP)  ## let ruff format and fix what it can
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+lock:  ## pin all dependencies again (needs uv)
+	sh tools/lock.sh
+
+clean:  ## remove caches and build leftovers, keep .venv
+	rm -rf build dist artifacts spark-warehouse metastore_db derby.log .coverage \
+	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
