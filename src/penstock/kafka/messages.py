@@ -1,0 +1,83 @@
+"""Kafka's requests and responses as objects: the only module that imports kafka-python.
+
+Rule: what is taken from kafka-python is its message classes and its table of error codes, nothing that
+opens a socket or writes a log. Whoever needs another message adds it here, so that one file shows how much
+we depend on. Why not import it where it is used: on Python 3.11 and 3.12 its import raises
+deprecation warnings, which would fail every program that turns warnings into errors.
+
+>>> error_name(6)
+'NOT_LEADER_OR_FOLLOWER'
+"""
+
+from __future__ import annotations
+
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.errors import kafka_errors
+    from kafka.protocol.admin import (
+        ConfigResourceType,
+        CreatePartitionsRequest,
+        CreateTopicsRequest,
+        DeleteRecordsRequest,
+        DeleteTopicsRequest,
+        DescribeConfigsRequest,
+        DescribeProducersRequest,
+        DescribeTransactionsRequest,
+        IncrementalAlterConfigsRequest,
+    )
+    from kafka.protocol.consumer import (
+        FetchRequest,
+        FetchResponse,
+        ListOffsetsRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
+        OffsetForLeaderEpochRequest,
+    )
+    from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+    from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
+        InitProducerIdRequest,
+        ProduceRequest,
+        TxnOffsetCommitRequest,
+    )
+    from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+__all__ = [
+    "AddOffsetsToTxnRequest",
+    "AddPartitionsToTxnRequest",
+    "ApiVersionsRequest",
+    "ConfigResourceType",
+    "CreatePartitionsRequest",
+    "CreateTopicsRequest",
+    "DeleteRecordsRequest",
+    "DeleteTopicsRequest",
+    "DescribeConfigsRequest",
+    "DescribeProducersRequest",
+    "DescribeTransactionsRequest",
+    "EndTxnRequest",
+    "FetchRequest",
+    "FetchResponse",
+    "FindCoordinatorRequest",
+    "IncrementalAlterConfigsRequest",
+    "InitProducerIdRequest",
+    "ListOffsetsRequest",
+    "MetadataRequest",
+    "OffsetCommitRequest",
+    "OffsetFetchRequest",
+    "OffsetForLeaderEpochRequest",
+    "ProduceRequest",
+    "SaslAuthenticateRequest",
+    "SaslHandshakeRequest",
+    "TxnOffsetCommitRequest",
+    "error_name",
+]
+
+
+def error_name(code: int) -> str:
+    """Kafka's own name of an error code; an unknown one keeps its number."""
+    known = kafka_errors.get(code)
+    return str(known.message) if known is not None else f"ERROR_CODE_{code}"
