@@ -17,7 +17,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import kafka_errors
     from kafka.protocol.admin import (
-        ConfigResourceType,
         CreatePartitionsRequest,
         CreateTopicsRequest,
         DeleteRecordsRequest,
@@ -50,7 +49,6 @@ __all__ = [
     "AddOffsetsToTxnRequest",
     "AddPartitionsToTxnRequest",
     "ApiVersionsRequest",
-    "ConfigResourceType",
     "CreatePartitionsRequest",
     "CreateTopicsRequest",
     "DeleteRecordsRequest",
@@ -76,8 +74,18 @@ __all__ = [
     "error_name",
 ]
 
+# Four names that kafka-python spells in its own or in an older way.
+_RENAMED = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+}
+
 
 def error_name(code: int) -> str:
     """Kafka's own name of an error code; an unknown one keeps its number."""
     known = kafka_errors.get(code)
+    if code in _RENAMED:
+        return _RENAMED[code]
     return str(known.message) if known is not None else f"ERROR_CODE_{code}"
