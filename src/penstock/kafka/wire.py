@@ -52,7 +52,6 @@ class Connection:
         self.host = host
         self.port = port
         self.client_id = settings.client_id
-        self.max_frame_bytes = max(MAX_FRAME_BYTES, 2 * settings.fetch_max_bytes)
         self.in_flight = 0
         self.closed = False
         self.last_used = time.monotonic()
@@ -81,6 +80,10 @@ class Connection:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.in_flight} in flight"
         return f"Connection({self.host}:{self.port}, {state})"
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return max(MAX_FRAME_BYTES, 2 * self.settings.fetch_max_bytes)
 
     # --- requests as objects: the control plane ---------------------------------------------------
 
