@@ -30,7 +30,7 @@ def partition_of_keys(keys: ByteColumn, partitions: int) -> npt.NDArray[np.int32
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
     chosen = np.empty(keys.starts.size - 1, np.int32)
-    _hash_keys(keys.starts, keys.valid, keys.data, np.int64(partitions), chosen)
+    _hash_keys(keys.starts, keys.valid, keys.data, partitions, chosen)
     return chosen
 
 
