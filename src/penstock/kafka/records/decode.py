@@ -1,0 +1,390 @@
+"""Record batches as Kafka stores them into Arrow batches as Spark wants them.
+
+Rule: progress is the end of the last whole batch in the buffer (`next_offset`), never the last row that
+came out: a range may end on a transaction marker, an aborted row or a hole left by compaction, and a
+reader that counts rows would wait there for ever.
+
+Why not one Arrow batch per record batch: producers make batches of any size, from one record to a
+gigabyte of decompressed text. Arrow batches are cut by rows and by bytes instead, so memory is bounded
+and no 32-bit position can overflow. Column buffers are used again as soon as nobody holds the Arrow
+batch made from them: fresh pages cost more than decoding does.
+
+>>> decoder = RecordDecoder("events", 0, ("offset", "value"))
+>>> decoder.schema.names
+['offset', 'value']
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import CorruptBatchError, DecodeError
+from penstock.kafka.records import kernels as k
+from penstock.kafka.records.codecs import Decompressor
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+}
+
+#: Rows and bytes at which an Arrow batch is cut. Measured in `bench/read`: fewer rows pay Spark's
+#: per-batch cost more often, more rows fall out of the processor's cache on both sides.
+MAX_ROWS = 65_536
+MAX_BYTES = 4 << 20
+
+_BEGINNING = np.iinfo(np.int64).min
+_REASONS = {
+    k.BAD_LENGTH: "a length points outside the batch",
+    k.BAD_VARINT: "a variable-length number is cut off or too long",
+    k.BAD_OFFSET: "a record's offset is outside its batch or does not rise",
+    k.BAD_COUNT: "the number of records does not match what is there",
+    k.BAD_RECORD: "a record's size does not match its fields",
+    k.BAD_HEADER: "a record header is malformed",
+    k.BAD_MARKER: "a transaction marker is malformed",
+    k.BAD_MAGIC: "its format version is unknown",
+    k.BAD_ORDER: "its offsets overlap the batch before it",
+}
+
+
+class RecordDecoder:
+    """Decodes the answers to one partition's fetches, one after the other."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: Sequence[str],
+        *,
+        check_crcs: bool = True,
+        since_ms: int | None = None,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.schema = pa.schema([(name, ARROW_TYPES[name]) for name in columns])
+        self.next_offset: int | None = None
+        self.leader_epoch: int | None = None
+        self._topic, self._partition = topic, partition
+        self._columns = tuple(columns)
+        self._check_crcs = check_crcs
+        self._since = _BEGINNING if since_ms is None else since_ms
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._table = np.empty((256, k.TABLE_WIDTH), np.int64)
+        self._count = 0
+        self._buffer = np.empty(0, np.uint8)
+        self._sets: list[_ColumnSet] = []
+        self._constants: dict[str, pa.Array] = {}
+        self._decompressor = Decompressor()
+
+    def open(self, buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+        """Take the record bytes of one fetch answer and look at its batch headers only.
+
+        Sets `next_offset` (None when not even one batch is whole) and returns the number of whole batches.
+        The caller can ask for the next answer now, before the rows of this one are decoded.
+        """
+        self._buffer, self._count = buffer, 0
+        at, expected, code = 0, 0, k.FULL
+        while code == k.FULL:
+            if self._count == len(self._table):
+                self._table = np.concatenate([self._table, np.empty_like(self._table)])
+            found, at, code = k.scan(buffer, at, len(buffer), expected, self._table[self._count :])
+            self._count += found
+            if found:
+                expected = int(self._table[self._count - 1, k.LAST_OFFSET]) + 1
+        if code != k.DONE:
+            self._fail(code, at)
+        self.next_offset = expected if self._count else None
+        if self._count:
+            self.leader_epoch = int(self._table[self._count - 1, k.EPOCH])
+        return self._count
+
+    def rows(
+        self, start: int, until: int, aborted: Sequence[tuple[int, int]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The visible rows with `start <= offset < until` of the opened buffer.
+
+        `aborted` is the answer's list of (producer id, first offset) when only committed rows are wanted,
+        None when every data row is. Markers are never rows.
+        """
+        table = self._table[: self._count]
+        first = int(np.searchsorted(table[:, k.LAST_OFFSET], start))
+        last = int(np.searchsorted(table[:, k.BASE_OFFSET], until))
+        table = table[first:last]
+        if self._check_crcs:
+            self._check(table)
+        self._hide_invisible(table, aborted)
+        table = table[table[:, k.FLAGS] & k.SKIP == 0]
+        columns, state = self._take(), _fresh_state()
+        for source, segments in self._segments(table):
+            state[k.SEGMENT], state[k.POSITION] = 0, -1
+            while True:
+                code = columns.fill(source, segments, state, start, until, self._since)
+                if code == k.DONE:
+                    break
+                if code == k.FULL:
+                    yield self._batch(columns, state)
+                    resume = state[[k.SEGMENT, k.RECORD, k.POSITION, k.PREVIOUS]]
+                    columns, state = self._take(), _fresh_state()
+                    state[[k.SEGMENT, k.RECORD, k.POSITION, k.PREVIOUS]] = resume
+                elif code == k.OVERSIZED:
+                    columns = columns.grown(state)
+                else:
+                    self._fail(code, int(segments[state[k.SEGMENT], k.BEGIN]), state)
+        if state[k.ROWS]:
+            yield self._batch(columns, state)
+
+    # --- steps ----------------------------------------------------------------------------------------
+
+    def _check(self, table: np.ndarray[Any, Any]) -> None:
+        view = memoryview(self._buffer)
+        crc = crc32c.crc32c
+        for begin, end in table[:, [k.BEGIN, k.END]].tolist():
+            stored = int.from_bytes(view[begin + 17 : begin + 21], "big")
+            if crc(view[begin + 21 : end]) != stored:
+                offset = int.from_bytes(view[begin : begin + 8], "big")
+                raise CorruptBatchError(
+                    "CHECKSUM_MISMATCH",
+                    f"{self._topic}-{self._partition}: the record batch at offset {offset} does not match "
+                    "its checksum.",
+                    hint="Read it from another replica or restore the broker's disk; `kafka.check.crcs=false`"
+                    " reads it unchecked.",
+                    facts={"topic": self._topic, "partition": self._partition, "offset": offset},
+                )
+
+    def _hide_invisible(
+        self, table: np.ndarray[Any, Any], aborted: Sequence[tuple[int, int]] | None
+    ) -> None:
+        entries = np.array(sorted((first, pid) for pid, first in aborted or ()), np.int64).reshape(-1, 2)
+        producers, slots = np.unique(entries[:, 1], return_inverse=True)
+        _, code = k.hide_invisible(
+            self._buffer, table, len(table), aborted is not None, np.ascontiguousarray(entries[:, 0]),
+            slots, producers, np.zeros(len(producers), np.int64), 0,
+        )  # fmt: skip
+        if code != k.DONE:
+            self._fail(code, 0)
+
+    def _segments(
+        self, table: np.ndarray[Any, Any]
+    ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """Runs of batches that lie in one piece of memory: (bytes, rows of the batch table)."""
+        compressed = table[:, k.CODEC] != 0
+        at = 0
+        while at < len(table):
+            run = at
+            while run < len(table) and compressed[run] == compressed[at]:
+                run += 1
+            rows = table[at:run].copy()
+            rows[:, k.BEGIN] += k.HEADER_SIZE
+            if compressed[at]:
+                yield from self._decompressed(rows)
+            else:
+                yield self._buffer, rows
+            at = run
+
+    def _decompressed(
+        self, rows: np.ndarray[Any, Any]
+    ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        for i in range(len(rows)):
+            row = rows[i : i + 1]
+            data = self._buffer[row[0, k.BEGIN] : row[0, k.END]]
+            try:
+                plain = self._decompressor.decompress(int(row[0, k.CODEC]), data)
+            except CorruptBatchError as error:
+                raise CorruptBatchError(
+                    error.condition,
+                    f"{self._topic}-{self._partition}: the record batch at offset {row[0, k.BASE_OFFSET]}: "
+                    f"{error.what}",
+                    hint=error.hint,
+                    facts={**error.facts, "topic": self._topic, "partition": self._partition},
+                ) from error
+            row[0, k.BEGIN], row[0, k.END] = 0, len(plain)
+            yield plain, row
+
+    def _take(self) -> _ColumnSet:
+        for columns in self._sets:
+            if columns.is_free():
+                return columns
+        columns = _ColumnSet(self._columns, self._max_rows, self._max_bytes)
+        self._sets = [*self._sets[-2:], columns]
+        return columns
+
+    def _batch(self, columns: _ColumnSet, state: np.ndarray[Any, Any]) -> pa.RecordBatch:
+        rows = int(state[k.ROWS])
+        arrays = [
+            columns.array(name, state) if name in _ColumnSet.OWN else self._constant(name, rows)
+            for name in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _constant(self, name: str, rows: int) -> pa.Array:
+        known = self._constants.get(name)
+        if known is None or len(known) < rows:
+            value = pa.scalar(self._topic if name == "topic" else self._partition, ARROW_TYPES[name])
+            known = self._constants[name] = pa.repeat(value, rows)
+        return known.slice(0, rows)
+
+    def _fail(self, code: int, at: int, state: np.ndarray[Any, Any] | None = None) -> None:
+        place = f"{self._topic}-{self._partition}"
+        facts: dict[str, object] = {"topic": self._topic, "partition": self._partition}
+        if state is not None:
+            facts["offset"] = int(state[k.BAD_AT])
+            place += f" near offset {facts['offset']}"
+        if code == k.OLD_MAGIC:
+            raise DecodeError(
+                "UNSUPPORTED_MESSAGE_FORMAT",
+                f"{place} holds messages in a format older than Kafka 0.11.",
+                hint="Copy the topic with a current producer (or let the broker rewrite it), then read the copy.",
+                facts=facts,
+            )
+        if code == k.BAD_TIME:
+            assert state is not None
+            facts["timestamp_ms"] = int(state[k.BAD_VALUE])
+            raise DecodeError(
+                "TIMESTAMP_OVERFLOW",
+                f"{place}: the record's timestamp {facts['timestamp_ms']} ms does not fit a Spark timestamp.",
+                hint="Read without the timestamp column (option `columns`), or mend the producer.",
+                facts=facts,
+            )
+        raise CorruptBatchError(
+            "CORRUPT_BATCH",
+            f"{place}: a record batch is damaged: {_REASONS[code]}.",
+            hint="Read it from another replica, or start after it with `startingOffsets`.",
+            facts={**facts, "position": at},
+        )
+
+
+def _fresh_state() -> np.ndarray[Any, np.dtype[np.int64]]:
+    state = np.zeros(k.STATE_WIDTH, np.int64)
+    state[k.POSITION] = -1
+    return state
+
+
+class _ColumnSet:
+    """The output buffers of one Arrow batch."""
+
+    OWN = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
+
+    def __init__(
+        self, columns: Sequence[str], rows: int, data: int, *, need: dict[str, int] | None = None
+    ) -> None:
+        need = need or {}
+        self.columns, self.rows, self.data = tuple(columns), rows, data
+        self.wants = tuple(name in columns for name in ("key", "value", "headers", "timestamp"))
+        key, value, headers, time = self.wants
+        bits = (rows + 7) // 8
+
+        def ends(wanted: bool, size: int = rows) -> np.ndarray[Any, Any]:
+            array = np.empty(size + 1 if wanted else 0, np.int32)
+            array[:1] = 0
+            return array
+
+        def text(wanted: bool, name: str) -> np.ndarray[Any, Any]:
+            return np.empty(max(data, need.get(name, 0)) if wanted else 0, np.uint8)
+
+        entries = max(rows, need.get("headers", 0))
+        self.offsets = np.empty(rows, np.int64)
+        self.times = np.empty(rows if time else 0, np.int64)
+        self.time_types = np.empty(rows, np.int32)
+        self.key_ends, self.key_bits, self.keys = ends(key), np.zeros(bits, np.uint8), text(key, "key")
+        self.value_ends, self.value_bits = ends(value), np.zeros(bits, np.uint8)
+        self.values = text(value, "value")
+        self.list_ends, self.list_bits = ends(headers), np.zeros(bits, np.uint8)
+        self.header_key_ends = ends(headers, entries)
+        self.header_keys = text(headers, "header_key")
+        self.header_value_ends = ends(headers, entries)
+        self.header_value_bits = np.zeros((entries + 7) // 8 if headers else 0, np.uint8)
+        self.header_values = text(headers, "header_value")
+        self._arrays = (
+            self.offsets, self.times, self.time_types, self.key_ends, self.key_bits, self.keys,
+            self.value_ends, self.value_bits, self.values, self.list_ends, self.list_bits,
+            self.header_key_ends, self.header_keys, self.header_value_ends, self.header_value_bits,
+            self.header_values,
+        )  # fmt: skip
+        # An Arrow buffer made from an array holds a reference to it; more than at rest means "in use".
+        self._at_rest = tuple(sys.getrefcount(array) for array in self._arrays)
+
+    def is_free(self) -> bool:
+        """Nobody holds an Arrow batch made from these buffers."""
+        return tuple(sys.getrefcount(array) for array in self._arrays) == self._at_rest
+
+    def grown(self, state: np.ndarray[Any, Any]) -> _ColumnSet:
+        """Room for one record that is larger than the ordinary size; used for it and then dropped."""
+        need = {
+            "key": k.NEED_KEY, "value": k.NEED_VALUE, "headers": k.NEED_HEADERS,
+            "header_key": k.NEED_HEADER_KEY, "header_value": k.NEED_HEADER_VALUE,
+        }  # fmt: skip
+        return _ColumnSet(
+            self.columns, self.rows, self.data, need={name: int(state[at]) for name, at in need.items()}
+        )
+
+    def fill(
+        self, source: np.ndarray[Any, Any], segments: np.ndarray[Any, Any], state: np.ndarray[Any, Any],
+        start: int, until: int, since: int,
+    ) -> int:  # fmt: skip
+        key, value, headers, time = self.wants
+        return int(
+            k.fill(
+                source, segments, len(segments), state, start, until, since, self.rows,
+                key, value, headers, time, *self._arrays,
+            )
+        )  # fmt: skip
+
+    def array(self, name: str, state: np.ndarray[Any, Any]) -> pa.Array:
+        rows = int(state[k.ROWS])
+        if name == "offset":
+            return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(self.offsets)])
+        if name == "timestamp":
+            return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(self.times)])
+        if name == "timestampType":
+            return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self.time_types)])
+        if name == "key":
+            return _binary(rows, int(state[k.KEY_NULLS]), self.key_bits, self.key_ends, self.keys)
+        if name == "value":
+            return _binary(rows, int(state[k.VALUE_NULLS]), self.value_bits, self.value_ends, self.values)
+        return self._headers(rows, state)
+
+    def _headers(self, rows: int, state: np.ndarray[Any, Any]) -> pa.Array:
+        entries = int(state[k.HEADERS])
+        keys = _binary(entries, 0, self.header_key_bits, self.header_key_ends, self.header_keys)
+        keys = _text(keys) if state[k.HEADER_KEY_HIGH] else keys.view(pa.string())
+        values = _binary(
+            entries, int(state[k.HEADER_VALUE_NULLS]), self.header_value_bits, self.header_value_ends,
+            self.header_values,
+        )  # fmt: skip
+        struct = ARROW_TYPES["headers"].value_type
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(struct))
+        nulls = int(state[k.HEADER_NULLS])
+        bits = pa.py_buffer(self.list_bits) if nulls else None
+        return pa.Array.from_buffers(
+            ARROW_TYPES["headers"], rows, [bits, pa.py_buffer(self.list_ends)], nulls, 0, [pairs]
+        )
+
+    header_key_bits = np.zeros(0, np.uint8)  # a header key is never null
+
+
+def _binary(
+    rows: int, nulls: int, bits: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any]
+) -> pa.Array:
+    validity = pa.py_buffer(bits) if nulls else None
+    return pa.Array.from_buffers(
+        pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], nulls
+    )
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Header keys as text. Bytes that are no UTF-8 become replacement characters, as Java makes them."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
