@@ -1,0 +1,167 @@
+"""Accounts for every test: planned, executed, skipped; and for every process the tests started.
+
+Rule: a green run says how much it ran. In CI, and whenever `--planned-floor` is given, a run fails when a
+test was skipped, when one that was planned did not run, when fewer were planned than the committed floor,
+or when a process that the tests started is still there. Why not trust the exit code alone: a file that
+fails to be collected, a marker that deselects too much and a skip all look green.
+
+Tests that use the fixture `kafka` or `spark` get the marker of that name here, so that `make check` can
+leave them out and nobody has to remember it.
+
+Example of the last lines of a run:
+
+    planned 212, executed 212, skipped 0 (deselected 3)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+#: A test may skip for one reason only: data that a fresh clone does not have.
+EXCUSED_SKIP = "../shared/data"
+FIXTURES_THAT_MARK = ("kafka", "spark")
+
+settings.register_profile("proof", max_examples=100_000, deadline=None, print_blob=True)
+settings.register_profile("everyday", deadline=None, print_blob=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--planned-floor",
+        metavar="FILE",
+        help="fail unless at least as many tests are planned as this file says, and all of them run",
+    )
+    parser.addoption(
+        "--leftover-deadline-s",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="how long processes that the tests started may take to end",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS_PROFILE", "everyday"))
+    config.pluginmanager.register(TestAccount(config), "penstock-account")
+
+
+class TestAccount:
+    """Counts what pytest plans and does, and judges it at the end."""
+
+    __test__ = False
+
+    def __init__(self, config: pytest.Config) -> None:
+        floor_file = config.getoption("--planned-floor")
+        self.floor = int(Path(floor_file).read_text().split()[0]) if floor_file else None
+        self.leftover_deadline_s: float = config.getoption("--leftover-deadline-s")
+        self.strict = self.floor is not None or os.environ.get("CI") == "true"
+        self.planned: set[str] = set()
+        self.executed: set[str] = set()
+        self.skipped: dict[str, str] = {}
+        self.deselected = 0
+        self.complaints: list[str] = []
+        # Every process that is started from here on inherits this, also one that becomes a daemon. The
+        # name is unique so that a pytest inside a test adds its own and keeps ours.
+        self.session_variable = f"PENSTOCK_TEST_SESSION_{uuid.uuid4().hex}"
+        os.environ[self.session_variable] = "1"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            for name in FIXTURES_THAT_MARK:
+                if name in getattr(item, "fixturenames", ()):
+                    item.add_marker(name)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.deselected += len(items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.planned = {item.nodeid for item in session.items}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self.skipped[report.nodeid] = str(report.longrepr)
+        elif report.when == "call" or report.failed:
+            self.executed.add(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        yield
+        if session.config.option.collectonly:
+            return
+        self.complaints = [*self._judge_counts(), *self._judge_processes()]
+        if self.complaints and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(
+            f"planned {len(self.planned)}, executed {len(self.executed)}, "
+            f"skipped {len(self.skipped)} (deselected {self.deselected})"
+        )
+        for complaint in self.complaints:
+            terminalreporter.write_line(f"ACCOUNT: {complaint}", red=True)
+
+    def _judge_counts(self) -> Iterator[str]:
+        if not self.strict:
+            return
+        for nodeid, reason in self.skipped.items():
+            if EXCUSED_SKIP not in reason:
+                yield f"{nodeid} was skipped: {reason}"
+        missing = self.planned - self.executed - self.skipped.keys()
+        if missing:
+            yield f"{len(missing)} planned tests did not run, first {sorted(missing)[0]}"
+        if self.floor is not None and len(self.planned) < self.floor:
+            yield f"{len(self.planned)} tests planned, the committed floor is {self.floor}"
+
+    def _judge_processes(self) -> Iterator[str]:
+        close_spark_gateway()
+        deadline = time.monotonic() + self.leftover_deadline_s
+        while (leftovers := find_processes_of(self.session_variable)) and time.monotonic() < deadline:
+            time.sleep(0.1)  # a process that was told to end may still be on its way out
+        for pid, command in leftovers.items():
+            yield f"process {pid} is still running: {command[:160]}"
+
+
+def close_spark_gateway() -> None:
+    """Ends the JVM behind PySpark, which otherwise lives as long as this Python."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    jvm = getattr(gateway, "proc", None)
+    if jvm is not None:
+        jvm.stdin.close()  # the JVM watches this pipe and leaves when it closes
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def find_processes_of(session_variable: str) -> dict[int, str]:
+    """The living processes that came from this one: pid to command line.
+
+    A started program is known by the variable it inherited, even when its parent is gone; a fork that
+    started no program has our old environment, but is our child.
+    """
+    marker = f"{session_variable}=1".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            inherited = marker in (folder / "environ").read_bytes().split(b"\0")
+            if state != "Z" and (inherited or int(parent) == os.getpid()):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                found[int(folder.name)] = command
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+    found.pop(os.getpid(), None)
+    return found
