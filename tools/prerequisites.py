@@ -16,7 +16,9 @@ def find_java_version():
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     try:
-        answer = subprocess.run([java, "-version"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, check=False)
+        answer = subprocess.run(
+            [java, "-version"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, check=False
+        )
     except OSError:
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr.decode("utf-8", "replace"))

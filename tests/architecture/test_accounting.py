@@ -15,7 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run_suite(folder: Path, source: str, *arguments: str, ci: bool = True) -> subprocess.CompletedProcess[str]:
+def run_suite(
+    folder: Path, source: str, *arguments: str, ci: bool = True
+) -> subprocess.CompletedProcess[str]:
     (folder / "test_suite.py").write_text(textwrap.dedent(source))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.reporting", "--rootdir", str(folder), *arguments],
