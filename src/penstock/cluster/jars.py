@@ -1,0 +1,214 @@
+"""Fetch jars by their coordinates, once, with the Ivy that ships inside PySpark.
+
+Rule: a folder of jars is either complete or absent. Jars are gathered in a folder of their own, checked,
+flushed to disk and then renamed into place under a file lock; a killed fetch leaves nothing that looks
+usable, and two processes fetching at once make one folder. Writing straight into the final folder would
+let a second process start a broker from half of its jars.
+
+    folder = fetch_jars("connector", ["org.apache.kafka:kafka-clients:3.9.1"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.cluster.java import find_java
+from penstock.cluster.process import follow_output
+from penstock.core.errors import ClusterError
+
+#: Called with (steps done, steps in all or None, what was just done).
+Progress = Callable[[int, int | None, str], None]
+
+MANIFEST = "complete.json"
+MANIFEST_VERSION = 1
+_STEP = re.compile(r"^\s*(?:found|\[SUCCESSFUL ?\])\s+\S+#([^;\s]+);([^!\s]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """One artifact: `organisation:name:revision`, with what it depends on or alone."""
+
+    organisation: str
+    name: str
+    revision: str
+    transitive: bool = False
+
+    @classmethod
+    def parse(cls, text: str, *, transitive: bool = False) -> Coordinate:
+        parts = text.split(":")
+        if len(parts) != 3 or not all(re.fullmatch(r"[\w.-]+", part) for part in parts):
+            raise ClusterError(
+                "BAD_COORDINATE",
+                f"{text!r} is no coordinate.",
+                hint="Write it as organisation:name:revision.",
+            )
+        return cls(parts[0], parts[1], parts[2], transitive)
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.name}:{self.revision}"
+
+
+def cache_folder() -> Path:
+    """Where fetched things are kept: `PENSTOCK_CACHE`, else the user's cache folder."""
+    named = os.environ.get("PENSTOCK_CACHE")
+    if named:
+        return Path(named)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "penstock"
+
+
+def fetch_jars(
+    name: str,
+    coordinates: Sequence[Coordinate | str],
+    progress: Progress | None = None,
+    *,
+    expected_jars: int | None = None,
+    sha512: Mapping[str, str] | None = None,
+) -> Path:
+    """The folder that holds the jars of `coordinates`, fetched first if it is not there.
+
+    A plain string means that one jar alone. With `sha512` (file name to hex digest) every fetched file
+    must be listed and match.
+    """
+    wanted = [Coordinate.parse(c) if isinstance(c, str) else c for c in coordinates]
+    key = hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]
+    folder = cache_folder() / "jars" / f"{name}-{key}"
+    if _is_complete(folder):
+        return folder
+    with _hold_cache(folder.parent) as parent:
+        if _is_complete(folder):  # another process fetched it while we waited
+            return folder
+        for leftover in parent.glob(f".{folder.name}.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
+        try:
+            _fetch_into(partial, wanted, progress, expected_jars)
+            digests = {jar.name: _digest(jar) for jar in sorted(partial.iterdir())}
+            if sha512 is not None:
+                _compare_digests(digests, sha512)
+            _write_manifest(partial, wanted, digests)
+            if folder.exists():
+                shutil.rmtree(folder)  # damaged: a jar was removed from it
+            partial.rename(folder)
+            _flush(parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return folder
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        return manifest["version"] == MANIFEST_VERSION and all(
+            (folder / jar).stat().st_size == size for jar, size in manifest["sizes"].items()
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+        return False
+
+
+@contextlib.contextmanager
+def _hold_cache(parent: Path) -> Iterator[Path]:
+    """One fetch at a time per cache: Ivy's own cache is not safe for two processes."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(parent / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ClusterError(
+            "CACHE_NOT_WRITABLE",
+            f"The cache folder {parent} cannot be written: {error.strerror}.",
+            hint="Set PENSTOCK_CACHE to a folder you may write.",
+            facts={"folder": str(parent)},
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield parent
+    finally:
+        os.close(lock)
+
+
+def _fetch_into(
+    folder: Path, wanted: Sequence[Coordinate], progress: Progress | None, expected_jars: int | None
+) -> None:
+    import pyspark
+
+    java = find_java()
+    ivy = [str(java), "-cp", str(Path(pyspark.__file__).parent / "jars" / "*"), "org.apache.ivy.Main"]
+    total = None if expected_jars is None else 2 * expected_jars  # each jar is found, then fetched
+    done = 0
+    for coordinate in wanted:
+        command = [
+            *ivy,
+            *("-cache", str(cache_folder() / "ivy")),
+            *("-dependency", coordinate.organisation, coordinate.name, coordinate.revision),
+            *("-retrieve", f"{folder}/[artifact]-[revision].[ext]"),
+            *("-types", "jar", "bundle"),  # snappy and others are packaged as "bundle"
+        ]
+        if not coordinate.transitive:
+            command.append("-notransitive")
+        said: list[str] = []
+        with follow_output(command) as running:
+            for line in running.lines:
+                said.append(line)
+                step = _STEP.match(line)
+                if step and progress:
+                    done += 1
+                    progress(done if total is None else min(done, total), total, f"{step[1]} {step[2]}")
+        if running.exit_code != 0 or not any(folder.glob(f"{coordinate.name}-*.jar")):
+            raise ClusterError(
+                "FETCH_FAILED",
+                f"Fetching {coordinate} failed (Ivy's exit code {running.exit_code}). Its last words:\n"
+                + "\n".join(said[-15:]),
+                hint="\nCheck the network, and the proxy settings in JAVA_TOOL_OPTIONS, then try again.",
+                facts={"coordinate": str(coordinate)},
+                retriable=True,
+            )
+    if progress and total is not None:
+        progress(total, total, "complete")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha512").hexdigest()
+
+
+def _compare_digests(found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    if wrong:
+        raise ClusterError(
+            "CHECKSUM_MISMATCH",
+            f"{len(wrong)} fetched file(s) are not the expected ones: {', '.join(wrong[:5])}.",
+            hint="Do not use them. Remove the cache folder and fetch again.",
+            facts={"files": wrong},
+        )
+
+
+def _write_manifest(folder: Path, wanted: Sequence[Coordinate], digests: Mapping[str, str]) -> None:
+    manifest = {
+        "version": MANIFEST_VERSION,
+        "coordinates": [str(coordinate) for coordinate in wanted],
+        "sizes": {jar: (folder / jar).stat().st_size for jar in digests},
+        "sha512": dict(digests),
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    for path in folder.iterdir():
+        _flush(path)
+    _flush(folder)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

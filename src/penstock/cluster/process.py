@@ -1,0 +1,189 @@
+"""Start a server process so that it ends with its owner, even when the owner is killed.
+
+Rule: an owned server outlives its owner by less than a second, whatever ended the owner. `atexit` alone
+misses SIGKILL; Linux's parent-death signal fires when the *thread* that started the server ends, which
+kills a broker started from a worker thread. So the launcher forks a watchdog and then becomes the server:
+the watchdog is the server's child, waits for the end of a pipe whose only writer is the owner, and then
+kills its parent. The server keeps the process id that `Popen` knows, so signals reach it directly.
+
+A server also inherits a locked file: while it lives the lock is held, and nobody has to trust a process
+id that may have been given to somebody else (`is_locked`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from penstock.core.errors import ClusterError
+
+# Runs in a bare interpreter (-I -S: 15 ms). argv: pipe's read end or -1, then the command.
+_LAUNCHER = """
+import os, select, signal, sys
+pipe, command = int(sys.argv[1]), sys.argv[2:]
+server = os.getpid()
+if pipe >= 0 and os.fork() == 0:
+    os.closerange(0, pipe)
+    os.closerange(pipe + 1, 65536)
+    while os.getppid() == server:
+        if select.select([pipe], [], [], 0.5)[0] and not os.read(pipe, 1):
+            if os.getppid() == server:
+                os.kill(server, signal.SIGKILL)
+            break
+    os._exit(0)
+if pipe >= 0:
+    os.close(pipe)
+os.execvp(command[0], command)
+"""
+
+_life_lines: set[int] = set()
+_life_lines_lock = threading.Lock()
+
+
+def _drop_life_lines() -> None:
+    # A fork of the owner is not the owner: it must not keep the owner's servers alive.
+    for pipe in _life_lines:
+        os.close(pipe)
+    _life_lines.clear()
+
+
+os.register_at_fork(after_in_child=_drop_life_lines)
+
+
+def start_process(
+    command: Sequence[str],
+    *,
+    output: Path,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    lock: int | None = None,
+    owned: bool = True,
+) -> subprocess.Popen[bytes]:
+    """Start `command` in its own session, its output appended to `output`.
+
+    `owned` ties its life to this process; otherwise it stays until stopped. `lock` is a file descriptor
+    from `take_lock`, inherited by the server.
+    """
+    with output.open("ab") as sink:
+        return _launch(command, sink.fileno(), environment, folder, lock, owned)
+
+
+def _launch(
+    command: Sequence[str],
+    output: int,
+    environment: Mapping[str, str] | None,
+    folder: Path | None,
+    lock: int | None,
+    owned: bool,
+) -> subprocess.Popen[bytes]:
+    read_end, write_end = os.pipe() if owned else (-1, -1)
+    try:
+        # A session of its own: Ctrl-C at the terminal goes to the owner, who then stops its servers in order.
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(read_end), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=None if environment is None else dict(environment),
+            cwd=folder,
+            pass_fds=[fd for fd in (read_end, lock) if fd is not None and fd >= 0],
+            start_new_session=True,
+        )
+    except BaseException:
+        if owned:
+            os.close(write_end)
+        raise
+    finally:
+        if owned:
+            os.close(read_end)
+    if owned:
+        with _life_lines_lock:
+            _life_lines.add(write_end)
+        weakref.finalize(process, _close_life_line, write_end)
+    return process
+
+
+def _close_life_line(write_end: int) -> None:
+    with _life_lines_lock:
+        if write_end in _life_lines:
+            _life_lines.remove(write_end)
+            os.close(write_end)
+
+
+class Running:
+    """A program whose output is being read: `lines` as they come, `exit_code` once it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.exit_code: int | None = None
+
+    @property
+    def lines(self) -> Iterator[str]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            yield line.decode("utf-8", "replace").rstrip("\n")
+
+
+@contextlib.contextmanager
+def follow_output(command: Sequence[str]) -> Iterator[Running]:
+    """Run a program to its end, reading what it says; it is killed if the reader leaves early."""
+    process = _launch(command, subprocess.PIPE, None, None, None, owned=True)
+    running = Running(process)
+    with process:  # closes the pipe and waits
+        try:
+            yield running
+        except BaseException:
+            process.kill()
+            raise
+        running.exit_code = process.wait()
+
+
+def take_lock(path: Path, *, whose: str) -> int:
+    """Lock `path` for a server that is about to start; `whose` names the place in the error."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise ClusterError(
+            "DATA_DIR_IN_USE",
+            f"{whose} is in use by a running server.",
+            hint="Stop that server first, or choose another folder.",
+            facts={"folder": whose},
+        ) from error
+    return lock
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a server holding this lock is still alive."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+def read_tail(path: Path, *, lines: int = 25, limit_bytes: int = 65_536) -> str:
+    """The last lines of a log; empty when there is none yet."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - limit_bytes))
+            text = log.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,144 @@
+"""Real servers for tests: Kafka with one broker or three, Kafka with logins, Spark.
+
+Each is started when the first test asks for it, shared by the session and ended with it. A test that asks
+for one gets the marker of the same family (`kafka`, `spark`) by itself, so `-m "not kafka"` needs no care.
+For quick runs during development, PENSTOCK_TEST_BOOTSTRAP names a broker to use instead of starting one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.cluster import LocalKafka
+
+#: Settings that make a test broker do soon what it normally does after minutes.
+IMPATIENT = {
+    "log.retention.check.interval.ms": 1000,
+    "log.initial.task.delay.ms": 1000,
+    "log.cleaner.backoff.ms": 500,
+}
+
+_FAMILIES = {
+    "kafka": {"kafka", "kafka3", "secure_kafka", "topic"},
+    "spark": {"spark", "spark_standalone"},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for marker, fixtures in _FAMILIES.items():
+            if used & fixtures:
+                item.add_marker(marker)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
+    """One real broker; `.bootstrap` is its address. Shared: use your own topics, do not stop it."""
+    given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
+    if given:
+        yield SimpleNamespace(bootstrap=given)
+        return
+    from penstock.cluster import LocalKafka
+
+    with LocalKafka(broker_settings=IMPATIENT) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka3() -> Iterator[LocalKafka]:
+    """Three brokers. A test that stops one starts it again before it ends."""
+    from penstock.cluster import LocalKafka
+
+    with LocalKafka(3, broker_settings=IMPATIENT) as cluster:
+        yield cluster
+
+
+class MakeTopic(Protocol):
+    def __call__(
+        self, partitions: int = 1, *, factor: int = 1, on: Any = None, name: str = "t", **config: object
+    ) -> str: ...
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> MakeTopic:
+    """Makes a topic nobody else has and returns its name: `topic(3)`, `topic(on=kafka3, factor=2)`.
+
+    Topic settings are given with underscores: `topic(cleanup_policy="compact")`.
+    """
+
+    def make(
+        partitions: int = 1, *, factor: int = 1, on: Any = None, name: str = "t", **config: object
+    ) -> str:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        cluster = request.getfixturevalue("kafka") if on is None else on
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        unique = f"{name}-{next(_numbers)}-{secrets.token_hex(4)}"
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        wanted = NewTopic(unique, num_partitions=partitions, replication_factor=factor, config=settings)
+        admin.create_topics([wanted])[unique].result(timeout=30)
+        _wait_for_leaders(admin, unique, partitions)
+        return unique
+
+    return make
+
+
+def _wait_for_leaders(admin: Any, name: str, partitions: int) -> None:
+    import time
+
+    deadline = time.monotonic() + 30
+    while True:
+        found = admin.list_topics(topic=name, timeout=10).topics[name].partitions.values()
+        if len(found) == partitions and all(each.leader >= 0 for each in found):
+            return
+        assert time.monotonic() < deadline, f"{name} has no leaders"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session with two cores. Parity tests also get Spark's JVM connector, which must be there at start."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("penstock-tests")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    parity = Path(__file__).parent / "parity"
+    if any(parity in item.path.parents for item in request.session.items):
+        from penstock.cluster.connector import fetch_connector
+
+        builder = builder.config("spark.jars", ",".join(map(str, fetch_connector())))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    gateway: Any = session.sparkContext._gateway
+    session.stop()
+    # Spark leaves its JVM to the end of the interpreter; here nothing may run on after the session.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=60)
