@@ -74,6 +74,8 @@ class Decompressor:
                 hint="The batch is damaged or written by a newer client; skip it or upgrade Penstock.",
                 facts={"codec": codec},
             )
+        if not len(source):  # a batch that compaction emptied may keep its codec
+            return np.empty(0, np.uint8)
         try:
             if codec == SNAPPY:
                 return self._decompress_snappy(source)

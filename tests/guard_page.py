@@ -1,0 +1,38 @@
+"""Memory that ends at a page nobody may touch: one byte too far ends the process, not just the test."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PROT_NONE = 0
+
+
+class GuardedMemory:
+    """Room for up to `capacity` bytes whose last byte is the last one before a protected page."""
+
+    def __init__(self, capacity: int) -> None:
+        page = mmap.PAGESIZE
+        self._size = -(-capacity // page) * page
+        # Never unmapped: arrays made from it may outlive this object, and tests make only a few.
+        self._map = mmap.mmap(-1, self._size + page)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        if _LIBC.mprotect(ctypes.c_void_p(self._address + self._size), page, _PROT_NONE) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect failed")
+
+    def place(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """A copy of `data` that ends at the protected page; the next call overwrites it."""
+        if len(data) > self._size:
+            raise ValueError(f"{len(data)} bytes do not fit {self._size}")
+        whole = np.frombuffer(self._map, np.uint8, self._size)
+        target = whole[self._size - len(data) :]
+        target[:] = np.frombuffer(data, np.uint8)
+        return target
+
+    def touch_protected_page(self) -> int:
+        """Read the first protected byte: shows that the guard works, by ending the process."""
+        return ctypes.c_uint8.from_address(self._address + self._size).value
