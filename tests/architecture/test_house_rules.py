@@ -1,0 +1,217 @@
+"""The house rules that a machine can check, over every source file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+LIBRARY = [path for path in SOURCES if "cli" not in path.parts]
+CORE = [path for path in SOURCES if "core" in path.parts]
+ENGINES = [path for path in SOURCES if "engines" in path.parts]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+LINE_LIMIT = 500
+
+#: Importing the format must load none of these: Spark does it for every look-up of any Python source.
+HEAVY = ("numba", "llvmlite", "kafka", "pyarrow", "pandas", "numpy", "cramjam", "crc32c", "cryptography")
+#: Names that say nothing about what a thing is for.
+EMPTY_NAMES = re.compile(r"(Manager|Helper|Utils?|Impl)$|^Base[A-Z]|^common$|(^|_)(utils?|helpers?|common)$")
+FORBIDDEN_TEXT = re.compile(
+    r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b"
+    r"|(?<![\w.~])/(?:work|root|farm|home/\w+|tmp/\w+)/"
+    r"|pypi\.org|pythonhosted|repo1?\.maven|npmjs",
+)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def walk(paths: list[Path]) -> Iterator[tuple[str, ast.AST]]:
+    """Every node of the given files, with where it stands."""
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            yield f"{name_of(path)}:{getattr(node, 'lineno', 0)}", node
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names and attributes that an expression is made of."""
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def dotted_name(node: ast.expr) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def test_imports_point_inward_only() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    outcome = subprocess.run(
+        [lint, "--no-cache"], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+    assert outcome.returncode == 0, outcome.stdout
+
+
+def test_finding_the_format_loads_nothing_heavy() -> None:
+    program = "import pyspark_penstock, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert outcome.returncode == 0, outcome.stderr
+    assert set(outcome.stdout.split()) & set(HEAVY) == set()
+
+
+def test_engines_compare_no_offsets() -> None:
+    """Planning decides about offsets, in one place; an engine that compares them decides as well."""
+    positions = re.compile(r"offset|start|until|earliest|latest|position", re.IGNORECASE)
+    compared = [
+        f"{place}: {ast.unparse(node)}"
+        for place, node in walk(ENGINES)
+        if isinstance(node, ast.Compare)
+        and any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops)
+        and any(positions.search(name) for name in names_in(node))
+    ]
+    assert compared == []
+
+
+def test_the_library_never_prints_and_never_configures_logging() -> None:
+    loud = re.compile(
+        r"print|(sys\.)?(stdout|stderr)\.write|logging\.(basicConfig|config\..*|disable|captureWarnings)"
+        r"|.*\.(addHandler|setLevel)"
+    )
+    assert [
+        place
+        for place, node in walk(LIBRARY)
+        if isinstance(node, ast.Call) and loud.fullmatch(dotted_name(node.func))
+    ] == []
+
+
+def test_no_except_catches_everything_silently() -> None:
+    swallowed = []
+    for place, node in walk(SOURCES):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        caught = names_in(node.type) if node.type else {"BaseException"}
+        raises = any(isinstance(each, ast.Raise) for each in ast.walk(node))
+        if node.type is None or ({"BaseException", "Exception"} & caught and not raises):
+            swallowed.append(place)
+    assert swallowed == []
+
+
+def test_every_call_to_a_shell_is_absent() -> None:
+    """S24: no text of a user ever reaches a shell, because no code starts one."""
+    assert [
+        place
+        for place, node in walk(SOURCES)
+        if isinstance(node, ast.Call)
+        and (
+            dotted_name(node.func) in ("os.system", "os.popen", "subprocess.getoutput")
+            or any(each.arg == "shell" for each in node.keywords)
+        )
+    ] == []
+
+
+def test_the_core_has_no_sentinel_offsets() -> None:
+    """Kafka's -1 and -2 exist where texts are parsed (core/positions.py) and nowhere behind that door."""
+    behind_the_door = [path for path in CORE if path.name != "positions.py"]
+    found = []
+    for place, node in walk(behind_the_door):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            operand = node.operand
+            if isinstance(operand, ast.Constant) and operand.value in (1, 2):
+                found.append(place)
+    indexes = {
+        f"{place.partition(':')[0]}:{node.slice.lineno}"
+        for place, node in walk(behind_the_door)
+        if isinstance(node, ast.Subscript)
+    }
+    assert [place for place in found if place not in indexes] == []
+
+
+def test_the_core_asks_no_clock_and_no_dice() -> None:
+    asked = re.compile(
+        r"(time|random|secrets|uuid)\.\w+|datetime\.(datetime\.)?(now|today|utcnow)|os\.urandom"
+    )
+    assert [
+        place
+        for place, node in walk(CORE)
+        if isinstance(node, ast.Call) and asked.fullmatch(dotted_name(node.func))
+    ] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_source_file_is_short_and_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LINE_LIMIT
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text)), "no docstring at the top"
+
+
+def test_names_say_what_things_are_for() -> None:
+    stems = [(name_of(path), path.stem) for path in SOURCES]
+    classes = [(place, node.name) for place, node in walk(SOURCES) if isinstance(node, ast.ClassDef)]
+    assert [(place, name) for place, name in stems + classes if EMPTY_NAMES.search(name)] == []
+
+
+def test_no_committed_text_names_a_machine_a_registry_or_unfinished_work() -> None:
+    """S36: in particular the lock files name no download host; their hashes decide what is accepted."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.resolve() == Path(__file__).resolve() or not path.is_file():
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue  # a golden file of bytes
+        found += [f"{name}: {each[0]}" for each in FORBIDDEN_TEXT.finditer(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_every_dependency_is_pinned_with_hashes(name: str) -> None:
+    """S36: pip refuses anything but these versions with these contents."""
+    text = (ROOT / name).read_text()
+    assert not re.search(r"https?://|^--", text, re.MULTILINE)
+    entries = re.split(r"\n(?=[a-z0-9])", text)[1:]
+    assert len(entries) > 5
+    assert [each for each in entries if "==" not in each or "--hash=sha256:" not in each] == []
+
+
+def test_warnings_are_errors_here() -> None:
+    with pytest.raises(UserWarning, match="noticed"):
+        warnings.warn("noticed", stacklevel=1)
+
+
+def test_no_test_skips_itself() -> None:
+    ways_out = re.compile(r"pytest\.(importor)?skip|pytest\.xfail|pytest\.mark\.(skip\w*|xfail|flaky)")
+    assert [
+        f"{place}: {ast.unparse(node)}"
+        for place, node in walk(TESTS)
+        if isinstance(node, ast.Attribute) and ways_out.fullmatch(dotted_name(node))
+    ] == []
+
+
+def test_no_test_waits_without_looking() -> None:
+    """A sleep is allowed in a loop that looks at a condition; alone it guesses, and guesses go wrong."""
+    for path in TESTS:
+        tree = ast.parse(path.read_text())
+        loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For)]
+        looked = {id(node) for loop in loops for node in ast.walk(loop)}
+        blind = [
+            f"{name_of(path)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and dotted_name(node.func) in ("time.sleep", "sleep")
+            and id(node) not in looked
+        ]
+        assert blind == []

@@ -1,0 +1,94 @@
+"""Every example in the documentation runs: the docstrings' and the pages'."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+#: What the pages write where a reader puts an address; the test puts the test cluster's.
+SHOWN_BOOTSTRAP = "localhost:9092"
+
+
+def find_module_names() -> Iterator[str]:
+    for path in sorted(SOURCES.rglob("*.py")):
+        parts = path.relative_to(SOURCES).with_suffix("").parts
+        if ">>>" in path.read_text():
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def find_blocks(*, with_kafka: bool) -> list[object]:
+    return [
+        pytest.param(block[1], id=f"{path.relative_to(ROOT).as_posix()}:{block.start()}")
+        for path in PAGES
+        for block in BLOCK.finditer(path.read_text())
+        if (SHOWN_BOOTSTRAP in block[1]) is with_kafka
+    ]
+
+
+def run_block(source: str, folder: Path) -> None:
+    program = folder / "example.py"
+    program.write_text(source)
+    outcome = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=folder,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+@pytest.mark.parametrize("name", find_module_names())
+def test_the_examples_in_a_docstring_run(name: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(name), raise_on_error=False)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("source", find_blocks(with_kafka=False))
+def test_a_python_block_of_a_page_runs(source: str, tmp_path: Path) -> None:
+    run_block(source, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("source", find_blocks(with_kafka=True))
+def test_a_python_block_of_a_page_runs_against_kafka(source: str, kafka: object, tmp_path: Path) -> None:
+    bootstrap: str = kafka.bootstrap  # type: ignore[attr-defined]
+    run_block(source.replace(SHOWN_BOOTSTRAP, bootstrap), tmp_path)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_page_links_only_to_files_that_exist(path: Path) -> None:
+    links = LINK.findall(path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_every_file_the_tour_names_exists() -> None:
+    text = (ROOT / "docs" / "tour.md").read_text()
+    named = set(re.findall(r"`((?:core|kafka|engines|cluster|cli|testing)/[\w/]+\.py)`", text))
+    assert len(named) > 5
+    assert [name for name in sorted(named) if not (SOURCES / "penstock" / name).exists()] == []
+
+
+def test_the_makefile_lists_every_target_it_has() -> None:
+    text = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert targets
+    outcome = subprocess.run(["make", "-s", "-C", ROOT], capture_output=True, text=True, timeout=60)
+    listed = set(re.findall(r"^  make (\w+)", outcome.stdout, re.MULTILINE))
+    assert listed == set(targets[1].split())
