@@ -11,10 +11,17 @@ stays the same moment.
 
 from __future__ import annotations
 
+import itertools
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.core.errors import BrokerError
+
+log = logging.getLogger(__name__)
+_LONGEST_PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,10 @@ class Deadline:
             raise self.timeout_error(waiting_for)
         return remaining
 
+    def pause(self, milliseconds: int) -> None:
+        """Sleep so long, or until the deadline."""
+        time.sleep(min(milliseconds / 1000, self.remaining_s()))
+
     def timeout_error(self, waiting_for: str) -> BrokerError:
         return BrokerError(
             "BROKER_TIMEOUT",
@@ -57,3 +68,54 @@ class Deadline:
             facts={"waiting_for": waiting_for, "limit_ms": self.limit_ms, "limit": self.name},
             retriable=True,
         )
+
+
+class Attempts:
+    """Tries until a deadline, with growing pauses. The loop ends after the deadline: raise `given_up()` then.
+
+    for _ in attempts:
+        with attempts.forgiving():
+            return ask()
+    raise attempts.given_up()
+    """
+
+    def __init__(self, deadline: Deadline, waiting_for: str, first_pause_ms: int) -> None:
+        self.deadline = deadline
+        self.waiting_for = waiting_for
+        self._pause_ms = first_pause_ms
+        self._last: BrokerError | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        for number in itertools.count():
+            if number:
+                self.deadline.pause(self._pause_ms)
+                self._pause_ms = min(self._pause_ms * 2, _LONGEST_PAUSE_MS)
+            if self.deadline.expired:
+                return
+            yield number
+
+    @contextmanager
+    def forgiving(self) -> Iterator[None]:
+        """Let a retriable failure pass and remember it; any other goes through."""
+        try:
+            yield
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            log.info("Will try again: %s", error)
+            # The very last failure is often only "no time left": the one before it says why.
+            if self._last is None or not self.deadline.expired:
+                self._last = error
+
+    def given_up(self) -> BrokerError:
+        error = self.deadline.timeout_error(self.waiting_for)
+        if self._last is None:
+            return error
+        error = BrokerError(
+            error.condition,
+            f"{error.what} The last failure was: {self._last}",
+            facts={**error.facts, "last_condition": self._last.condition},
+            retriable=True,
+        )
+        error.__cause__ = self._last
+        return error

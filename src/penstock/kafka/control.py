@@ -1,0 +1,162 @@
+"""Kafka as planning sees it: topics, bounds, times and committed offsets.
+
+Rules kept here: looking moves nothing and fetches no record; the end of a partition is asked at the isolation
+level the rows will be read with (the last stable offset for committed reads, never the high watermark);
+partitions of one broker are asked in one request. Why not a consumer's `poll` and `position`, as Spark's
+older path does: it joins a group, prefetches records nobody wants, and can reset its position on the way.
+
+    view = KafkaLogView(settings)
+    view.latest([TopicPartition("orders", 0)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from penstock.core.client import ClientSettings
+from penstock.core.errors import OptionError
+from penstock.core.model import TopicPartition, TopicView
+from penstock.kafka.deadline import Deadline
+from penstock.kafka.messages import ListOffsetsRequest, OffsetFetchRequest
+from penstock.kafka.refusals import refusal
+from penstock.kafka.routing import Leader, Routing, routing_for
+
+# Kafka's wire has sentinels where this house has types; they live here and nowhere else.
+_LATEST, _EARLIEST, _NONE = -1, -2, -1
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+# From version 10 OffsetFetch names topics by id; a group may remember topics that no longer have one.
+_OFFSET_FETCH_BY_NAME = 9
+
+
+class KafkaLogView:
+    """A `LogView` over a cluster. Every call has `default.api.timeout.ms`, or the limit given here."""
+
+    def __init__(
+        self, settings: ClientSettings, *, timeout_ms: int | None = None, routing: Routing | None = None
+    ) -> None:
+        if settings.isolation_level not in _ISOLATION:
+            raise OptionError(
+                "OPTION_INVALID",
+                f"isolation.level is {settings.isolation_level!r}.",
+                hint="Use read_uncommitted or read_committed.",
+            )
+        self._settings = settings
+        self._routing = routing or routing_for(settings)
+        self._timeout_ms = settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def topics(self) -> Mapping[str, TopicView]:
+        found = self._routing.refresh(None, self._deadline())
+        return {name: route.view() for name, route in sorted(found.items())}
+
+    def describe(self, names: Collection[str]) -> Mapping[str, TopicView]:
+        if not names:
+            return {}
+        found = self._routing.refresh(names, self._deadline())
+        return {name: route.view() for name, route in sorted(found.items())}
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._list_offsets(dict.fromkeys(partitions, _EARLIEST))
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._list_offsets(dict.fromkeys(partitions, _LATEST))
+
+    def at_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        # A time before 1970 must not reach the wire, where -1 and -2 mean the ends of the log.
+        found = self._list_offsets({partition: max(0, time) for partition, time in times_ms.items()})
+        return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        if not partitions:
+            return {}
+        topics = {topic: [tp.partition for tp in some] for topic, some in _by_topic(partitions)}
+
+        def build() -> Any:
+            part = OffsetFetchRequest.OffsetFetchRequestGroup
+            return OffsetFetchRequest(
+                group_id=group,
+                topics=[
+                    OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                    for name, indexes in topics.items()
+                ],
+                groups=[
+                    part(
+                        group_id=group,
+                        member_id=None,
+                        member_epoch=-1,
+                        topics=[
+                            part.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+                            for name, indexes in topics.items()
+                        ],
+                    )
+                ],
+                require_stable=True,  # an offset inside an open transaction may still be taken back
+            )
+
+        response, broker = self._routing.call_coordinator(
+            group, build, self._deadline(), _first_error, max_version=_OFFSET_FETCH_BY_NAME
+        )
+        answer = response.groups[0] if response.groups else response
+        if answer.error_code:
+            raise refusal(answer.error_code, "OffsetFetch", broker, f"group {group}")
+        committed: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                partition = TopicPartition(topic.name, part.partition_index)
+                if part.error_code:
+                    raise refusal(part.error_code, "OffsetFetch", broker, f"group {group}, {partition}")
+                if part.committed_offset != _NONE:
+                    committed[partition] = part.committed_offset
+        return committed
+
+    def close(self) -> None:
+        """Nothing to do: connections are returned to the pool after each call."""
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._timeout_ms, "default.api.timeout.ms")
+
+    def _list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        entry = ListOffsetsRequest.ListOffsetsTopic
+
+        def build(led: dict[TopicPartition, Leader]) -> Any:
+            return ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=_ISOLATION[self._settings.isolation_level],
+                topics=[
+                    entry(
+                        name=topic,
+                        partitions=[
+                            entry.ListOffsetsPartition(
+                                partition_index=partition.partition,
+                                # The broker refuses an epoch that is not its own: no past leader answers.
+                                current_leader_epoch=led[partition].leader_epoch,
+                                timestamp=times[partition],
+                            )
+                            for partition in some
+                        ],
+                    )
+                    for topic, some in _by_topic(led)
+                ],
+                timeout_ms=self._settings.request_timeout_ms,
+            )
+
+        def read(response: Any) -> Iterable[tuple[TopicPartition, int, int]]:
+            for topic in response.topics:
+                for part in topic.partitions:
+                    yield TopicPartition(topic.name, part.partition_index), part.error_code, part.offset
+
+        return self._routing.ask_leaders(times, build, read, self._deadline())
+
+
+def _first_error(response: Any) -> int:
+    """The code that decides whether to ask again; one partition that cannot be told yet is enough."""
+    answer = response.groups[0] if response.groups else response
+    codes = [answer.error_code, *(part.error_code for topic in answer.topics for part in topic.partitions)]
+    return next((int(code) for code in codes if code), 0)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    return [(topic, list(some)) for topic, some in groupby(sorted(partitions), key=lambda tp: tp.topic)]
