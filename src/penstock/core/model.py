@@ -84,7 +84,14 @@ class RecordsBeforeEnd:
     records: int
 
 
-Position: TypeAlias = Earliest | Latest | At | Since | Committed | RecordsBeforeEnd
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """The first record whose timestamp is at or after this long before the moment of planning."""
+
+    duration_ms: int
+
+
+Position: TypeAlias = Earliest | Latest | At | Since | Ago | Committed | RecordsBeforeEnd
 #: What a task may receive: fixed, or bound when the task starts (as Spark binds its batch reads).
 Bound: TypeAlias = Earliest | Latest | At
 
@@ -164,9 +171,7 @@ class LogView(Protocol):
     def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The end of each at the view's isolation level: the offset the next visible record gets."""
 
-    def at_time(
-        self, times_ms: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, int | None]:
+    def at_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """The first offset whose record is at or after the time; None where there is none."""
 
     def committed(

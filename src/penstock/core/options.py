@@ -1,0 +1,130 @@
+"""Option tables: one frozen dataclass per surface says everything about its options.
+
+Each field of such a dataclass is made by `option(...)` and carries the key as users write it, the parser,
+one sentence of documentation, examples that are accepted and examples that are refused with the condition
+they end in. From this one table come the parsing here (keys in any case, "did you mean"), the reference
+page (`reference_rows`) and a test that runs every example.
+
+Rule: parse once, at the door; after that no raw option text exists. Why not read options where they are
+needed: a misspelt key would be silently ignored for as long as nobody asks for it.
+
+>>> @dataclass(frozen=True)
+... class Doors:
+...     width_mm: int = option("widthMm", int, "Width.", default=800, accepts=("900",))
+>>> read_surface(Doors, {"WIDTHMM": "700"})
+Doors(width_mm=700)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from penstock.core.errors import OptionError
+from penstock.core.redaction import redact_value
+
+Surface = TypeVar("Surface")
+_METADATA = "penstock.option"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """What one field says about its option. `rejects` pairs a text with the condition it ends in."""
+
+    key: str
+    parse: Callable[[str], Any]
+    doc: str
+    default_doc: str
+    accepts: tuple[str, ...]
+    rejects: tuple[tuple[str, str], ...]
+    needs: Mapping[str, str]  # other options an example needs beside it
+
+
+def option(
+    key: str,
+    parse: Callable[[str], Any],
+    doc: str,
+    *,
+    default: Any = None,
+    default_doc: str | None = None,
+    accepts: Iterable[str] = (),
+    rejects: Iterable[tuple[str, str]] = (),
+    needs: Mapping[str, str] | None = None,
+) -> Any:
+    """A dataclass field that is an option. Without a default in words, the default itself is shown."""
+    shown = default_doc if default_doc is not None else _show_default(default)
+    spec = OptionSpec(key, parse, doc, shown, tuple(accepts), tuple(rejects), dict(needs or {}))
+    return field(default=default, metadata={_METADATA: spec})
+
+
+def option_specs(surface: type[Any]) -> dict[str, OptionSpec]:
+    """Field name to its option, in the order of the table."""
+    return {each.name: each.metadata[_METADATA] for each in fields(surface) if _METADATA in each.metadata}
+
+
+def read_surface(surface: type[Surface], texts: Mapping[str, str], *, shown_prefix: str = "") -> Surface:
+    """Parse the texts into the table's dataclass; keys in any case. Unknown keys must be gone by now."""
+    lowered = {key.lower(): text for key, text in texts.items()}
+    values = {
+        name: parse_option(spec, lowered[spec.key.lower()], shown_prefix=shown_prefix)
+        for name, spec in option_specs(surface).items()
+        if spec.key.lower() in lowered
+    }
+    return surface(**values)
+
+
+def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
+    """Parse one text; what is wrong becomes an `OptionError` naming the option, secrets left out."""
+    key = shown_prefix + spec.key
+    try:
+        return spec.parse(text)
+    except ValueError as error:
+        raise invalid(key, text, str(error)) from None
+
+
+def invalid(key: str, text: str, expected: str, *, condition: str = "OPTION_INVALID") -> OptionError:
+    """The error for a value that cannot be used."""
+    shown = redact_value(key, text)
+    return OptionError(
+        condition,
+        f"Option `{key}` is {shown!r}; expected {expected}.",
+        hint="Correct it, or leave the option out to use its default.",
+        facts={"option": key, "value": shown},
+    )
+
+
+def find_close_key(key: str, known: Iterable[str]) -> str | None:
+    """The known key somebody probably meant, as it is written in the table."""
+    by_lower = {each.lower(): each for each in known}
+    # 0.8 finds transposed and missing letters and plurals; below it, unrelated short keys meet.
+    close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
+    return by_lower[close[0]] if close else None
+
+
+def unknown_option(key: str, known: Iterable[str]) -> OptionError:
+    """The error for a key that no table knows."""
+    meant = find_close_key(key, known)
+    return OptionError(
+        "OPTION_UNKNOWN",
+        f"There is no option `{key}`.",
+        hint=f"Did you mean `{meant}`?" if meant else "The reference page lists all options.",
+        facts={"option": key, "meant": meant},
+    )
+
+
+def reference_rows(surface: type[Any], *, shown_prefix: str = "") -> list[str]:
+    """The table as rows of Markdown, for the generated reference page."""
+    rows = ["| Option | Default | Meaning | For example |", "|---|---|---|---|"]
+    for spec in option_specs(surface).values():
+        examples = ", ".join(f"`{text}`" for text in spec.accepts[:3])
+        cells = (f"`{shown_prefix}{spec.key}`", spec.default_doc, spec.doc, examples)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return rows
+
+
+def _show_default(default: Any) -> str:
+    if default is None or default is MISSING:
+        return "none"
+    return f"`{str(default).lower()}`" if isinstance(default, bool) else f"`{default}`"

@@ -1,0 +1,83 @@
+"""Hiding secrets: the one function that decides what of an option may be shown.
+
+Rule: whoever shows options (a log line, an error, a plan, a page) shows them through here. A value is
+hidden whole when its name says so (password, secret, token, credential, private key, access key); a text
+that mixes secret and plain parts, as a JAAS text or an address does, loses only its secret parts so that it
+still helps. Why not the pattern Spark uses: it cleans `password="..."` in double quotes only, which leaves
+single quotes, `clientSecret` and keys pasted as PEM text readable.
+
+>>> redact_options({"kafka.ssl.key.password": "x", "subscribe": "t"})
+{'kafka.ssl.key.password': '***', 'subscribe': 't'}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN = "***"
+#: Parts of a name, after dots, dashes, underscores and case are taken out.
+_SECRET_NAMES = (
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "credential",
+    "privatekey",
+    "accesskey",
+    "apikey",
+    "keystorekey",
+    "authorization",
+)
+# Settings whose names hold a secret word but whose values are no secrets.
+_PLAIN_NAMES = ("tokenmechanism", "tokenendpointurl", "passwordfile", "tokenauth")
+
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
+_URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)(?P<user>[^/\s:@]*):(?P<secret>\S*)@")
+# name=value (or name: value) as JAAS, JSON, URL queries and connection texts write it: in either quotes (a
+# backslash protects the next character, an unclosed quote hides the rest), or bare up to a separator.
+_PAIR = re.compile(
+    r"(?P<name>[A-Za-z_][\w.\-]*)(?P<equals>[\"']?\s*[=:]\s*)"
+    r"(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|[^\s;&\"'][^\s;&]*)",
+    re.DOTALL,
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value under this name is hidden whatever it is."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    if any(plain.endswith(each) for each in _PLAIN_NAMES):
+        return False
+    return any(each in plain for each in _SECRET_NAMES)
+
+
+def redact_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same mapping with every secret hidden; nothing and empty text stay as they are."""
+    return {name: redact_value(name, value) for name, value in options.items()}
+
+
+def redact_value(name: str, value: Any) -> Any:
+    """One value as it may be shown under this name."""
+    if value is None or value == "":
+        return value
+    if is_secret_name(name):
+        return HIDDEN
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_text(text: str) -> str:
+    """Free text with private keys, passwords in addresses and secret `name=value` pairs hidden."""
+    text = _PEM.sub(f"-----{HIDDEN} private key {HIDDEN}-----", text)
+    text = _URL_LOGIN.sub(lambda found: f"{found['scheme']}{found['user']}:{HIDDEN}@", text)
+    return _PAIR.sub(_hide_pair, text)
+
+
+def _hide_pair(found: re.Match[str]) -> str:
+    if not is_secret_name(found["name"]):
+        # The value may hold pairs of its own: url=postgresql://h/db?password=x
+        return found["name"] + found["equals"] + _PAIR.sub(_hide_pair, found["value"])
+    quote = found["value"][0] if found["value"][0] in "\"'" else ""
+    return f"{found['name']}{found['equals']}{quote}{HIDDEN}{quote}"

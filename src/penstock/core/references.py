@@ -1,0 +1,62 @@
+"""Values kept elsewhere: `${env:NAME}` and `${file:/path}` in place of a secret.
+
+Spark shows a query's options in plans, its event log and its pages before any source sees them. A reference is
+all that can be seen there; the value is looked up where the options are parsed. Rule: the whole value is one
+reference (no templates, so a password with `${` in it stays itself), and a missing one is an error.
+`${file:/path:name}` reads one `name=value` line of a file, as Java's clients do.
+
+>>> resolve_reference("kafka.x", "${env:NAME}", environ={"NAME": "value"}, read_file=str)
+'value'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from penstock.core.errors import OptionError
+
+_REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<place>[^:}]+)(?::(?P<name>[^}]+))?\}")
+
+
+def resolve_reference(
+    key: str, text: str, *, environ: Mapping[str, str], read_file: Callable[[str], str]
+) -> str:
+    """The text itself, or what it refers to."""
+    found = _REFERENCE.fullmatch(text.strip())
+    if not found:
+        return text
+    if found["kind"] == "env":
+        if found["place"] not in environ:
+            raise _missing(key, f"the environment variable {found['place']} is not set")
+        return environ[found["place"]]
+    content = read_option_file(key, found["place"], read_file)
+    if not found["name"]:
+        return content.rstrip("\r\n")
+    for line in content.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == found["name"]:
+            return value.strip()
+    raise _missing(key, f"the file {found['place']} has no line `{found['name']}=...`")
+
+
+def read_option_file(key: str, path: str, read_file: Callable[[str], str]) -> str:
+    """A file an option names, or an error that says which option and which file."""
+    try:
+        return read_file(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            "FILE_UNREADABLE",
+            f"Option `{key}` names the file {path}, which cannot be read: {type(error).__name__}.",
+            hint="Check the path and its permissions on the machine where the query is started.",
+            facts={"option": key, "path": path},
+        ) from error
+
+
+def _missing(key: str, why: str) -> OptionError:
+    return OptionError(
+        "REFERENCE_MISSING",
+        f"Option `{key}` refers to a value kept elsewhere, but {why}.",
+        hint="Set it where the query is started (the driver).",
+        facts={"option": key},
+    )

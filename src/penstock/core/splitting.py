@@ -1,0 +1,105 @@
+"""Cutting ranges into tasks, with exactly Spark's numbers, and packing small ones together.
+
+Rules: the pieces of a range cover it without gap or overlap; empty ranges take no piece. `max_records` cuts first,
+evenly. `min_partitions` then cuts what is big: ranges whose share of the wanted number rounds to one stay whole, and
+the rest share the remaining number by size. Rounding is half up. Why not cut every range in proportion at once:
+one huge range beside many tiny ones would then get too few pieces, because the tiny ones' pieces round up to one.
+
+>>> [piece.size for piece in split_evenly(OffsetRange("t", 0, 0, 10), 3)]
+[3, 3, 4]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from penstock.core.errors import OptionError
+from penstock.core.model import OffsetRange
+
+#: More tasks than this and the driver drowns before the first one runs.
+MOST_PIECES = 100_000
+
+
+def split_ranges(
+    ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records: int | None
+) -> list[OffsetRange]:
+    """The pieces, in the order of their ranges."""
+    pieces = [each for each in ranges if each.size > 0]
+    if max_records is not None:
+        _check_number(sum(math.ceil(each.size / max_records) for each in pieces), max_records)
+        pieces = [
+            piece for each in pieces for piece in split_evenly(each, math.ceil(each.size / max_records))
+        ]
+    if min_partitions is not None and min_partitions > len(pieces):
+        pieces = _split_by_size(pieces, min_partitions)
+    return pieces
+
+
+def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """So many consecutive pieces; what does not divide goes to the later ones. Empty pieces are left out."""
+    pieces: list[OffsetRange] = []
+    start = whole.start
+    for part in range(parts):
+        until = start + (whole.until - start) // (parts - part)
+        if until > start:
+            pieces.append(OffsetRange(whole.topic, whole.partition, start, until))
+        start = until
+    return pieces
+
+
+def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
+    total = sum(each.size for each in ranges)
+    small = [each for each in ranges if _share(each.size, total, wanted) == 1]
+    # By partition, not by range: when a cap has cut a partition before, one small piece keeps all its
+    # pieces whole. Spark does so, and the numbers must be the same.
+    whole = {each.topic_partition for each in small}
+    rest_total = total - sum(each.size for each in small)
+    rest_wanted = max(wanted - len(small), 1)
+    pieces: list[OffsetRange] = []
+    for each in ranges:
+        parts = 1 if each.topic_partition in whole else _share(each.size, rest_total, rest_wanted)
+        pieces += split_evenly(each, parts)
+    return pieces
+
+
+def _share(size: int, total: int, wanted: int) -> int:
+    """Rounded half up: Python's `round` would take 2.5 to 2 where Spark takes 3."""
+    exact = size / total * wanted
+    below = math.floor(exact)
+    return max(below + (exact - below >= 0.5), 1)
+
+
+def pack_sizes(sizes: Sequence[int], *, at_least: int, at_most: int | None) -> list[range]:
+    """Consecutive groups of indexes, each with `at_least` records if there are enough.
+
+    A last group that stays too small joins the one before it, unless that would pass `at_most`.
+    """
+    groups: list[range] = []
+    begin, filled = 0, 0
+    for index, size in enumerate(sizes):
+        if at_most is not None and index > begin and filled + size > at_most:
+            groups.append(range(begin, index))
+            begin, filled = index, 0
+        filled += size
+        if filled >= at_least:
+            groups.append(range(begin, index + 1))
+            begin, filled = index + 1, 0
+    if begin < len(sizes):
+        last = range(begin, len(sizes))
+        joined = filled + sum(sizes[index] for index in groups[-1]) if groups else 0
+        if groups and (at_most is None or joined <= at_most):
+            groups[-1] = range(groups[-1].start, len(sizes))
+        else:
+            groups.append(last)
+    return groups
+
+
+def _check_number(pieces: int, max_records: int) -> None:
+    if pieces > MOST_PIECES:
+        raise OptionError(
+            "TOO_MANY_TASKS",
+            f"`maxRecordsPerPartition` {max_records} would cut this read into {pieces} tasks.",
+            hint=f"Raise it so that at most {MOST_PIECES} tasks are needed.",
+            facts={"tasks": pieces, "most": MOST_PIECES},
+        )

@@ -1,0 +1,106 @@
+"""Text to values: the small parsers every option table shares.
+
+Rule: strict, and the same everywhere. A blank text is an error, never "not set"; `inf`, `nan`, signs in
+odd places and numbers outside their range are refused, because a wait of infinite length or a negative
+size defeats the guard it was meant to set. Why not `int(text)` and `bool(text)`: Python reads `"1_000"`,
+`" 7 "` and any non-empty text as fine, Spark does not, and a job that moves between both must not change.
+
+A parser raises `ValueError` with a sentence about what is expected; the option table turns it into an
+`OptionError` that names the option.
+
+>>> parse_boolean("TRUE")
+True
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_text(text: str) -> str:
+    """Any text that is not blank, without the white space around it."""
+    if not text.strip():
+        raise ValueError("a value that is not blank")
+    return text.strip()
+
+
+def parse_boolean(text: str) -> bool:
+    """`true` or `false` in any case, nothing else."""
+    word = text.lower()
+    if word not in ("true", "false"):
+        raise ValueError("`true` or `false`")
+    return word == "true"
+
+
+def parse_integer(text: str, *, least: int, most: int) -> int:
+    """A whole number in `[least, most]`, written in digits."""
+    if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
+        raise ValueError(f"a whole number from {least} to {most}")
+    return int(text)
+
+
+def parse_integer_from(least: int, most: int = INT32_MAX) -> Callable[[str], int]:
+    """The parser for whole numbers from `least` on.
+
+    The default upper end is that of Java's `int`; as milliseconds it is 24 days, so every wait ends.
+    """
+
+    def parse(text: str) -> int:
+        return parse_integer(text, least=least, most=most)
+
+    return parse
+
+
+def parse_word(*words: str) -> Callable[[str], str]:
+    """The parser for one of these words, in any case; it answers with the word as written here."""
+    known = {word.lower(): word for word in words}
+
+    def parse(text: str) -> str:
+        if text.strip().lower() not in known:
+            raise ValueError("one of " + ", ".join(f"`{word}`" for word in words))
+        return known[text.strip().lower()]
+
+    return parse
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970 as digits, or an ISO 8601 time that states its zone.
+
+    A time without a zone is refused: it would mean another moment on every machine, and one hour of
+    every autumn would mean two.
+    """
+    text = text.strip()
+    if _INTEGER.fullmatch(text):
+        # Negative times are Kafka's own signals (-1 latest, -2 earliest, ...), not moments.
+        return parse_integer(text, least=0, most=INT64_MAX)
+    expected = (
+        "milliseconds since 1970 (0 or more), or an ISO 8601 time with a zone like 2026-01-31T12:00:00Z"
+    )
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if moment.tzinfo is None:
+        raise ValueError(expected + "; this time states no zone")
+    if moment.microsecond % 1000:
+        raise ValueError(expected + "; Kafka's times have milliseconds, this one is finer")
+    if moment < _EPOCH:
+        raise ValueError(expected + "; this time lies before 1970")
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def parse_duration_ms(text: str) -> int:
+    """A length of time such as `30s`, `10m`, `2h`, `1d`."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if not found:
+        raise ValueError("a length of time such as `30s`, `10m`, `2h` or `1d`")
+    return int(found[1]) * _UNITS_MS[found[2]]
