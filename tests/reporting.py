@@ -5,9 +5,6 @@ test was skipped, when one that was planned did not run, when fewer were planned
 or when a process that the tests started is still there. Why not trust the exit code alone: a file that
 fails to be collected, a marker that deselects too much and a skip all look green.
 
-Tests that use the fixture `kafka` or `spark` get the marker of that name here, so that `make check` can
-leave them out and nobody has to remember it.
-
 Example of the last lines of a run:
 
     planned 212, executed 212, skipped 0 (deselected 3)
@@ -16,7 +13,6 @@ Example of the last lines of a run:
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -27,7 +23,6 @@ from hypothesis import settings
 
 #: A test may skip for one reason only: data that a fresh clone does not have.
 EXCUSED_SKIP = "../shared/data"
-FIXTURES_THAT_MARK = ("kafka", "spark")
 
 settings.register_profile("proof", max_examples=100_000, deadline=None, print_blob=True)
 settings.register_profile("everyday", deadline=None, print_blob=True)
@@ -73,13 +68,6 @@ class TestAccount:
         self.session_variable = f"PENSTOCK_TEST_SESSION_{uuid.uuid4().hex}"
         os.environ[self.session_variable] = "1"
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            for name in FIXTURES_THAT_MARK:
-                if name in getattr(item, "fixturenames", ()):
-                    item.add_marker(name)
-
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self.deselected += len(items)
 
@@ -122,28 +110,11 @@ class TestAccount:
             yield f"{len(self.planned)} tests planned, the committed floor is {self.floor}"
 
     def _judge_processes(self) -> Iterator[str]:
-        close_spark_gateway()
         deadline = time.monotonic() + self.leftover_deadline_s
         while (leftovers := find_processes_of(self.session_variable)) and time.monotonic() < deadline:
             time.sleep(0.1)  # a process that was told to end may still be on its way out
         for pid, command in leftovers.items():
             yield f"process {pid} is still running: {command[:160]}"
-
-
-def close_spark_gateway() -> None:
-    """Ends the JVM behind PySpark, which otherwise lives as long as this Python."""
-    if "pyspark" not in sys.modules:
-        return
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    gateway.shutdown()
-    jvm = getattr(gateway, "proc", None)
-    if jvm is not None:
-        jvm.stdin.close()  # the JVM watches this pipe and leaves when it closes
-    SparkContext._gateway = SparkContext._jvm = None
 
 
 def find_processes_of(session_variable: str) -> dict[int, str]:

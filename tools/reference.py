@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by `make docs`; edit the tests, the sources or docs/reference/data instead. -->"
 
+#: Headings of the option tables; a new table shows its class name until it gets one.
+TITLES = {"BatchTable": "Batch reads", "JavaSettings": "Kafka's client, after the prefix `kafka.`"}
+
 ONE_ID = r"(?:B\d{3}|[A-I]\d{1,2}|[TS]\d{2})"
 CLAIM = re.compile(rf"\s*({ONE_ID}(?:,\s+{ONE_ID})*):\s")
 LOOKS_LIKE_A_CLAIM = re.compile(rf"\s*{ONE_ID}\b")
@@ -165,8 +168,8 @@ def write_options_page() -> str:
     page = [NOTICE, "# Options", "", "Names are accepted in any letter case; an unknown one is an error."]
     for surface in find_option_tables():
         prefix = PREFIX if surface is JavaSettings else ""
-        summary = (surface.__doc__ or surface.__name__).strip().splitlines()[0]
-        page += ["", f"## {summary.rstrip('.')}", "", *reference_rows(surface, shown_prefix=prefix)]
+        title = TITLES.get(surface.__name__, surface.__name__)
+        page += ["", f"## {title}", "", *reference_rows(surface, shown_prefix=prefix)]
     return "\n".join([*page, ""])
 
 
@@ -251,13 +254,36 @@ def show_text(node: ast.expr | None) -> str:
             return "…"
 
 
+def write_decisions_index(folder: Path = ROOT / "docs" / "decisions") -> str:
+    """The decision records by number, each with its first heading."""
+    rows = []
+    for path in sorted(folder.glob("[0-9]*.md")):
+        heading = path.read_text().splitlines()[0].removeprefix("# ")
+        rows.append(f"- [{heading}]({path.name})")
+    return "\n".join(
+        [
+            NOTICE,
+            "# Decisions",
+            "",
+            "One page for each decision that somebody will question later: what was decided, why, what was "
+            "measured, what it costs. A page is not rewritten when the decision "
+            "changes; a new one replaces it.",
+            "",
+            *rows,
+            "",
+        ]
+    )
+
+
 def write_pages() -> dict[Path, str]:
     """Every generated page: path to text."""
     claims = read_claims()
     pages = {f"{name}.md": write_catalogue_page(each, claims) for name, each in read_catalogues().items()}
     pages["options.md"] = write_options_page()
     pages["errors.md"] = write_errors_page()
-    return {PAGES / name: text for name, text in pages.items()}
+    written = {PAGES / name: text for name, text in pages.items()}
+    written[ROOT / "docs" / "decisions" / "README.md"] = write_decisions_index()
+    return written
 
 
 def main() -> None:

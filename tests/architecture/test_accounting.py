@@ -86,18 +86,3 @@ def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool) -> 
     assert left, outcome.stdout
     os.kill(int(left[1]), signal.SIGKILL)
     assert outcome.returncode == 1
-
-
-def test_a_test_with_the_kafka_fixture_is_marked_as_such(tmp_path: Path) -> None:
-    source = """
-        import pytest
-
-        @pytest.fixture
-        def kafka(): pass
-
-        def test_needs_kafka(kafka): pass
-
-        def test_needs_nothing(): pass
-        """
-    outcome = run_suite(tmp_path, source, "-m", "not kafka", "-W", "ignore")
-    assert "planned 1, executed 1, skipped 0 (deselected 1)" in outcome.stdout

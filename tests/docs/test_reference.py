@@ -14,7 +14,9 @@ def known_ids() -> dict[str, str]:
     return {each: text for catalogue in read_catalogues().values() for each, text in catalogue.lines.items()}
 
 
-@pytest.mark.parametrize("name", ["spec.md", "behaviours.md", "traps.md", "options.md", "errors.md"])
+@pytest.mark.parametrize(
+    "name", ["spec.md", "behaviours.md", "traps.md", "options.md", "errors.md", "README.md"]
+)
 def test_a_reference_page_is_up_to_date(name: str) -> None:
     path, text = next((path, text) for path, text in write_pages().items() if path.name == name)
     assert path.read_text() == text, f"{name} is stale: run `make docs` and commit the page"
