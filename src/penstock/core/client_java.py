@@ -1,11 +1,12 @@
 """Java's names for client settings, translated: `kafka.*` options in, `ClientSettings` out.
 
-Rule: nothing is ignored in silence. A setting is translated (`client_table`), known to have no effect here (one
-warning), or refused with what to use instead; a name Java does not know either is a warning, unless it looks
-like a misspelt one, which is an error.
+Rule: nothing is ignored in silence. A setting is translated (`client_table`), known to have no effect
+here (one warning), or refused with what to use instead; a name Java does not know either is a warning,
+unless it looks like a misspelt one, which is an error.
 
-Files are read through the given `read_file`, since the core does no I/O. Java's binary stores (JKS, PKCS12) are
-refused with the command that converts them: reading them would need the JVM this project does without.
+Files are read through the given `read_file`, since the core does no I/O. Java's binary stores (JKS,
+PKCS12) are refused with the command that converts them: reading them would need the JVM this project
+does without.
 
 >>> parse_client({"bootstrap.servers": "a:9092"}, read_file=str).settings.bootstrap_servers
 (('a', 9092),)
@@ -241,6 +242,7 @@ def _refuse_binary_store(store: str, kind: str | None, location: str | None) -> 
     raise OptionError(
         "STORE_TYPE_REFUSED",
         f"The {store} is of type {kind}; only PEM is read.",
-        hint=f"Convert it once: {command} (then set `kafka.ssl.{store}.type` to PEM and the location to the new file).",
+        hint=f"Convert it once: {command} ; then set `kafka.ssl.{store}.type` to PEM and "
+        f"`kafka.ssl.{store}.location` to the new file.",
         facts={"store": store, "type": kind},
     )

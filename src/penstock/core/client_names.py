@@ -1,8 +1,9 @@
 """Java client settings that are not translated: those without effect here, and those refused.
 
-Rule: "without effect" is only for settings whose absence changes neither rows nor safety (group membership,
-metrics, back-off shapes). What would change rows or weaken security is refused with what to use instead, and so
-is everything that makes a Java client load code, files or addresses of an attacker's choosing.
+Rule: "without effect" is only for settings whose absence changes neither rows nor safety (group
+membership, metrics, back-off shapes). What would change rows or weaken security is refused with what to
+use instead, and so is everything that makes a Java client load code, files or addresses of an attacker's
+choosing.
 
 >>> explain_refusal("auto.offset.reset").condition
 'OPTION_REFUSED'
@@ -43,20 +44,53 @@ REFUSED: Mapping[str, str] = {
 }
 
 WITHOUT_EFFECT = frozenset(
-    """
-    allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter client.dns.lookup
-    enable.metrics.push exclude.internal.topics group.instance.id group.protocol group.remote.assignor
-    heartbeat.interval.ms max.poll.interval.ms max.poll.records metadata.recovery.rebootstrap.trigger.ms
-    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
-    metrics.sample.window.ms partition.assignment.strategy reconnect.backoff.max.ms reconnect.backoff.ms
-    retry.backoff.max.ms retries sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
-    sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
-    sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
-    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-    sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms session.timeout.ms share.acknowledgement.mode
-    socket.connection.setup.timeout.max.ms ssl.keymanager.algorithm ssl.keystore.password ssl.protocol
-    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.password
-    """.split()
+    (
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.include.jmx.reporter",
+        "client.dns.lookup",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.service.name",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+        "session.timeout.ms",
+        "share.acknowledgement.mode",
+        "socket.connection.setup.timeout.max.ms",
+        "ssl.keymanager.algorithm",
+        "ssl.keystore.password",
+        "ssl.protocol",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+        "ssl.truststore.password",
+    )
 )
 
 

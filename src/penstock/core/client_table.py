@@ -116,7 +116,7 @@ class JavaSettings:
             'username="u" password="p";',
         },
     )
-    sasl_jaas_config: Secret | None = option(
+    sasl_jaas_config: Secret | None = option(  # noqa: RUF009
         "sasl.jaas.config",
         parse_secret,
         "Name and password, as the text Java's clients take.",
@@ -176,14 +176,14 @@ class JavaSettings:
         rejects=(("-----BEGIN CERTIFICATE-----", "OPTION_CONFLICT"),),
         needs={"kafka.security.protocol": "SSL"},
     )
-    ssl_keystore_key: Secret | None = option(
+    ssl_keystore_key: Secret | None = option(  # noqa: RUF009
         "ssl.keystore.key",
         parse_secret,
         "This client's private key as PEM text.",
         rejects=(("-----BEGIN PRIVATE KEY-----", "OPTION_CONFLICT"),),
         needs={"kafka.security.protocol": "SSL"},
     )
-    ssl_key_password: Secret | None = option(
+    ssl_key_password: Secret | None = option(  # noqa: RUF009
         "ssl.key.password",
         parse_secret,
         "Password of the private key.",

@@ -1,8 +1,9 @@
 """The login text of Java's Kafka clients, read as data.
 
-`sasl.jaas.config` holds one line: a login module, a flag, options in quotes, a semicolon. Only the two modules
-that carry a plain name and password are read; every other module is refused, because in Java naming a module
-loads code (that was the hole of a published vulnerability) and here nothing would honour it.
+`sasl.jaas.config` holds one line: a login module, a flag, options in quotes, a semicolon. Only the two
+modules that carry a plain name and password are read; every other module is refused, because in Java
+naming a module loads code (that was the hole of a published vulnerability) and here nothing would honour
+it.
 
 Why not a regular expression for `password="..."`: passwords hold quotes, backslashes, equals signs and
 semicolons, and a half-read password fails later as a wrong one.

@@ -1,12 +1,13 @@
 """Matching topic names against a Java regular expression, in bounded time.
 
-Rule: a pattern must match the whole name, as Kafka's consumers have it, and it means what it means in Java or it is
-refused. The matcher keeps the set of all positions the pattern can have reached, as the bits of one integer, and
-moves them together; there is nothing to go back to, so no pattern can take exponential time. Why not Python's
-`re`: it reads possessives, classes with `&&`, `\\Q..\\E`, `\\h` or `\\z` differently or not at all, and `(a*)*b`
-against a long name never comes back.
+Rule: a pattern must match the whole name, as Kafka's consumers have it, and it means what it means in
+Java or it is refused. The matcher keeps the set of all positions the pattern can have reached, as the
+bits of one integer, and moves them together; there is nothing to go back to, so no pattern can take
+exponential time. Why not Python's `re`: it reads possessives, classes with `&&`, `\\Q..\\E`, `\\h` or
+`\\z` differently or not at all, and `(a*)*b` against a long name never comes back.
 
-Topic names are ASCII, at most 249 characters, without white space: that is why sets of ASCII characters suffice.
+Topic names are ASCII, at most 249 characters, without white space: that is why sets of ASCII characters
+suffice.
 
 >>> TopicPattern("test").matches("test2")
 False
@@ -60,7 +61,7 @@ def _parse(text: str) -> Node:
         raise OptionError(
             "PATTERN_REFUSED",
             f"Option `subscribePattern` is {text!r}: {error}.",
-            hint="Write it with plain characters, classes, groups, look-arounds and the quantifiers * + ? {}.",
+            hint="Write it with plain characters, classes, groups, look-arounds and * + ? {}.",
             facts={"pattern": text},
         ) from None
 
@@ -81,7 +82,7 @@ class _Walk:
         if self._moves > MOST_MOVES:
             raise OptionError(
                 "PATTERN_TOO_COSTLY",
-                f"Option `subscribePattern` is {self._text!r}, which takes too long on the topic {self._name}.",
+                f"Option `subscribePattern` is {self._text!r}; it takes too long on the topic {self._name}.",
                 hint="Nest fewer quantifiers.",
                 facts={"pattern": self._text, "topic": self._name},
             )

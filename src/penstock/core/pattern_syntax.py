@@ -1,9 +1,10 @@
 """Reading a Java regular expression for topic names into a tree.
 
-Rule: what Java accepts and this does not is refused with a sentence, never guessed. Refused are constructs that are no
-set of names (back-references, possessive and atomic groups, `\\G`, `\\X`) and the comment mode. Greedy and lazy are
-the same here, since only "does the whole name match" is asked. Classes are worked out to sets of ASCII characters,
-with Java's nesting, `&&` and negation; case-insensitivity widens the sets while reading, so flags need no scope later.
+Rule: what Java accepts and this does not is refused with a sentence, never guessed. Refused are
+constructs that are no set of names (back-references, possessive and atomic groups, `\\G`, `\\X`) and the
+comment mode. Greedy and lazy are the same here, since only "does the whole name match" is asked. Classes
+are worked out to sets of ASCII characters, with Java's nesting, `&&` and negation; case-insensitivity
+widens the sets while reading, so flags need no scope later.
 
 >>> parse_pattern("[a-c&&[^b]]").chars == frozenset("ac")
 True

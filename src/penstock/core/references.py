@@ -1,9 +1,9 @@
 """Values kept elsewhere: `${env:NAME}` and `${file:/path}` in place of a secret.
 
-Spark shows a query's options in plans, its event log and its pages before any source sees them. A reference is
-all that can be seen there; the value is looked up where the options are parsed. Rule: the whole value is one
-reference (no templates, so a password with `${` in it stays itself), and a missing one is an error.
-`${file:/path:name}` reads one `name=value` line of a file, as Java's clients do.
+Spark shows a query's options in plans, its event log and its pages before any source sees them. A
+reference is all that can be seen there; the value is looked up where the options are parsed. Rule: the
+whole value is one reference (no templates, so a password with `${` in it stays itself), and a missing
+one is an error. `${file:/path:name}` reads one `name=value` line of a file, as Java's clients do.
 
 >>> resolve_reference("kafka.x", "${env:NAME}", environ={"NAME": "value"}, read_file=str)
 'value'

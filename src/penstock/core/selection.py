@@ -1,8 +1,8 @@
 """Which partitions a read is about: the three ways to say it, and what they mean over the topics there are.
 
-Rules: topics named must exist; of partitions named, those that do not exist are left out (and told); a pattern
-must match a topic's whole name; an internal topic is one the brokers flag so, whatever it is called, and no
-pattern matches it. A topic named twice counts once, or its rows would come twice.
+Rules: topics named must exist; of partitions named, those that do not exist are left out (and told); a
+pattern must match a topic's whole name; an internal topic is one the brokers flag so, whatever it is
+called, and no pattern matches it. A topic named twice counts once, or its rows would come twice.
 
 >>> select_partitions(Subscribe(("t",)), {"t": TopicView("t", (0, 1))}).partitions
 (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))

@@ -1,9 +1,10 @@
 """Cutting ranges into tasks, with exactly Spark's numbers, and packing small ones together.
 
-Rules: the pieces of a range cover it without gap or overlap; empty ranges take no piece. `max_records` cuts first,
-evenly. `min_partitions` then cuts what is big: ranges whose share of the wanted number rounds to one stay whole, and
-the rest share the remaining number by size. Rounding is half up. Why not cut every range in proportion at once:
-one huge range beside many tiny ones would then get too few pieces, because the tiny ones' pieces round up to one.
+Rules: the pieces of a range cover it without gap or overlap; empty ranges take no piece. `max_records`
+cuts first, evenly. `min_partitions` then cuts what is big: ranges whose share of the wanted number
+rounds to one stay whole, and the rest share the remaining number by size. Rounding is half up. Why not
+cut every range in proportion at once: one huge range beside many tiny ones would then get too few
+pieces, because the tiny ones' pieces round up to one.
 
 >>> [piece.size for piece in split_evenly(OffsetRange("t", 0, 0, 10), 3)]
 [3, 3, 4]

@@ -1,8 +1,8 @@
 """Looking at the log before a read is planned: what to ask comes from planning, the asking is here.
 
-Rules: only what the rules need is asked, and a view is closed whatever happens. A broker that fails is asked again
-with a fresh view, so many times in all, and the last error is raised as it is: a client that has failed once may be
-stuck to a dead connection. Other errors are the user's and are raised at once.
+Rules: only what the rules need is asked, and a view is closed whatever happens. A broker that fails is
+asked again with a fresh view, so many times in all, and the last error is raised as it is: a client that
+has failed once may be stuck to a dead connection. Other errors are the user's and are raised at once.
 
 >>> survey(open_view, options, now_ms=..., pause=time.sleep)      # doctest: +SKIP
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from penstock.core.bounds import Snapshot
 from penstock.core.errors import BrokerError
 from penstock.core.model import LogView, TopicPartition, TopicView
 from penstock.core.options_batch import BatchOptions
-from penstock.core.planning import Questions, Snapshot, find_questions
+from penstock.core.planning import Questions, find_questions
 from penstock.core.selection import name_topics
 
 

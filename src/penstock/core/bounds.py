@@ -1,0 +1,196 @@
+"""From rules to bounds: what a start or end position means for each partition of a snapshot.
+
+Rules: `earliest`, `latest` and numbers stay what they are; times, committed offsets and positions
+counted back from the end become numbers. A rule that names partitions must name exactly those there are.
+A start that was asked for and lies behind its end is an error; `earliest` behind a fixed end is not, the
+rows have aged out.
+
+>>> first = TopicPartition("t", 0)
+>>> bind(Since(5), first, Snapshot({}, at_time={(first, 5): 7}), unmatched="error")
+At(offset=7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.errors import BrokerError, OptionError
+from penstock.core.model import (
+    Ago,
+    At,
+    Bound,
+    Committed,
+    Earliest,
+    Latest,
+    Position,
+    RecordsBeforeEnd,
+    Since,
+    TopicPartition,
+    TopicView,
+)
+from penstock.core.positions import ForAll, ForEach, Rule
+from penstock.core.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """What was asked for. `unmatched_start`: `error` or `latest` where no record is that young."""
+
+    selection: Selection
+    start: Rule
+    end: Rule
+    unmatched_start: str = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The log as it was seen at one moment: the answers to `find_questions`."""
+
+    topics: Mapping[str, TopicView]
+    earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
+    latest: Mapping[TopicPartition, int] = field(default_factory=dict)
+    at_time: Mapping[tuple[TopicPartition, int], int | None] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One partition's bounds: as the task gets them, and as numbers where those are known."""
+
+    partition: TopicPartition
+    start: Bound
+    until: Bound
+    start_number: int | None
+    until_number: int | None
+
+    @property
+    def never_has_rows(self) -> bool:
+        return isinstance(self.start, At) and isinstance(self.until, At) and self.start == self.until
+
+
+def apply_rule(
+    rule: Rule, partitions: Sequence[TopicPartition], *, side: str
+) -> Mapping[TopicPartition, Position]:
+    """A position for each partition; a rule by name must name exactly the partitions there are."""
+    if isinstance(rule, ForAll):
+        return dict.fromkeys(partitions, rule.position)
+    assigned = set(partitions)
+    positions = {each: rule.topics[each.topic] for each in assigned if each.topic in rule.topics}
+    positions.update(rule.partitions)
+    unknown_topics = set(rule.topics) - {each.topic for each in assigned}
+    if set(positions) != assigned or unknown_topics:
+        named = sorted(str(each) for each in positions) + sorted(unknown_topics)
+        raise _mismatch(rule, side, named, sorted(str(each) for each in assigned))
+    return positions
+
+
+def _mismatch(rule: ForEach, side: str, named: list[str], assigned: list[str]) -> OptionError:
+    kind = "TIMESTAMP" if rule.by_time else "START"
+    return OptionError(
+        f"KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+        f"The {side} names the partitions {named}, but those to read are {assigned}.",
+        hint="Name every partition once; -2 means earliest and -1 latest."
+        if not rule.by_time
+        else "Name every partition once, or give one time for all.",
+        facts={"position": side, "specified": named, "assigned": assigned},
+    )
+
+
+def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[TopicPartition]) -> list[Span]:
+    starts = apply_rule(state.start, partitions, side="start")
+    ends = apply_rule(state.end, partitions, side="end")
+    spans = []
+    for partition in partitions:
+        start = bind(starts[partition], partition, snapshot, unmatched=state.unmatched_start)
+        until = bind(ends[partition], partition, snapshot, unmatched="latest")
+        span = Span(
+            partition, start, until, _number(start, partition, snapshot), _number(until, partition, snapshot)
+        )
+        _check_order(span)
+        spans.append(span)
+    return spans
+
+
+def bind(position: Position, partition: TopicPartition, snapshot: Snapshot, *, unmatched: str) -> Bound:
+    match position:
+        case Earliest() | Latest() | At():
+            return position
+        case Since() | Ago():
+            return bind_time(position, partition, snapshot, unmatched)
+        case RecordsBeforeEnd(records):
+            first = look_up(snapshot.earliest, partition, "earliest")
+            return At(max(first, look_up(snapshot.latest, partition, "latest") - records))
+        case Committed():
+            committed = snapshot.committed.get(partition)
+            if committed is None:
+                raise OptionError(
+                    "NO_COMMITTED_OFFSET",
+                    f"The group has committed nothing for {partition}.",
+                    hint="Name the offsets as JSON, or use `earliest`; committed offsets also expire.",
+                    facts={"partition": str(partition)},
+                )
+            return At(committed)
+
+
+def bind_time(position: Since | Ago, partition: TopicPartition, snapshot: Snapshot, unmatched: str) -> Bound:
+    time_ms = time_of(position, snapshot.now_ms)
+    assert time_ms is not None
+    found = snapshot.at_time.get((partition, time_ms))
+    if found is not None:
+        return At(found)
+    if unmatched == "latest":
+        return At(look_up(snapshot.latest, partition, "latest"))
+    raise OptionError(
+        "NO_OFFSET_FOR_TIMESTAMP",
+        f"{partition} has no record at or after {time_ms} (milliseconds since 1970).",
+        hint="Use an earlier time, or set `startingOffsetsByTimestampStrategy` to `latest`.",
+        facts={"partition": str(partition), "time_ms": time_ms},
+    )
+
+
+def time_of(position: Position, now_ms: int) -> int | None:
+    match position:
+        case Since(time_ms):
+            return time_ms
+        case Ago(duration_ms):
+            return max(0, now_ms - duration_ms)
+        case _:
+            return None
+
+
+def _number(bound: Bound, partition: TopicPartition, snapshot: Snapshot) -> int | None:
+    match bound:
+        case At(offset):
+            return offset
+        case Earliest():
+            return snapshot.earliest.get(partition)
+        case Latest():
+            return snapshot.latest.get(partition)
+
+
+def look_up(answers: Mapping[TopicPartition, int], partition: TopicPartition, what: str) -> int:
+    if partition not in answers:
+        raise BrokerError(
+            "OFFSET_NOT_ANSWERED",
+            f"The brokers gave no {what} offset for {partition}.",
+            hint="Try again; the partition may be moving or being deleted.",
+            facts={"partition": str(partition)},
+            retriable=True,
+        )
+    return answers[partition]
+
+
+def _check_order(span: Span) -> None:
+    """Only a start that was asked for can be wrong; `earliest` beyond the end means the rows aged out."""
+    if isinstance(span.start, Earliest) or span.start_number is None or span.until_number is None:
+        return
+    if span.start_number > span.until_number:
+        raise OptionError(
+            "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            f"For {span.partition.topic} partition {span.partition.partition} the start offset "
+            f"{span.start_number} is greater than the end offset {span.until_number}.",
+            hint="Check the start and end options; if they are right, the topic was deleted and made anew.",
+            facts={"partition": str(span.partition), "start": span.start_number, "end": span.until_number},
+        )
