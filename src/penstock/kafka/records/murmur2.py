@@ -34,6 +34,23 @@ def partition_of_keys(keys: ByteColumn, partitions: int) -> npt.NDArray[np.int32
     return chosen
 
 
+def group_rows(chosen: npt.NDArray[np.int32], partitions: int) -> tuple[Longs, Longs]:
+    """Row numbers sorted by partition, in their old order within each, and `partitions + 1` starts."""
+    starts = np.zeros(partitions + 1, np.int64)
+    np.cumsum(np.bincount(chosen, minlength=partitions), out=starts[1:])
+    rows = np.empty(chosen.size, np.int64)
+    _place_rows(chosen, starts[:-1].copy(), rows)
+    return rows, starts
+
+
+@kernel
+def _place_rows(chosen: npt.NDArray[np.int32], next_place: Longs, rows: Longs) -> None:
+    for row in range(chosen.size):
+        partition = chosen[row]
+        rows[next_place[partition]] = row
+        next_place[partition] += 1
+
+
 @kernel
 def _hash_keys(
     starts: Longs, valid: Bytes, data: Bytes, partitions: int, chosen: npt.NDArray[np.int32]
