@@ -69,7 +69,7 @@ def test_finding_the_format_loads_nothing_heavy() -> None:
 
 def test_engines_compare_no_offsets() -> None:
     """Planning decides about offsets, in one place; an engine that compares them decides as well."""
-    positions = re.compile(r"offset|start|until|earliest|latest|position", re.IGNORECASE)
+    positions = re.compile(r"(^|_)(offsets?|starts?|until|ends?|earliest|latest|positions?)$", re.IGNORECASE)
     compared = [
         f"{place}: {ast.unparse(node)}"
         for place, node in walk(ENGINES)

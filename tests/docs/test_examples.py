@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,19 +21,20 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 SHOWN_BOOTSTRAP = "localhost:9092"
 
 
-def find_module_names() -> Iterator[str]:
+def find_module_names() -> list[str]:
+    names = []
     for path in sorted(SOURCES.rglob("*.py")):
         parts = path.relative_to(SOURCES).with_suffix("").parts
         if ">>>" in path.read_text():
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return names
 
 
-def find_blocks(*, with_kafka: bool) -> list[object]:
+def find_blocks() -> list[object]:
     return [
         pytest.param(block[1], id=f"{path.relative_to(ROOT).as_posix()}:{block.start()}")
         for path in PAGES
         for block in BLOCK.finditer(path.read_text())
-        if (SHOWN_BOOTSTRAP in block[1]) is with_kafka
     ]
 
 
@@ -60,13 +60,8 @@ def test_the_examples_in_a_docstring_run(name: str) -> None:
     assert outcome.failed == 0
 
 
-@pytest.mark.parametrize("source", find_blocks(with_kafka=False))
-def test_a_python_block_of_a_page_runs(source: str, tmp_path: Path) -> None:
-    run_block(source, tmp_path)
-
-
 @pytest.mark.spark
-@pytest.mark.parametrize("source", find_blocks(with_kafka=True))
+@pytest.mark.parametrize("source", find_blocks())
 def test_a_python_block_of_a_page_runs_against_kafka(source: str, kafka: object, tmp_path: Path) -> None:
     bootstrap: str = kafka.bootstrap  # type: ignore[attr-defined]
     run_block(source.replace(SHOWN_BOOTSTRAP, bootstrap), tmp_path)
