@@ -1,0 +1,371 @@
+"""A log in memory that keeps Kafka's rules: for tests of anything that plans or reads.
+
+Rule: it passes the same contract suite as the real log, so what works here works there: half-open ranges,
+offsets that are never given twice, holes (compaction, transaction markers, aborted records), retention that
+moves the start, recreated topics with a new id. Why not a mock per test: a mock answers what its author
+believed; the contract suite shows this one answering what a broker answers.
+
+>>> log = MemoryLog()
+>>> log.create_topic("orders")
+>>> log.append("orders", 0, value=b"one")
+0
+>>> log.view().latest([TopicPartition("orders", 0)])[TopicPartition("orders", 0)]
+1
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.errors import BrokerError, DataLossError
+from penstock.core.model import (
+    At,
+    Bound,
+    Earliest,
+    Narrowing,
+    RangeOrder,
+    TopicPartition,
+    TopicView,
+    WorkOrder,
+)
+
+#: The columns exactly as Spark wants them from a Python source.
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+}
+_ROWS_PER_BATCH = 1024
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    timestamp_type: int
+    headers: Headers
+    transaction: str | None
+
+
+@dataclass(slots=True)
+class _Partition:
+    records: list[_Record] = field(default_factory=list)  # rising offsets, holes allowed
+    start: int = 0
+    end: int = 0
+    open_since: dict[str, int] = field(default_factory=dict)  # first offset of each open transaction
+    aborted: set[int] = field(default_factory=set)
+
+    def visible_end(self, committed_only: bool) -> int:
+        return min([self.end, *self.open_since.values()]) if committed_only else self.end
+
+
+@dataclass(slots=True)
+class _Topic:
+    topic_id: bytes
+    internal: bool
+    partitions: list[_Partition]
+
+
+class MemoryLog:
+    """Topics, partitions and consumer groups in this process. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._topics: dict[str, _Topic] = {}
+        self._committed: dict[tuple[str, TopicPartition], int] = {}
+
+    # --- making history -----------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
+        with self.changed:
+            if name in self._topics:
+                raise BrokerError("TOPIC_ALREADY_EXISTS", f"Topic {name} is there already.")
+            self._topics[name] = _Topic(
+                uuid.uuid4().bytes, internal, [_Partition() for _ in range(partitions)]
+            )
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Raise the number of partitions to `count`."""
+        with self.changed:
+            have = self._topics[name].partitions
+            have.extend(_Partition() for _ in range(count - len(have)))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete; creating it again gives it another id and offsets from 0."""
+        with self.changed:
+            del self._topics[name]
+            self.changed.notify_all()
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        timestamp_ms: int = 0,
+        headers: Headers = (),
+        *,
+        timestamp_type: int = 0,
+        transaction: str | None = None,
+    ) -> int:
+        """Add a record and return its offset; one in a transaction is settled by `commit` or `abort`."""
+        with self.changed:
+            log = self._topics[topic].partitions[partition]
+            offset = log.end
+            log.records.append(
+                _Record(offset, key, value, timestamp_ms, timestamp_type, tuple(headers), transaction)
+            )
+            if transaction is not None:
+                log.open_since.setdefault(transaction, offset)
+            log.end += 1
+            self.changed.notify_all()
+            return offset
+
+    def skip(self, topic: str, partition: int, offsets: int = 1) -> None:
+        """Use up offsets without records, as transaction markers do."""
+        with self.changed:
+            self._topics[topic].partitions[partition].end += offsets
+            self.changed.notify_all()
+
+    def compact(self, topic: str, partition: int, removed: Collection[int]) -> None:
+        """Take records out of the middle; their offsets stay used."""
+        with self.changed:
+            log = self._topics[topic].partitions[partition]
+            log.records = [record for record in log.records if record.offset not in removed]
+
+    def truncate_before(self, topic: str, partition: int, offset: int) -> None:
+        """Retention: everything below `offset` is gone."""
+        with self.changed:
+            log = self._topics[topic].partitions[partition]
+            log.start = max(log.start, min(offset, log.end))
+            log.records = [record for record in log.records if record.offset >= log.start]
+
+    def commit(self, transaction: str) -> None:
+        self._settle(transaction, keep=True)
+
+    def abort(self, transaction: str) -> None:
+        self._settle(transaction, keep=False)
+
+    def _settle(self, transaction: str, *, keep: bool) -> None:
+        with self.changed:
+            for topic in self._topics.values():
+                for log in topic.partitions:
+                    first = log.open_since.pop(transaction, None)
+                    if first is None:
+                        continue
+                    if not keep:
+                        log.aborted.update(
+                            record.offset
+                            for record in log.records
+                            if record.transaction == transaction and record.offset >= first
+                        )
+                    log.end += 1  # the marker takes an offset
+            self.changed.notify_all()
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self.changed:
+            self._committed.update({(group, partition): offset for partition, offset in offsets.items()})
+
+    # --- looking at it ------------------------------------------------------------------------------
+
+    def view(self, isolation_level: str = "read_uncommitted") -> MemoryLogView:
+        return MemoryLogView(self, isolation_level == "read_committed")
+
+    def reader(self) -> MemoryReader:
+        return MemoryReader(self)
+
+    def find(self, wanted: TopicPartition) -> _Partition:
+        topic = self._topics.get(wanted.topic)
+        if topic is None or wanted.partition >= len(topic.partitions):
+            raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION", f"There is no partition {wanted}.")
+        return topic.partitions[wanted.partition]
+
+    def describe(self) -> dict[str, TopicView]:
+        return {
+            name: TopicView(name, tuple(range(len(topic.partitions))), topic.topic_id, topic.internal)
+            for name, topic in sorted(self._topics.items())
+        }
+
+    def committed(self, group: str, partition: TopicPartition) -> int | None:
+        return self._committed.get((group, partition))
+
+
+class MemoryLogView:
+    """A `LogView` of a `MemoryLog`."""
+
+    def __init__(self, log: MemoryLog, committed_only: bool) -> None:
+        self._log = log
+        self._committed_only = committed_only
+
+    def topics(self) -> Mapping[str, TopicView]:
+        with self._log.changed:
+            return self._log.describe()
+
+    def describe(self, names: Collection[str]) -> Mapping[str, TopicView]:
+        return {name: view for name, view in self.topics().items() if name in set(names)}
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        with self._log.changed:
+            return {wanted: self._log.find(wanted).start for wanted in partitions}
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        with self._log.changed:
+            return {wanted: self._log.find(wanted).visible_end(self._committed_only) for wanted in partitions}
+
+    def at_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        with self._log.changed:
+            return {wanted: self._first_since(wanted, time_ms) for wanted, time_ms in times_ms.items()}
+
+    def _first_since(self, wanted: TopicPartition, time_ms: int) -> int | None:
+        log = self._log.find(wanted)
+        end = log.visible_end(self._committed_only)
+        # Times need not rise with offsets: the first record that is late enough counts, whatever follows.
+        late = (r.offset for r in log.records if r.timestamp_ms >= max(0, time_ms))
+        first = next(late, None)
+        return first if first is not None and first < end else None
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        with self._log.changed:
+            return {wanted: self._log.committed(group, wanted) for wanted in partitions}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryReader:
+    """A `Reader` of a `MemoryLog`; `order.client` only tells the isolation level."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
+        for wanted in order.ranges:
+            yield from self._read_range(order, wanted)
+
+    def _read_range(self, order: WorkOrder, wanted: RangeOrder) -> Iterator[pa.RecordBatch]:
+        committed_only = order.client.isolation_level == "read_committed"
+        partition = TopicPartition(wanted.topic, wanted.partition)
+        fixed = isinstance(wanted.start, At) and isinstance(wanted.until, At)
+        if fixed and wanted.start.offset >= wanted.until.offset:  # type: ignore[union-attr]
+            return
+        with self._log.changed:
+            log = self._same_log(wanted, partition)
+            position = _bind(wanted.start, log, committed_only)
+            until = _bind(wanted.until, log, committed_only)
+            if position < log.start or position > log.end:
+                position = _step_over(order, partition, position, until, log)
+            self._wait_for(order, partition, position, until, log, committed_only)
+            rows = [
+                record
+                for record in log.records
+                if position <= record.offset < until
+                and not (committed_only and record.offset in log.aborted)
+                and not _is_filtered(order.narrowing, record)
+            ]
+        for begin in range(0, len(rows), _ROWS_PER_BATCH):
+            yield _batch(partition, rows[begin : begin + _ROWS_PER_BATCH], order.columns)
+
+    def _same_log(self, wanted: RangeOrder, partition: TopicPartition) -> _Partition:
+        found = self._log.describe().get(wanted.topic)
+        facts = {"topic": wanted.topic, "partition": wanted.partition}
+        if found is None or wanted.partition not in found.partitions:
+            raise DataLossError("PARTITION_GONE", f"{partition}: the topic was deleted.", facts=facts)
+        if wanted.topic_id is not None and wanted.topic_id != found.topic_id:
+            raise DataLossError(
+                "TOPIC_RECREATED", f"{partition}: another topic has this name now.", facts=facts
+            )
+        return self._log.find(partition)
+
+    def _wait_for(
+        self,
+        order: WorkOrder,
+        partition: TopicPartition,
+        position: int,
+        until: int,
+        log: _Partition,
+        committed_only: bool,
+    ) -> None:
+        deadline = time.monotonic() + order.poll_timeout_ms / 1000
+        while position < until and log.visible_end(committed_only) < until:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise BrokerError(
+                    "FETCH_TIMEOUT",
+                    f"{partition}: the log ends before offset {until} and did not grow within "
+                    f"{order.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs).",
+                    facts={"topic": partition.topic, "partition": partition.partition, "offset": position},
+                    retriable=True,
+                )
+            self._log.changed.wait(remaining)
+
+
+def _bind(bound: Bound, log: _Partition, committed_only: bool) -> int:
+    if isinstance(bound, At):
+        return bound.offset
+    return log.start if isinstance(bound, Earliest) else log.visible_end(committed_only)
+
+
+def _step_over(
+    order: WorkOrder, partition: TopicPartition, position: int, until: int, log: _Partition
+) -> int:
+    if not order.fail_on_data_loss:
+        return min(until, log.start) if position < log.start else until
+    raise DataLossError(
+        "OFFSET_OUT_OF_RANGE",
+        f"{partition}: offset {position} is not available; the log holds {log.start} to {log.end} "
+        "(excluded).",
+        hint="Set failOnDataLoss=false to read what is left.",
+        facts={
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": position,
+            "earliest": log.start,
+            "latest": log.end,
+        },
+    )
+
+
+def _batch(partition: TopicPartition, rows: list[_Record], columns: tuple[str, ...]) -> pa.RecordBatch:
+    values: dict[str, list[Any]] = {
+        "key": [row.key for row in rows],
+        "value": [row.value for row in rows],
+        "topic": [partition.topic] * len(rows),
+        "partition": [partition.partition] * len(rows),
+        "offset": [row.offset for row in rows],
+        "timestamp": [row.timestamp_ms * 1000 for row in rows],
+        "timestampType": [row.timestamp_type for row in rows],
+        # Spark's connector gives null, not an empty list, to a record without headers.
+        "headers": [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows],
+    }
+    arrays = [pa.array(values[name], ARROW_TYPES[name]) for name in columns]
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=pa.schema([(name, ARROW_TYPES[name]) for name in columns])
+    )
+
+
+def _is_filtered(narrowing: Narrowing, record: _Record) -> bool:
+    """Whether a pushed filter will drop this row anyway."""
+    low, high, since = narrowing.from_offset, narrowing.until_offset, narrowing.since_ms
+    return (
+        (low is not None and record.offset < low)
+        or (high is not None and record.offset >= high)
+        or (since is not None and record.timestamp_ms < since)
+    )
