@@ -236,7 +236,8 @@ def find_error_texts(sources: Path) -> Iterator[ErrorText]:
                 continue
             if isinstance(condition.value, str) and re.fullmatch(r"[A-Z][A-Z0-9_]+", condition.value):
                 what = named.get("what", node.args[1] if len(node.args) > 1 else None)
-                yield ErrorText(condition.value, kind, show_text(what), show_text(named.get("hint")))
+                hint = show_text(named.get("hint")).strip()
+                yield ErrorText(condition.value, kind, show_text(what).strip(), hint)
 
 
 def show_text(node: ast.expr | None) -> str:
@@ -245,7 +246,7 @@ def show_text(node: ast.expr | None) -> str:
         case None:
             return ""
         case ast.Constant(value=str(text)):
-            return text.replace("|", "\\|").replace("\n", " ").strip()
+            return text.replace("|", "\\|").replace("\n", " ")
         case ast.JoinedStr(values=parts):
             return "".join(show_text(part) for part in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
