@@ -74,15 +74,17 @@ def header_column(array: pa.Array | None, rows: int) -> HeaderColumn:
     """A list of (key, value) structs; no list and an empty list are both "no headers" to Kafka."""
     if array is None or array.null_count == rows:
         return HeaderColumn(np.zeros(rows + 1, np.int64), null_column(0), null_column(0))
+    firsts = _list_offsets(array)
+    if array.null_count and np.any(np.diff(firsts)[_validity(array) == 0]):
+        # The format lets a null entry cover child values, which must not be written; `take` drops them.
+        array = array.take(pa.array(np.arange(rows)))
+        firsts = _list_offsets(array)
     keys, values = array.values.flatten()
-    return HeaderColumn(_list_offsets(array), byte_column(keys), byte_column(values))
+    return HeaderColumn(firsts, byte_column(keys), byte_column(values))
 
 
 def _list_offsets(array: pa.Array) -> Longs:
-    # A null entry may cover child values by the letter of the format; then it must not write them.
     firsts: Longs = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    if array.null_count and np.any(np.diff(firsts)[_validity(array) == 0]):
-        return _list_offsets(pa.concat_arrays([array.take(pa.array(np.arange(len(array))))]))
     return firsts
 
 
