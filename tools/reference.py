@@ -29,7 +29,7 @@ TITLES = {"BatchTable": "Batch reads", "JavaSettings": "Kafka's client, after th
 
 ONE_ID = r"(?:B\d{3}|[A-I]\d{1,2}|[TS]\d{2})"
 CLAIM = re.compile(rf"\s*({ONE_ID}(?:,\s+{ONE_ID})*):\s")
-LOOKS_LIKE_A_CLAIM = re.compile(rf"\s*{ONE_ID}\b")
+LOOKS_LIKE_A_CLAIM = re.compile(r"\s*[A-Z]\d{1,3}\b")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -224,7 +224,10 @@ def write_errors_page(sources: Path = ROOT / "src") -> str:
 
 
 def find_error_texts(sources: Path) -> Iterator[ErrorText]:
-    """Walk the sources for calls whose first argument is a condition."""
+    """Walk the sources for calls of our error classes with a literal condition."""
+    from penstock.core import errors
+
+    kinds = {name for name, each in vars(errors).items() if isinstance(each, type)}
     for path in sorted(sources.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)):
@@ -232,9 +235,9 @@ def find_error_texts(sources: Path) -> Iterator[ErrorText]:
             kind = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
             named = {each.arg: each.value for each in node.keywords if each.arg}
             condition = named.get("condition", node.args[0] if node.args else None)
-            if not (kind.endswith("Error") and isinstance(condition, ast.Constant)):
+            if not (kind in kinds and isinstance(condition, ast.Constant)):
                 continue
-            if isinstance(condition.value, str) and re.fullmatch(r"[A-Z][A-Z0-9_]+", condition.value):
+            if isinstance(condition.value, str):
                 what = named.get("what", node.args[1] if len(node.args) > 1 else None)
                 hint = show_text(named.get("hint")).strip()
                 yield ErrorText(condition.value, kind, show_text(what).strip(), hint)
