@@ -18,8 +18,17 @@ import numpy as np
 
 from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
 from penstock.core.model import RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka import fetch
 from penstock.kafka.deadline import Deadline
+from penstock.kafka.fetch import (
+    API_KEY,
+    MAX_VERSION,
+    MAX_VERSION_WITHOUT_TOPIC_ID,
+    MIN_VERSION,
+    FetchAnswer,
+    FetchQuestion,
+    encode_question,
+    read_answer,
+)
 from penstock.kafka.messages import error_name
 from penstock.kafka.pool import POOL
 from penstock.kafka.refusals import RETRIABLE, refusal
@@ -100,7 +109,7 @@ class PartitionFetcher:
                 self._drop()
                 self._retry_or_raise(error, position, deadline)
                 continue
-            answer = fetch.read_answer(frame.data, self._version, self._correlation_id)
+            answer = read_answer(frame.data, self._version, self._correlation_id)
             if answer.diverging_end is not None:
                 raise self._truncated(position, answer.diverging_end)
             if answer.error_code:
@@ -154,11 +163,9 @@ class PartitionFetcher:
     def _ask(self, position: int, deadline: Deadline) -> None:
         if self._connection is None:
             self._connection = self._connect(deadline)
-        highest = fetch.MAX_VERSION if self._topic_id else fetch.MAX_VERSION_WITHOUT_TOPIC_ID
-        self._version = self._connection.version_of(
-            fetch.API_KEY, highest, wanted_min=fetch.MIN_VERSION, name="Fetch"
-        )
-        question = fetch.FetchQuestion(
+        highest = MAX_VERSION if self._topic_id else MAX_VERSION_WITHOUT_TOPIC_ID
+        self._version = self._connection.version_of(API_KEY, highest, wanted_min=MIN_VERSION, name="Fetch")
+        question = FetchQuestion(
             topic=self._wanted.topic,
             partition=self._wanted.partition,
             offset=position,
@@ -172,9 +179,7 @@ class PartitionFetcher:
             rack=self._rack,
         )
         self._correlation_id = self._connection.next_correlation_id()
-        frame = fetch.encode_question(
-            question, self._version, self._correlation_id, self._connection.client_id
-        )
+        frame = encode_question(question, self._version, self._correlation_id, self._connection.client_id)
         self._connection.send(frame, deadline, waiting_for="Fetch")
         self.questions += 1
 
@@ -194,7 +199,7 @@ class PartitionFetcher:
     # --- what went wrong ------------------------------------------------------------------------------
 
     def _is_out_of_range(self, code: int, position: int, deadline: Deadline) -> bool:
-        """Handle an error code: True for a position the log does not hold; returns to ask again; or raises."""
+        """True when the log does not hold the position; False to ask again; anything else is raised."""
         if code == _OUT_OF_RANGE and self._replica is None:
             return True
         if code == _CORRUPT_MESSAGE:
@@ -217,7 +222,7 @@ class PartitionFetcher:
         raise error
 
     def _raise_if_gone(self, code: int, position: int, deadline: Deadline) -> None:
-        """A topic may be unknown to this broker only, for a moment; told twice, and the cluster agrees: gone."""
+        """A topic may be unknown to one broker for a moment; told twice, and the cluster agrees: gone."""
         view = self._routing.describe(self._wanted.topic, deadline)
         exists = view is not None and self._wanted.partition in view.partitions
         same = exists and (view is None or view.topic_id == self._topic_id)
@@ -228,8 +233,8 @@ class PartitionFetcher:
         recreated = exists and not same
         raise DataLossError(
             "TOPIC_RECREATED" if recreated else "PARTITION_GONE",
-            f"{self.partition}: the topic was {'deleted and created again' if recreated else 'deleted'} while "
-            f"offsets from {position} on were still to be read ({error_name(code)}).",
+            f"{self.partition}: the topic was {'deleted and created again' if recreated else 'deleted'} "
+            f"while offsets from {position} on were still to be read ({error_name(code)}).",
             hint="Start a new read for the topic that is there now.",
             facts=self.facts(position),
         )
@@ -252,7 +257,7 @@ class PartitionFetcher:
             retriable=True,
         ) from error
 
-    def _starved(self, position: int, until: int, answer: fetch.FetchAnswer) -> BrokerError:
+    def _starved(self, position: int, until: int, answer: FetchAnswer) -> BrokerError:
         why = f"the log ends at {answer.high_watermark}"
         hint = "Raise kafkaConsumer.pollTimeoutMs if the brokers are slow."
         if self._committed_only and answer.last_stable_offset <= position:

@@ -49,17 +49,23 @@ class KafkaReader:
         if position > until:
             raise DataLossError(
                 "START_AFTER_END",
-                f"{wanted.topic}-{wanted.partition}: the range starts at offset {position}, after its end {until}.",
+                f"{wanted.topic}-{wanted.partition}: the range starts at {position}, after its end {until}.",
                 hint="Records were deleted after planning, or the topic was recreated; read again.",
-                facts={"topic": wanted.topic, "partition": wanted.partition, "offset": position, "until": until},
+                facts={
+                    "topic": wanted.topic,
+                    "partition": wanted.partition,
+                    "offset": position,
+                    "until": until,
+                },
             )
+        position, until = _narrow(order, wanted, position, until)
         fetcher = PartitionFetcher(order, wanted, self._buffer, fresh=self._fresh)
         decoder = RecordDecoder(
             wanted.topic,
             wanted.partition,
             order.columns,
             check_crcs=order.client.check_crcs,
-            since_ms=order.since_ms,
+            since_ms=order.narrowing.since_ms,
         )
         committed_only = order.client.isolation_level == "read_committed"
         try:
@@ -100,6 +106,24 @@ def bind(order: WorkOrder, wanted: RangeOrder, bound: Bound) -> int:
         return ask([partition])[partition]
     finally:
         view.close()
+
+
+def _narrow(order: WorkOrder, wanted: RangeOrder, position: int, until: int) -> tuple[int, int]:
+    """Leave out what a pushed filter drops anyway: ends of the range, and all before the first young row."""
+    narrowing = order.narrowing
+    if narrowing.from_offset is not None:
+        position = max(position, narrowing.from_offset)
+    if narrowing.until_offset is not None:
+        until = min(until, narrowing.until_offset)
+    if narrowing.since_ms is not None and position < until:
+        partition = TopicPartition(wanted.topic, wanted.partition)
+        view = KafkaLogView(order.client)
+        try:
+            first = view.at_time({partition: narrowing.since_ms})[partition]
+        finally:
+            view.close()
+        position = until if first is None else max(position, first)
+    return position, until
 
 
 def _step_over(

@@ -1,0 +1,5 @@
+"""Spark's Python data source for Kafka: `spark.read.format("penstock")`."""
+
+from penstock.engines.source.datasource import PenstockDataSource
+
+__all__ = ["PenstockDataSource"]

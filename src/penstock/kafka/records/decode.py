@@ -147,7 +147,7 @@ class RecordDecoder:
     # --- steps ----------------------------------------------------------------------------------------
 
     def _check(self, table: np.ndarray[Any, Any]) -> None:
-        view = memoryview(self._buffer)
+        view = self._buffer.data
         crc = crc32c.crc32c
         for begin, end in table[:, [k.BEGIN, k.END]].tolist():
             stored = int.from_bytes(view[begin + 17 : begin + 21], "big")
@@ -162,9 +162,7 @@ class RecordDecoder:
                     facts={"topic": self._topic, "partition": self._partition, "offset": offset},
                 )
 
-    def _hide_invisible(
-        self, table: np.ndarray[Any, Any], aborted: Sequence[tuple[int, int]] | None
-    ) -> None:
+    def _hide_invisible(self, table: np.ndarray[Any, Any], aborted: Sequence[tuple[int, int]] | None) -> None:
         entries = np.array(sorted((first, pid) for pid, first in aborted or ()), np.int64).reshape(-1, 2)
         producers, slots = np.unique(entries[:, 1], return_inverse=True)
         _, code = k.hide_invisible(
@@ -244,7 +242,7 @@ class RecordDecoder:
             raise DecodeError(
                 "UNSUPPORTED_MESSAGE_FORMAT",
                 f"{place} holds messages in a format older than Kafka 0.11.",
-                hint="Copy the topic with a current producer (or let the broker rewrite it), then read the copy.",
+                hint="Copy the topic with a current producer, then read the copy.",
                 facts=facts,
             )
         if code == k.BAD_TIME:
@@ -377,9 +375,7 @@ def _binary(
     rows: int, nulls: int, bits: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any]
 ) -> pa.Array:
     validity = pa.py_buffer(bits) if nulls else None
-    return pa.Array.from_buffers(
-        pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], nulls
-    )
+    return pa.Array.from_buffers(pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
 
 
 def _text(keys: pa.Array) -> pa.Array:

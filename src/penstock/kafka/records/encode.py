@@ -126,7 +126,7 @@ class Encoder:
         keys, values, headers = columns.keys, columns.values, columns.headers
         at = 0
         while at < rows.size:
-            done, end, highest = write_records(  # type: ignore[no-untyped-call]
+            done, end, highest = write_records(
                 self._buffer, self._max_batch_bytes, rows, at, columns.times_ms,
                 keys.starts, keys.valid, keys.data, values.starts, values.valid, values.data,
                 headers.firsts, headers.keys.starts, headers.keys.data,

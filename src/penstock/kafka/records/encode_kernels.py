@@ -4,8 +4,7 @@ Rule: a record is measured before it is written, so the buffer never overflows a
 its limit by the record that did not fit. Why not encode first and cut later: lengths are varints in front
 of what they measure, so the size has to be known anyway.
 """
-# Kernels are plain loops over arrays; type hints would say "Any" thirty times.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 

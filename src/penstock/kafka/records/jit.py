@@ -17,27 +17,28 @@ b'\\x00abc'
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+# Kernels are plain loops over arrays; their hints would say "Any" thirty times and still be untrue.
+Kernel = Any
 
 
-def kernel(function: Function) -> Function:
+def kernel(function: Callable[..., Any]) -> Kernel:
     """Compile lazily, without the interpreter's lock, cached on disk if there is a place for it."""
     try:
         compiled = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # "no locator available": nowhere to write the cache
         compiled = numba.njit(nogil=True)(function)
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
-def inlined(function: Function) -> Function:
+def inlined(function: Callable[..., Any]) -> Kernel:
     """A piece of a kernel, inlined by LLVM into each of its callers."""
-    return numba.njit(nogil=True, inline="never", forceinline=True)(function)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, inline="never", forceinline=True)(function)
 
 
 @intrinsic

@@ -7,7 +7,6 @@ output position with its capacity; a kernel never raises, it returns a code that
 Why one resumable pass and not "measure, then fill": measuring walks every varint twice. The filler
 stops when the output is full, remembers where it was in `state`, and goes on in the next Arrow batch.
 """
-# Kernels are plain loops over arrays; type hints would say "Any" thirty times.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ BAD_LENGTH, BAD_VARINT, BAD_OFFSET, BAD_COUNT, BAD_RECORD, BAD_HEADER, BAD_MARKE
 BAD_MAGIC, OLD_MAGIC, BAD_ORDER, BAD_TIME = 17, 18, 19, 20
 
 # `state` of the filler.
-SEGMENT, RECORD, POSITION, ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(9)
-PREVIOUS, KEY_NULLS, VALUE_NULLS, HEADER_NULLS, HEADER_VALUE_NULLS, NEED_KEY, NEED_VALUE = range(9, 16)
+SEGMENT, RECORD, POSITION, ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES = range(8)
+HEADER_VALUE_BYTES, PREVIOUS, KEY_NULLS, VALUE_NULLS, HEADER_NULLS, HEADER_VALUE_NULLS = range(8, 14)
+NEED_KEY, NEED_VALUE = range(14, 16)
 NEED_HEADERS, NEED_HEADER_KEY, NEED_HEADER_VALUE, BAD_AT, BAD_VALUE, HEADER_KEY_HIGH = range(16, 22)
 STATE_WIDTH = 22
 
@@ -219,7 +219,8 @@ def fill(
     segment, record, at = state[SEGMENT], state[RECORD], state[POSITION]
     rows, previous = state[ROWS], state[PREVIOUS]
     key_at, value_at = state[KEY_BYTES], state[VALUE_BYTES]
-    headers, header_key_at, header_value_at = state[HEADERS], state[HEADER_KEY_BYTES], state[HEADER_VALUE_BYTES]
+    headers, header_key_at = state[HEADERS], state[HEADER_KEY_BYTES]
+    header_value_at = state[HEADER_VALUE_BYTES]
     key_nulls, value_nulls, list_nulls = state[KEY_NULLS], state[VALUE_NULLS], state[HEADER_NULLS]
     code = DONE
     while segment < count:
@@ -374,7 +375,8 @@ def fill(
     state[SEGMENT], state[RECORD], state[POSITION] = segment, record, at
     state[ROWS], state[PREVIOUS] = rows, previous
     state[KEY_BYTES], state[VALUE_BYTES] = key_at, value_at
-    state[HEADERS], state[HEADER_KEY_BYTES], state[HEADER_VALUE_BYTES] = headers, header_key_at, header_value_at
+    state[HEADERS], state[HEADER_KEY_BYTES] = headers, header_key_at
+    state[HEADER_VALUE_BYTES] = header_value_at
     state[KEY_NULLS], state[VALUE_NULLS], state[HEADER_NULLS] = key_nulls, value_nulls, list_nulls
     state[BAD_AT] = previous + 1
     return code

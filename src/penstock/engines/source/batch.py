@@ -1,0 +1,132 @@
+"""The batch reader: translates decisions into what Spark asks for, and decides nothing itself.
+
+Rule: planning asks the brokers about offsets and fetches nothing; each partition handed to Spark is a
+complete work order, and `read` uses nothing else. Offsets are compared in `core.planning` and bound in
+`penstock.kafka`, never here.
+
+Spark fails every read of a source that defines `pushFilters` unless an internal setting is on, so that
+method exists only on the reader that the option `pushFilters` asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from penstock.core.filters import Comparison, narrow
+from penstock.core.model import Narrowing, RangeOrder, WorkOrder
+from penstock.core.options_batch import BatchOptions
+from penstock.core.planning import explain_losses, step
+from penstock.engines.survey import survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    In: "in",
+}
+
+
+class WorkPartition(InputPartition):
+    """One task's work order, as Spark carries it."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        super().__init__(order)
+        self.order = order
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{each.topic}-{each.partition}" for each in self.order.ranges)
+        return f"WorkPartition({ranges})"
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the options say, once."""
+
+    def __init__(self, options: BatchOptions) -> None:
+        self.options = options
+        self.narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        from penstock.kafka.control import KafkaLogView
+
+        options = self.options
+        now_ms = time.time_ns() // 1_000_000
+        snapshot = survey(lambda: KafkaLogView(options.client), options, now_ms=now_ms, pause=time.sleep)
+        plan = step(options.reading, snapshot, options.limits)
+        for news in plan.news:
+            log.warning("%s", news)
+        if plan.losses:
+            error = explain_losses(plan.losses)
+            if options.fail_on_data_loss:
+                raise error
+            log.warning("%s", error)
+        tasks = (self._keep(task) for task in plan.tasks)
+        return [WorkPartition(self._order(task)) for task in tasks if task]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, WorkPartition):
+            return  # nothing to read at all: Spark wants one partition even then
+        from penstock.kafka.reader import KafkaReader
+
+        context = TaskContext.get()
+        repeated = context is not None and context.attemptNumber() > 0
+        yield from KafkaReader(fresh=repeated).read(partition.order)
+
+    def _keep(self, task: tuple[RangeOrder, ...]) -> tuple[RangeOrder, ...]:
+        wanted = self.narrowing.partitions
+        return task if wanted is None else tuple(each for each in task if each.partition in wanted)
+
+    def _order(self, ranges: tuple[RangeOrder, ...]) -> WorkOrder:
+        options = self.options
+        return WorkOrder(
+            ranges=ranges,
+            client=options.executor_client,
+            columns=options.columns,
+            fail_on_data_loss=options.fail_on_data_loss,
+            poll_timeout_ms=options.poll_timeout_ms,
+            use_pool=options.connection_pool,
+            narrowing=self.narrowing,
+        )
+
+
+class FilteringBatchReader(BatchReader):
+    """A batch reader that also takes filters on partition, offset and a lower bound of time."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow by what is understood; all filters go back, so Spark applies each of them as well."""
+        self.narrowing = narrow(_comparisons(filters))
+        return list(filters)
+
+
+def _comparisons(filters: Iterable[Filter]) -> Iterator[Comparison]:
+    for each in filters:
+        operator = _OPERATORS.get(type(each))
+        if operator is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]
+            value = each.value  # type: ignore[attr-defined]
+            yield Comparison(
+                each.attribute[0],  # type: ignore[attr-defined]
+                operator,
+                tuple(value) if operator == "in" else value,
+            )

@@ -1,0 +1,70 @@
+"""The door: what Spark calls by name, and where option texts become a parsed read.
+
+Rule: options are parsed here, in `schema()` (so that a wrong one fails at `load()`) and in `reader()`; behind
+it no option text exists. Spark makes a new object, in a new process, for each of the two calls, so nothing
+is carried between them. This module is imported at every Python source look-up of every user, so it
+imports nothing heavy: numba, pyarrow and kafka-python come when a read begins.
+
+    spark.read.format("penstock").option("kafka.bootstrap.servers", "b:9092").option("subscribe", "t").load()
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from penstock.core.errors import OptionError
+from penstock.core.model import COLUMNS
+from penstock.core.options_batch import BatchOptions, parse_batch_options
+from penstock.core.versions import check_versions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+
+class PenstockDataSource(DataSource):
+    """Kafka as a Spark data source. Batch reads; streams and writes say that they are not there yet."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> str:
+        """Kafka's columns as Spark names them. Wrong options end here, before anything is planned."""
+        check_versions()
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in self._parse().columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.engines.source.batch import BatchReader, FilteringBatchReader
+
+        options = self._parse()
+        _refuse_other_schema(schema, options)
+        for warning in options.warnings:
+            log.warning("%s", warning)
+        return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
+
+    def _parse(self) -> BatchOptions:
+        return parse_batch_options(
+            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _refuse_other_schema(schema: StructType, options: BatchOptions) -> None:
+    if tuple(schema.fieldNames()) != options.columns:
+        raise OptionError(
+            "SCHEMA_FIXED",
+            f"A Kafka row has the columns {', '.join(options.columns)}; a schema with "
+            f"{', '.join(schema.fieldNames())} was given.",
+            hint="Leave out `.schema(...)`; choose columns with the option `columns`.",
+        )
