@@ -58,6 +58,10 @@ class OptionError(PenstockError):
     """An option or setting is wrong, missing or refused. Raised at the door, before any I/O."""
 
 
+class VersionError(PenstockError):
+    """An installed library is too old, too new or missing."""
+
+
 class BrokerError(PenstockError):
     """Kafka could not be reached, refused a request, or did not answer in time."""
 
