@@ -10,6 +10,7 @@ A start behind its end is an error with facts, never an empty read: it is a typi
 was made anew. Nothing here asks a broker: `find_questions` says what to ask, the engine asks, `step`
 decides.
 
+>>> from penstock.core.positions import ForAll
 >>> from penstock.core.selection import Subscribe
 >>> state = BatchRead(Subscribe(("t",)), ForAll(Earliest()), ForAll(Latest()))
 >>> step(state, Snapshot({"t": TopicView("t", (0,))}), Limits()).tasks

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from importlib import metadata
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import VersionError
 
 #: Distribution: (lowest version, first version that is too new or None). The same as in pyproject.toml.
 SUPPORTED: dict[str, tuple[str, str | None]] = {
@@ -21,10 +21,6 @@ SUPPORTED: dict[str, tuple[str, str | None]] = {
     "pyarrow": ("18", None),
     "kafka-python": ("3.0", "3.1"),
 }
-
-
-class VersionError(PenstockError):
-    """An installed library is too old, too new or missing."""
 
 
 def check_versions(find: Callable[[str], str] = metadata.version) -> None:

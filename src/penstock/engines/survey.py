@@ -4,7 +4,7 @@ Rules: only what the rules need is asked, and a view is closed whatever happens.
 asked again with a fresh view, so many times in all, and the last error is raised as it is: a client that
 has failed once may be stuck to a dead connection. Other errors are the user's and are raised at once.
 
->>> survey(open_view, options, now_ms=..., pause=time.sleep)      # doctest: +SKIP
+    survey(open_view, options, now_ms=..., pause=time.sleep)
 """
 
 from __future__ import annotations
