@@ -27,11 +27,11 @@ import numpy.typing as npt
 from penstock.core.errors import DecodeError
 from penstock.kafka.records.codecs import Decompressor
 from penstock.kafka.records.decode import RecordDecoder
+from tests.decoding import COLUMNS, rows_of
 from tests.guard_page import GuardedMemory
 from tests.proof.mutations import MUTATIONS, make_input
 from tests.reference_decoder import DamageError, Row, visible_rows
 
-COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 CONDITIONS = {"old format": "UNSUPPORTED_MESSAGE_FORMAT", "time": "TIMESTAMP_OVERFLOW"}
 SLOW_S = 1.0
 CAPACITY = 4 << 20
@@ -59,17 +59,7 @@ class FastDecoder:
 
     def rows(self, data: bytes, start: int, until: int, aborted: list[tuple[int, int]] | None) -> list[Row]:
         self._decoder.open(self._memory.place(data))
-        rows: list[Row] = []
-        for batch in self._decoder.rows(start, until, aborted):
-            batch.validate(full=True)
-            columns = [batch.column(name) for name in COLUMNS]
-            columns[1] = columns[1].cast("int64")
-            for offset, time_us, kind, key, value, headers in zip(
-                *(column.to_pylist() for column in columns), strict=True
-            ):
-                pairs = tuple((h["key"], h["value"]) for h in headers or ())
-                rows.append(Row(offset, time_us // 1000, kind, key, value, pairs))
-        return rows
+        return [row for batch in self._decoder.rows(start, until, aborted) for row in rows_of(batch)]
 
 
 def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
