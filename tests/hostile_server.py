@@ -5,6 +5,7 @@ For what no real broker can be made to do: impossible lengths, noise, half a fra
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -34,39 +35,49 @@ def serve(answer: Answer, *, speak_kafka: bool = True) -> Iterator[int]:
     """A server on a free port: negotiates versions like an old broker, then leaves the rest to `answer`."""
     listener = socket.create_server(("127.0.0.1", 0))
     peers: list[socket.socket] = []
+    threads: list[threading.Thread] = []
 
-    def run() -> None:
+    def accept() -> None:
         while True:
             try:
                 peer, _ = listener.accept()
             except OSError:
                 return
             peers.append(peer)
-            negotiating = speak_kafka
-            try:
-                while request := _receive_request(peer):
-                    correlation_id = struct.unpack_from(">i", request, 4)[0]
-                    if negotiating:
-                        version = struct.unpack_from(">h", request, 2)[0]
-                        # UNSUPPORTED_VERSION to the new version, then the answer in the old one.
-                        body = VERSIONS if version == 0 else struct.pack(">h", 35) + VERSIONS[2:]
-                        peer.sendall(frame(correlation_id, body))
-                        negotiating = version != 0
-                    else:
-                        answer(peer, request)
-            except OSError:
-                pass
+            threads.append(threading.Thread(target=talk, args=(peer,), daemon=True))
+            threads[-1].start()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    def talk(peer: socket.socket) -> None:
+        negotiating = speak_kafka
+        try:
+            while request := _receive_request(peer):
+                correlation_id = struct.unpack_from(">i", request, 4)[0]
+                if negotiating:
+                    version = struct.unpack_from(">h", request, 2)[0]
+                    # UNSUPPORTED_VERSION to the new version, then the answer in the old one.
+                    body = VERSIONS if version == 0 else struct.pack(">h", 35) + VERSIONS[2:]
+                    peer.sendall(frame(correlation_id, body))
+                    negotiating = version != 0
+                else:
+                    answer(peer, request)
+        except OSError:
+            return  # the client left, or the test is over
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
     try:
         yield listener.getsockname()[1]
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
+        accepting.join(5)
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+        for thread in threads:
+            thread.join(5)
         for peer in peers:
             peer.close()
-        thread.join(5)
 
 
 def send_raw(data: bytes) -> Answer:

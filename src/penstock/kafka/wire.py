@@ -94,7 +94,7 @@ class Connection:
         caller's to read.
         """
         wanted = request.max_version if max_version is None else min(max_version, request.max_version)
-        version = self.version_of(request.API_KEY, wanted, name=request.name)
+        version = self.version_of(request.API_KEY, wanted, name=request.name.removesuffix("Request"))
         return self._exchange(request, version, deadline)
 
     def version_of(self, api_key: int, wanted_max: int, *, wanted_min: int = 0, name: str = "") -> int:
@@ -121,15 +121,16 @@ class Connection:
         correlation_id = self.next_correlation_id()
         request.API_VERSION = version
         request.with_header(correlation_id, self.client_id)
+        name = request.name.removesuffix("Request")
         answer = bytearray()
-        self.send(request.encode(header=True, framed=True), deadline, waiting_for=request.name)
-        self.receive_into(answer, deadline, waiting_for=request.name)
+        self.send(request.encode(header=True, framed=True), deadline, waiting_for=name)
+        self.receive_into(answer, deadline, waiting_for=name)
         if _SIZE.unpack_from(answer)[0] != correlation_id:
-            raise self._malformed(f"answer to {request.name} belongs to another request")
+            raise self._malformed(f"answer to {name} belongs to another request")
         try:
             return request.header.get_response_class().decode(answer, header=True)
         except Exception as error:  # whatever a hostile answer makes the decoder raise means the same
-            raise self._malformed(f"answer to {request.name} v{version} cannot be decoded") from error
+            raise self._malformed(f"answer to {name} v{version} cannot be decoded") from error
 
     def _negotiate(self, deadline: Deadline) -> None:
         request = ApiVersionsRequest(client_software_name="penstock", client_software_version="1")
