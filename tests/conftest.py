@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.cluster import LocalKafka
+    from penstock.testing.proxy import FaultProxy
 
 #: Settings that make a test broker do soon what it normally does after minutes.
 IMPATIENT = {
@@ -31,7 +32,7 @@ IMPATIENT = {
 }
 
 _FAMILIES = {
-    "kafka": {"kafka", "kafka3", "secure_kafka", "topic"},
+    "kafka": {"kafka", "kafka3", "secure_kafka", "proxied_kafka", "topic"},
     "spark": {"spark", "spark_standalone"},
 }
 
@@ -64,6 +65,20 @@ def kafka3() -> Iterator[LocalKafka]:
 
     with LocalKafka(3, broker_settings=IMPATIENT) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def proxied_kafka() -> Iterator[tuple[LocalKafka, FaultProxy]]:
+    """One broker that clients reach only through a fault proxy (frames are told apart), and that proxy."""
+    from penstock.cluster import LocalKafka
+    from penstock.testing.proxy import FaultProxy
+
+    with (
+        FaultProxy(kafka=True) as proxy,
+        LocalKafka(advertise={0: proxy.address}, broker_settings=IMPATIENT) as cluster,
+    ):
+        proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
+        yield cluster, proxy
 
 
 class MakeTopic(Protocol):
