@@ -187,6 +187,17 @@ def test_without_loss_checking_reading_goes_on_at_what_is_left(world: World) -> 
     assert offsets(world, order(world, topic, At(2), At(4), fail_on_data_loss=False)) == []
 
 
+def test_what_aged_out_before_a_piece_of_earliest_was_begun_is_no_loss(world: World) -> None:
+    """B098: neither in the first piece nor in later ones, though loss checking is on."""
+    topic = ten(world)
+    world.truncate_before(topic, 0, 6)
+    first = order(world, topic, Earliest(), At(4))
+    later = order(world, topic, At(4), At(8))
+    later = replace(later, ranges=(replace(later.ranges[0], from_earliest=True),))
+    gone = replace(later, ranges=(replace(later.ranges[0], until=At(5)),))
+    assert [offsets(world, each) for each in (first, later, gone)] == [[], [6, 7], []]
+
+
 def test_an_offset_after_the_end_is_out_of_range(world: World) -> None:
     topic = ten(world)
     with pytest.raises(DataLossError) as caught:

@@ -64,6 +64,7 @@ class Span:
     until: Bound
     start_number: int | None
     until_number: int | None
+    from_earliest: bool = False  # a later piece of a span that begins at `earliest`
 
     @property
     def never_has_rows(self) -> bool:

@@ -119,7 +119,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeOrder:
-    """One range to read. `topic_id` (16 bytes) lets the broker itself refuse a recreated topic."""
+    """One range to read. `topic_id` (16 bytes) lets the broker itself refuse a recreated topic.
+
+    `from_earliest`: the range is a piece of one that was asked from `earliest`, so what has aged out before
+    its task begins was never promised and is no loss.
+    """
 
     topic: str
     partition: int
@@ -127,6 +131,7 @@ class RangeOrder:
     until: Bound
     topic_id: bytes | None = None
     leader_epoch: int | None = None
+    from_earliest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ decides.
 >>> from penstock.core.positions import ForAll
 >>> from penstock.core.selection import Subscribe
 >>> state = BatchRead(Subscribe(("t",)), ForAll(Earliest()), ForAll(Latest()))
->>> step(state, Snapshot({"t": TopicView("t", (0,))}), Limits()).tasks
-((RangeOrder(topic='t', partition=0, start=Earliest(), until=Latest(), topic_id=None, leader_epoch=None),),)
+>>> ((first,),) = step(state, Snapshot({"t": TopicView("t", (0,))}), Limits()).tasks
+>>> first.partition, first.start, first.until
+(0, Earliest(), Latest())
 """
 
 from __future__ import annotations
@@ -171,7 +172,8 @@ def _cut_tasks(spans: Sequence[Span], limits: Limits) -> list[list[Span]]:
 def _restore_bounds(piece: OffsetRange, span: Span) -> Span:
     start = span.start if piece.start == span.start_number else At(piece.start)
     until = span.until if piece.until == span.until_number else At(piece.until)
-    return replace(span, start=start, until=until)
+    later_piece = isinstance(span.start, Earliest) and isinstance(start, At)
+    return replace(span, start=start, until=until, from_earliest=later_piece)
 
 
 def _keep_growing(
@@ -195,5 +197,11 @@ def _known(number: int | None, partition: TopicPartition) -> int:
 
 
 def _make_order(span: Span, snapshot: Snapshot) -> RangeOrder:
-    topic_id = snapshot.topics[span.partition.topic].topic_id
-    return RangeOrder(span.partition.topic, span.partition.partition, span.start, span.until, topic_id)
+    return RangeOrder(
+        span.partition.topic,
+        span.partition.partition,
+        span.start,
+        span.until,
+        topic_id=snapshot.topics[span.partition.topic].topic_id,
+        from_earliest=span.from_earliest,
+    )

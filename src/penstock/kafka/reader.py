@@ -46,7 +46,11 @@ class KafkaReader:
 
     def _read_range(self, order: WorkOrder, wanted: RangeOrder) -> Iterator[pa.RecordBatch]:
         position, until = bind(order, wanted, wanted.start), bind(order, wanted, wanted.until)
+        if wanted.from_earliest:
+            position = max(position, bind(order, wanted, Earliest()))
         if position > until:
+            if wanted.from_earliest or isinstance(wanted.start, Earliest):
+                return  # all of it has aged out, and `earliest` promised none of it
             raise DataLossError(
                 "START_AFTER_END",
                 f"{wanted.topic}-{wanted.partition}: the range starts at {position}, after its end {until}.",

@@ -269,6 +269,8 @@ class MemoryReader:
         with self._log.changed:
             log = self._same_log(wanted, partition)
             position = _bind(wanted.start, log, committed_only)
+            if wanted.from_earliest:
+                position = max(position, log.start)
             until = _bind(wanted.until, log, committed_only)
             if position < log.start or position > log.end:
                 position = _step_over(order, partition, position, until, log)

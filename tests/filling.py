@@ -1,0 +1,79 @@
+"""Fills topics for tests with another implementation of Kafka's protocol than the one under test."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as At
+from confluent_kafka.admin import AdminClient
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    values: Iterable[bytes | str | None],
+    *,
+    partition: int = 0,
+    key: bytes | None = None,
+    timestamp_ms: int = 0,
+    headers: Headers | None = None,
+    **settings: object,
+) -> None:
+    """Write the values in order to one partition and wait until the broker has them."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **settings})
+    send(producer, topic, values, partition=partition, key=key, timestamp_ms=timestamp_ms, headers=headers)
+    assert producer.flush(60) == 0
+
+
+def send(producer: Producer, topic: str, values: Iterable[bytes | str | None], **how: Any) -> None:
+    """Hand the values to a producer; a refused one fails the test when it is flushed."""
+    how = {
+        "partition": how.get("partition", 0),
+        "key": how.get("key"),
+        "timestamp": how.get("timestamp_ms", 0),
+        "headers": list(how["headers"]) if how.get("headers") is not None else None,
+        "on_delivery": _check_delivery,
+    }
+    if not how["timestamp"]:
+        del how["timestamp"]
+    for value in values:
+        while True:
+            try:
+                producer.produce(topic, value=value, **how)
+                break
+            except BufferError:
+                producer.poll(0.1)
+
+
+def _check_delivery(error: object, message: object) -> None:
+    assert error is None, f"not delivered: {error}"
+
+
+def open_transaction(bootstrap: str) -> Producer:
+    """A producer inside a transaction; the caller sends, flushes, and commits or aborts."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t-{secrets.token_hex(6)}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    return producer
+
+
+def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
+    """What retention does, now: offsets below are gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    done = admin.delete_records([At(topic, partition, offset)])
+    for each in done.values():
+        assert each.result(timeout=30).low_watermark == offset
+
+
+def wait_until(holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    """Poll a condition until it holds; fail with `what` at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
