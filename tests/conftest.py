@@ -67,6 +67,15 @@ def kafka3() -> Iterator[LocalKafka]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def secure_kafka() -> Iterator[LocalKafka]:
+    """One broker with TLS and logins; see `.secure`. Its plain listener may do everything."""
+    from penstock.cluster import LocalKafka
+
+    with LocalKafka(secure=True, broker_settings=IMPATIENT) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="module")
 def proxied_kafka() -> Iterator[tuple[LocalKafka, FaultProxy]]:
     """One broker that clients reach only through a fault proxy (frames are told apart), and that proxy."""

@@ -27,6 +27,7 @@ from penstock.cluster.jars import Progress
 from penstock.cluster.ports import demand_free, find_free_ports
 from penstock.cluster.probe import create_topic
 from penstock.cluster.process import is_locked
+from penstock.cluster.security import SECURE_LISTENERS, SecureAccess, make_secure_access
 from penstock.cluster.settings import OFFSETS_PARTITIONS, ClusterPlan, NodePlan
 from penstock.core.errors import ClusterError
 
@@ -39,7 +40,8 @@ class LocalKafka:
     """A cluster of `brokers` nodes with ids 1, 2, 3.
 
     `ports` are the client ports (free ones otherwise); `data_dir` keeps the data for a next time;
-    `broker_settings` go into every node's settings and win over ours; `advertise` maps a broker's place in
+    `broker_settings` go into every node's settings and win over ours; `secure` adds listeners with TLS and
+    logins, described by `.secure`; `advertise` maps a broker's place in
     `brokers` (0, 1, 2) to the address it tells clients, such as a proxy's.
     """
 
@@ -50,9 +52,10 @@ class LocalKafka:
         ports: Sequence[int] | None = None,
         data_dir: Path | str | None = None,
         broker_settings: Mapping[str, object] | None = None,
+        secure: bool = False,
         advertise: Mapping[int, tuple[str, int]] | None = None,
         heap_mb: int = 512,
-        ready_timeout_s: float = 90.0,
+        ready_timeout_s: float = 180.0,
         owned: bool = True,
         progress: Progress | None = None,
     ) -> None:
@@ -62,11 +65,19 @@ class LocalKafka:
                 f"{brokers} brokers with {'free' if ports is None else len(ports)} ports cannot be started.",
                 hint="Ask for one broker or more, and name a port for each or for none.",
             )
+        if secure and data_dir is not None:
+            raise ClusterError(
+                "SECURE_NEEDS_OWN_FOLDER",
+                "A secure cluster makes new keys and passwords each time and cannot be kept in a folder.",
+                hint="Leave out data_dir.",
+            )
         self._count = brokers
         self._asked_ports = None if ports is None else list(ports)
         self._asked_dir = None if data_dir is None else Path(data_dir)
         self._settings = {key: str(value) for key, value in (broker_settings or {}).items()}
         self._advertise = dict(advertise or {})
+        self._is_secure = secure
+        self._secure: SecureAccess | None = None
         self._heap_mb = heap_mb
         self._ready_timeout_s = ready_timeout_s
         self._owned = owned
@@ -83,6 +94,15 @@ class LocalKafka:
     def bootstrap(self) -> str:
         """The brokers' addresses, as a client's bootstrap setting wants them."""
         return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def secure(self) -> SecureAccess:
+        """Addresses, certificates and logins of a cluster started with `secure=True`."""
+        if self._secure is None:
+            raise ClusterError(
+                "NOT_SECURE", "This cluster has no secure listeners.", hint="Use LocalKafka(secure=True)."
+            )
+        return self._secure
 
     @property
     def logs(self) -> str:
@@ -117,6 +137,8 @@ class LocalKafka:
             os.getpid(),
         )
         try:
+            if self._is_secure:
+                self._secure = make_secure_access(self.data_dir / "secure")
             for attempt in range(1, _PORT_ATTEMPTS + 1):
                 self._plan_brokers()
                 try:
@@ -174,7 +196,7 @@ class LocalKafka:
     # --- how it is laid out ---------------------------------------------------------------------------
 
     def _listener_names(self) -> list[str]:
-        return ["CLIENT", "INTERNAL", "CONTROLLER"]
+        return ["CLIENT", "INTERNAL", "CONTROLLER", *(SECURE_LISTENERS if self._is_secure else ())]
 
     def _make_data_dir(self) -> tuple[Path, int | None]:
         if self._asked_dir is None:
@@ -205,8 +227,12 @@ class LocalKafka:
         self._plan = ClusterPlan(
             voters={node.node_id: node.ports["CONTROLLER"] for node in nodes},
             brokers=self._count,
+            listeners=SECURE_LISTENERS if self._secure else {},
+            security=self._secure.broker_settings() if self._secure else {},
             broker_settings=self._settings,
         )
+        if self._secure:
+            self._secure.note_ports([node.ports for node in nodes])
         self.cluster_id = self._format(nodes)
         self.brokers.extend(self._make_broker(node) for node in nodes)
 
@@ -221,8 +247,9 @@ class LocalKafka:
             )
         cluster_id = known.pop() or new_id()
         if not there:
+            scram = self._secure.scram_users() if self._secure else ()
             for node in nodes:
-                format_node(node.data, self._jars, node_id=node.node_id, cluster_id=cluster_id)
+                format_node(node.data, self._jars, node_id=node.node_id, cluster_id=cluster_id, scram=scram)
         return cluster_id
 
     def _make_broker(self, node: NodePlan) -> Broker:

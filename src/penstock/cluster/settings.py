@@ -63,7 +63,7 @@ class ClusterPlan:
 
     voters: Mapping[int, int]  # node id to controller port
     brokers: int
-    protocols: tuple[str, ...] = ()  # of SSL, SASL_SSL, SASL_PLAINTEXT; a listener is named like its protocol
+    listeners: Mapping[str, str] = field(default_factory=dict)  # more listeners: name to security protocol
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
     broker_settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,13 +71,13 @@ class ClusterPlan:
 def write_settings(node: NodePlan, cluster: ClusterPlan) -> str:
     """The text of server.properties; what the user set wins."""
     copies = min(3, cluster.brokers)
-    names = ["CLIENT", "INTERNAL", *cluster.protocols]
+    names = ["CLIENT", "INTERNAL", *cluster.listeners]
     listening = [*names, "CONTROLLER"] if node.is_controller else names
     told = {name: (LOOPBACK, node.ports[name]) for name in names}
     if node.advertise is not None:
         told["CLIENT"] = node.advertise
     protocols = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
-    protocols |= {name: name for name in cluster.protocols}
+    protocols |= cluster.listeners
     settings: dict[str, object] = {
         "process.roles": "broker,controller" if node.is_controller else "broker",
         "node.id": node.node_id,
