@@ -24,7 +24,7 @@ def read_partition(bootstrap: str, topic: str, partition: int = 0, *, committed:
         deadline = time.monotonic() + READ_TIMEOUT_S
         while True:
             assert time.monotonic() < deadline, f"librdkafka did not reach the end of {topic}-{partition}"
-            for message in consumer.consume(1000, 0.2):
+            for message in consumer.consume(1000, 0.02):
                 error = message.error()
                 if error is not None:
                     assert error.code() == KafkaError._PARTITION_EOF, error
