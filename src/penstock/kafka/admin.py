@@ -1,6 +1,6 @@
 """Topics and their settings: what tests, benchmarks and the local cluster need to change on a broker.
 
-Rule: each function returns when the change is visible in the metadata, or raises with the broker's own
+Rule: each function returns when every broker shows the change, or raises with the broker's own
 reason; a topic that "was created" but cannot be described yet has cost many a test its reliability.
 Why so small: administration has its own tools; what reads and writes data should hold few rights.
 
@@ -22,6 +22,7 @@ from penstock.kafka.messages import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
+    MetadataRequest,
 )
 from penstock.kafka.refusals import refusal
 from penstock.kafka.routing import Leader, routing_for
@@ -73,8 +74,7 @@ def create_topic(
     answer = response.topics[0]
     if answer.error_code:
         raise refusal(answer.error_code, "CreateTopics", broker, f"topic {name}", answer.error_message)
-    count = len(assignments) if assignments else partitions
-    routing_for(settings).leaders([TopicPartition(name, index) for index in range(count)], deadline)
+    _wait_everywhere(settings, name, len(assignments) if assignments else partitions, deadline)
 
 
 def delete_topic(settings: ClientSettings, name: str) -> None:
@@ -91,11 +91,7 @@ def delete_topic(settings: ClientSettings, name: str) -> None:
     if answer.error_code:
         message = getattr(answer, "error_message", None)
         raise refusal(answer.error_code, "DeleteTopics", broker, f"topic {name}", message)
-    attempts = Attempts(deadline, f"topic {name} to disappear", settings.retry_backoff_ms)
-    for _ in attempts:
-        if routing.describe(name, deadline) is None:
-            return
-    raise attempts.given_up()
+    _wait_everywhere(settings, name, 0, deadline)
 
 
 def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
@@ -114,7 +110,7 @@ def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
     answer = response.results[0]
     if answer.error_code:
         raise refusal(answer.error_code, "CreatePartitions", broker, f"topic {name}", answer.error_message)
-    routing_for(settings).leaders([TopicPartition(name, index) for index in range(count)], deadline)
+    _wait_everywhere(settings, name, count, deadline)
 
 
 def delete_records(
@@ -183,6 +179,30 @@ def describe_topic_configs(settings: ClientSettings, name: str) -> Mapping[str, 
     if answer.error_code:
         raise refusal(answer.error_code, "DescribeConfigs", broker, f"topic {name}", answer.error_message)
     return {config.name: config.value for config in answer.configs}
+
+
+def _wait_everywhere(settings: ClientSettings, name: str, partitions: int, deadline: Deadline) -> None:
+    """Until every broker shows so many partitions with leaders: they learn of a change one by one."""
+    routing = routing_for(settings)
+    attempts = Attempts(deadline, f"all brokers to show topic {name}", settings.retry_backoff_ms)
+    for _ in attempts:
+        with attempts.forgiving():
+            if all(
+                _count_led(routing.call(_metadata_of(name), *address, deadline)) == partitions
+                for address in routing.brokers(deadline).values()
+            ):
+                routing.describe(name, deadline)  # what this process remembers of the name is replaced too
+                return
+    raise attempts.given_up()
+
+
+def _metadata_of(name: str) -> Any:
+    topic = MetadataRequest.MetadataRequestTopic(name=name)
+    return MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
+
+
+def _count_led(response: Any) -> int:
+    return sum(part.leader_id >= 0 for topic in response.topics for part in topic.partitions)
 
 
 def topic_exists(settings: ClientSettings, name: str) -> bool:

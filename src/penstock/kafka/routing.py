@@ -37,9 +37,9 @@ __all__ = ["Leader", "Routing", "routing_for"]
 
 Answer = TypeVar("Answer")
 
-# A topic created a moment ago is unknown to some brokers for about this many pauses (3 s in all); after
+# A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
 # them it is called missing, because waiting the full minute for a misspelt name helps nobody.
-_LOOKS_FOR_A_MISSING_TOPIC = 6
+_LOOKS_FOR_A_MISSING_TOPIC = 8
 
 
 class Routing:
