@@ -108,7 +108,7 @@ class JavaSettings:
         "sasl.mechanism",
         parse_text,
         f"How to log in: {', '.join(MECHANISMS)}.",
-        accepts=("PLAIN", "SCRAM-SHA-512"),
+        accepts=("PLAIN",),
         rejects=(("GSSAPI", "SASL_MECHANISM_REFUSED"),),
         needs={
             "kafka.security.protocol": "SASL_PLAINTEXT",

@@ -23,7 +23,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 from penstock.core.errors import OptionError
-from penstock.core.redaction import redact_value
+from penstock.core.redaction import is_secret_name, redact_value
 
 Surface = TypeVar("Surface")
 _METADATA = "penstock.option"
@@ -81,7 +81,8 @@ def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
     try:
         return spec.parse(text)
     except ValueError as error:
-        raise invalid(key, text, str(error)) from None
+        # A parser's sentence may quote what it was given.
+        raise invalid(key, text, "a usable value" if is_secret_name(key) else str(error)) from None
 
 
 def invalid(key: str, text: str, expected: str, *, condition: str = "OPTION_INVALID") -> OptionError:

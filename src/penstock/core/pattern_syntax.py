@@ -122,6 +122,7 @@ class _PatternText:
         self.text = text
         self.at = 0
         self.ignore_case = False
+        self.names: set[str] = set()
 
     def rest(self) -> str:
         return self.text[self.at :]
@@ -204,7 +205,7 @@ class _PatternText:
         case_outside = self.ignore_case
         if opening == "(?>":
             raise PatternRefusedError("atomic groups are not supported")
-        if not opening and not self.take_match(r"\(\?<[a-zA-Z][a-zA-Z0-9]*>"):
+        if not opening and not self.take_name():
             if flags := self.take_match(r"\(\?([a-zA-Z]*)(?:-([a-zA-Z]*))?:"):
                 self.set_flags(flags[1], flags[2] or "")
             elif self.take("(?"):
@@ -218,6 +219,14 @@ class _PatternText:
         if opening in ("(?=", "(?!", "(?<=", "(?<!"):
             return Look(inner, ahead="<" not in opening, wanted="=" in opening)
         return inner
+
+    def take_name(self) -> bool:
+        """The opening of a named group. Nothing can refer to it, but Java wants each name once."""
+        found = self.take_match(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
+        if found and found[1] in self.names:
+            raise PatternRefusedError(f"the group name `{found[1]}` is given twice")
+        self.names.update(found.groups() if found else ())
+        return bool(found)
 
     def read_quantifier(self, node: Node) -> Node:
         while (sign := self.take("*", "+", "?")) or self.rest().startswith("{"):
@@ -318,13 +327,15 @@ class _PatternText:
         negative = bool(self.take("^"))
         meeting: frozenset[str] | None = None
         union: frozenset[str] = frozenset()
-        empty = True
+        empty = True  # a bracket that closes right away is a plain character
         while True:
             if not self.rest():
                 raise PatternRefusedError("a bracket is not closed")
             if self.take("&&"):
+                if empty or self.rest()[:1] in ("&", "]"):
+                    raise PatternRefusedError("`&&` in a class needs something on both sides")
                 meeting = union if meeting is None else meeting & union
-                union, empty = frozenset(), False
+                union = frozenset()
             elif self.rest().startswith("]") and not empty:
                 self.at += 1
                 break

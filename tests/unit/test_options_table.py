@@ -1,0 +1,164 @@
+"""Every example in every option table, run; and what the tables' machinery promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import pytest
+
+from penstock.core.batch_table import REPLACED, STREAM_ONLY, BatchTable
+from penstock.core.client import ClientSettings
+from penstock.core.client_names import REFUSED, WITHOUT_EFFECT
+from penstock.core.client_table import JavaSettings
+from penstock.core.errors import OptionError
+from penstock.core.options import OptionSpec, option, option_specs, read_surface, reference_rows
+from penstock.core.options_batch import BatchOptions, parse_batch_options
+
+PEM = "-----BEGIN CERTIFICATE-----\n1\n-----END CERTIFICATE-----\n"
+KEY = "-----BEGIN PRIVATE KEY-----\n2\n-----END PRIVATE KEY-----\n"
+FILES = {"ca.pem": PEM, "client.pem": KEY + PEM, "nothing.pem": "hello"}
+SELECTIONS = ("assign", "subscribe", "subscribePattern")
+
+
+def read_file(path: str) -> str:
+    if path not in FILES:
+        raise FileNotFoundError(path)
+    return FILES[path]
+
+
+def parse(options: dict[str, str]) -> BatchOptions:
+    return parse_batch_options(options, unique="u", read_file=read_file)
+
+
+def complete(key: str, text: str, needs: dict[str, str]) -> dict[str, str]:
+    """The smallest valid set of options with this one in it."""
+    base = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
+    if key in SELECTIONS:
+        del base["subscribe"]
+    return {**base, **needs, key: text}
+
+
+TABLES: list[tuple[str, OptionSpec]] = [
+    *(("", spec) for spec in option_specs(BatchTable).values()),
+    *(("kafka.", spec) for spec in option_specs(JavaSettings).values()),
+]
+ACCEPTED = [(prefix + spec.key, text, dict(spec.needs)) for prefix, spec in TABLES for text in spec.accepts]
+REJECTED = [
+    (prefix + spec.key, text, condition, dict(spec.needs))
+    for prefix, spec in TABLES
+    for text, condition in spec.rejects
+]
+
+
+@pytest.mark.parametrize(("key", "text", "needs"), ACCEPTED)
+def test_an_accepted_example_is_accepted(key: str, text: str, needs: dict[str, str]) -> None:
+    """I15, I16, I17, I19, I20, I21, I22, I23, I25, B107, B131: every example of every option."""
+    assert isinstance(parse(complete(key, text, needs)), BatchOptions)
+
+
+@pytest.mark.parametrize(("key", "text", "condition", "needs"), REJECTED)
+def test_a_rejected_example_ends_in_its_condition(
+    key: str, text: str, condition: str, needs: dict[str, str]
+) -> None:
+    """B067, B099, B107, B131, S08: at the door, with the option's name in the text."""
+    with pytest.raises(OptionError) as caught:
+        parse(complete(key, text, needs))
+    assert caught.value.condition == condition
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("key", [spec.key for _, spec in TABLES])
+def test_every_option_has_documentation_and_examples(key: str) -> None:
+    spec = next(spec for _, spec in TABLES if spec.key == key)
+    assert spec.doc.endswith(".")
+    assert spec.accepts or spec.rejects
+
+
+@pytest.mark.parametrize(("key", "text", "needs"), ACCEPTED)
+def test_option_names_are_case_insensitive(key: str, text: str, needs: dict[str, str]) -> None:
+    """B073, F10: upper, lower and written case parse to the same."""
+    options = complete(key, text, needs)
+    upper = {name.upper(): value for name, value in options.items()}
+    lower = {name.lower(): value for name, value in options.items()}
+    assert parse(upper) == parse(lower) == parse(options)
+
+
+def test_an_unknown_option_is_refused_with_the_one_probably_meant() -> None:
+    with pytest.raises(
+        OptionError, match=r"\[OPTION_UNKNOWN\].*`minPartition`.*Did you mean `minPartitions`\?"
+    ):
+        parse(complete("minPartition", "4", {}))
+
+
+def test_an_unknown_option_like_nothing_points_to_the_reference() -> None:
+    with pytest.raises(OptionError, match=r"\[OPTION_UNKNOWN\].*reference"):
+        parse(complete("zzz", "4", {}))
+
+
+@pytest.mark.parametrize("key", REPLACED)
+def test_an_option_of_other_connectors_is_refused_with_its_replacement(key: str) -> None:
+    """F30, I25: `numPartitions` and its like name the option to use."""
+    with pytest.raises(OptionError, match=r"\[OPTION_REFUSED\].*Use `"):
+        parse(complete(key, "4", {}))
+
+
+@pytest.mark.parametrize("key", STREAM_ONLY)
+def test_a_streaming_option_is_a_warning_in_a_batch_read(key: str) -> None:
+    """I18: told, not refused, and never parsed."""
+    assert any(key in warning for warning in parse(complete(key, "not a number", {})).warnings)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_client_setting_says_what_to_do_instead(name: str) -> None:
+    """B067, I26, I29, S08: whatever its value."""
+    with pytest.raises(OptionError) as caught:
+        parse(complete(f"kafka.{name}", "none", {}))
+    assert caught.value.condition == "OPTION_REFUSED"
+    assert caught.value.hint == REFUSED[name]
+
+
+def test_client_settings_without_effect_are_one_warning() -> None:
+    """I5: accepted, so that a job moves over, but never in silence."""
+    options = complete("kafka.max.poll.records", "500", {"kafka.session.timeout.ms": "9"})
+    warnings = [each for each in parse(options).warnings if "Without effect" in each]
+    assert warnings == ["Without effect in Penstock: kafka.max.poll.records, kafka.session.timeout.ms."]
+
+
+def test_no_client_setting_is_in_two_lists() -> None:
+    translated = {spec.key for spec in option_specs(JavaSettings).values()}
+    assert not translated & set(REFUSED)
+    assert not translated & WITHOUT_EFFECT
+    assert not set(REFUSED) & WITHOUT_EFFECT
+
+
+def test_the_reference_shows_the_defaults_the_client_really_has() -> None:
+    defaults = {each.name: each.default for each in fields(ClientSettings)}
+    for name, spec in option_specs(JavaSettings).items():
+        if isinstance(defaults.get(name), int | bool):
+            assert spec.default_doc.startswith(f"`{str(defaults[name]).lower()}`"), spec.key
+
+
+def test_the_reference_has_one_row_for_each_option() -> None:
+    rows = reference_rows(BatchTable)
+    assert len(rows) == 2 + len(option_specs(BatchTable))
+    assert any(row.startswith("| `minPartitions` | none |") for row in rows)
+
+
+def test_a_bar_in_an_example_does_not_break_the_reference() -> None:
+    @dataclass(frozen=True)
+    class Bars:
+        bar: str = option("bar", str, "One | two.", accepts=("a|b",))
+
+    assert reference_rows(Bars)[-1] == "| `bar` | none | One \\| two. | `a\\|b` |"
+
+
+def test_an_error_about_a_secret_option_does_not_show_its_value() -> None:
+    """S10: the value of a password option is not quoted when it is wrong."""
+
+    @dataclass(frozen=True)
+    class Doors:
+        pin: int = option("door.password", int, "A number.")
+
+    with pytest.raises(OptionError) as caught:
+        read_surface(Doors, {"door.password": "hunter2"})
+    assert "hunter2" not in str(caught.value) + repr(caught.value.facts)
