@@ -51,7 +51,7 @@ def plan_logs(seed: int, count: int) -> list[RandomLog]:
     logs = []
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
-        rare = {"open": 0.3, "trimmed": 0.35}
+        rare = {"open": 0.4, "trimmed": 0.35}
         features = {name for name in FEATURES if rng.random() < rare.get(name, 0.5)}
         if "open" in features:
             features.discard("compacted")  # the cleaner waits for the open transaction, in vain
@@ -79,9 +79,12 @@ class LogMaker:
         if "compacted" in log.features:
             config |= {
                 # Only with "delete" as well may records be deleted by request.
-                "cleanup.policy": "compact,delete" if "trimmed" in log.features else "compact", "segment.ms": "50", "min.cleanable.dirty.ratio": "0.001",
-                "delete.retention.ms": "0", "max.compaction.lag.ms": "100",
-            }  # fmt: skip
+                "cleanup.policy": "compact,delete" if "trimmed" in log.features else "compact",
+                "segment.ms": "50",
+                "min.cleanable.dirty.ratio": "0.001",
+                "max.compaction.lag.ms": "100",
+                "delete.retention.ms": "0",
+            }
         log.topic = f"{self.name}-{log.number}"
         self.admin.create_topics([NewTopic(log.topic, 1, 1, config=config)])[log.topic].result(timeout=30)
         steps: list[Callable[[RandomLog], None]] = [self._plain]
