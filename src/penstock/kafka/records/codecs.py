@@ -24,8 +24,10 @@ from typing import Any, TypeAlias
 import cramjam
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from penstock.core.errors import CorruptBatchError
+from penstock.kafka.records.bounds import bound_lz4, bound_zstd
 
 Octets: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
@@ -40,6 +42,8 @@ RATIO_FREE_BYTES = 128 << 20
 MAX_RATIO = 1_000
 #: A bigger output buffer is given back after use, so that one giant batch does not stay in memory.
 KEPT_BYTES = 64 << 20
+#: Small batches are decompressed side by side into this much; about what stays in the cache.
+GROUP_BYTES = 2 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -48,25 +52,31 @@ _LZ4_MAGIC = 0x184D2204
 # Version 1, independent blocks, no checksums; blocks of 64 KiB; the header's check byte.
 _LZ4_HEADER = struct.pack("<I", _LZ4_MAGIC) + b"\x60\x40\x82"
 _LZ4_BLOCK_BYTES = 64 << 10
-_ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_BLOCK_BYTES = 128 << 10
 # Deflate cannot expand by more than 258 bytes for two bits.
 _GZIP_MAX_RATIO = 1_032
 _NO_ROOM = "failed to write whole buffer"
 
 
 class Decompressor:
-    """Decompresses into a buffer of its own. The array returned is valid until the next call."""
+    """Decompresses into memory of its own, one batch behind the other, until `held` is looked at."""
 
     def __init__(self, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._scratch = np.empty(0, np.uint8)
+        self._zstd = zstandard.ZstdDecompressor()
 
     def decompress(self, codec: int, data: Octets) -> npt.NDArray[np.uint8]:
-        """The plain bytes of `data`; codec 0 is a view of `data` itself."""
+        """The plain bytes of `data`, valid until the next call; codec 0 is a view of `data` itself."""
         if codec == NONE:
             return np.frombuffer(data, np.uint8)
-        source = _view(data)
+        return self.held(self.append(codec, np.frombuffer(data, np.uint8), 0))
+
+    def append(self, codec: int, source: npt.NDArray[np.uint8], at: int) -> int:
+        """Decompress behind the first `at` bytes and return the new end, or -1 when there is no room left.
+
+        Many small batches are decompressed into one piece of memory, so that one call of a kernel decodes
+        them all. -1 means: use what is held, then append this batch at 0, where there is always room.
+        """
         if not NONE < codec <= ZSTD:
             raise CorruptBatchError(
                 "UNKNOWN_CODEC",
@@ -74,70 +84,97 @@ class Decompressor:
                 hint="The batch is damaged or written by a newer client; skip it or upgrade Penstock.",
                 facts={"codec": codec},
             )
-        if not len(source):  # a batch that compaction emptied may keep its codec
-            return np.empty(0, np.uint8)
         try:
             if codec == SNAPPY:
-                return self._decompress_snappy(source)
+                return self._append_snappy(source, at)
             if codec == GZIP:
-                return self._decompress_gzip(source)
-            room = _bound_lz4(source) if codec == LZ4 else _bound_zstd(source)
-            library = cramjam.lz4 if codec == LZ4 else cramjam.zstd
-            return self._fill(library, codec, source, room)
+                return self._append_gzip(source, at)
+            if codec == LZ4:
+                return self._append_framed(cramjam.lz4, LZ4, source, bound_lz4(source, 0, source.size), at)
+            return self._append_zstd(source, at)
         except (cramjam.DecompressionError, struct.error) as error:
-            raise _damaged(codec, source, str(error)) from error
+            raise _damaged(codec, source.data, str(error)) from error
 
-    def _decompress_gzip(self, source: memoryview) -> npt.NDArray[np.uint8]:
-        if len(source) < 18:
-            raise _damaged(GZIP, source, "shorter than a gzip header and trailer")
+    def held(self, size: int) -> npt.NDArray[np.uint8]:
+        """The first `size` bytes of what was decompressed; the next `append` at 0 overwrites them."""
+        held = self._scratch[:size]
+        if self._scratch.size > KEPT_BYTES:  # the view keeps it as long as it is needed, and no longer
+            self._scratch = np.empty(0, np.uint8)
+        return held
+
+    def _append_gzip(self, source: npt.NDArray[np.uint8], at: int) -> int:
+        if source.size < 18:
+            raise _damaged(GZIP, source.data, "shorter than a gzip header and trailer")
         # The trailer holds the size of the last member; Kafka's clients write one. Others may write
         # more: then the trailer is too small, and the general bound is tried.
-        claimed = int.from_bytes(bytes(source[-4:]), "little")
-        general = len(source) * _GZIP_MAX_RATIO
+        claimed = int.from_bytes(source[-4:].tobytes(), "little")
+        general = source.size * _GZIP_MAX_RATIO
         try:
-            return self._fill(cramjam.gzip, GZIP, source, min(claimed, general))
+            return self._append_framed(cramjam.gzip, GZIP, source, min(claimed, general), at)
         except cramjam.DecompressionError as error:
             if _NO_ROOM not in str(error):
                 raise
-        return self._fill(cramjam.gzip, GZIP, source, general)
+        return self._append_framed(cramjam.gzip, GZIP, source, general, at)
 
-    def _decompress_snappy(self, source: memoryview) -> npt.NDArray[np.uint8]:
-        blocks = _split_snappy(source)
+    def _append_snappy(self, source: npt.NDArray[np.uint8], at: int) -> int:
+        blocks = _split_snappy(source.data)
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         total = sum(sizes)
-        allowed = self._allow(len(source))
+        allowed = self._allow(source.size)
         if total > allowed:
-            raise _too_large(SNAPPY, source, allowed)
-        out = self._room(total)
-        at = 0
+            raise _too_large(SNAPPY, source.data, allowed)
+        out = self._room(total, at)
+        if out is None:
+            return -1
+        done = 0
         for block, size in zip(blocks, sizes, strict=True):
             if size:
-                at += cramjam.snappy.decompress_raw_into(block, out[at : at + size].data)
-        return out[:at]
+                done += cramjam.snappy.decompress_raw_into(block, out[done : done + size].data)
+        return at + done
 
-    def _fill(self, library: Any, codec: int, source: memoryview, bound: int) -> npt.NDArray[np.uint8]:
-        """Decompress into `bound` bytes or as many as allowed; too little room by limit is refused."""
-        allowed = self._allow(len(source))
-        out = self._room(min(bound, allowed))
+    def _append_zstd(self, source: npt.NDArray[np.uint8], at: int) -> int:
+        # cramjam makes a new context for every call, which costs as much as decompressing 16 KiB; a kept
+        # context does not. But it believes a frame that claims to be empty and takes no second frame, so
+        # whatever is unusual is left to cramjam.
+        bound = bound_zstd(source, 0, source.size)
+        allowed = self._allow(source.size)
         try:
-            size = library.decompress_into(source, out.data)
+            if bound > allowed or bound == 0 or zstandard.frame_content_size(source.data) == 0:
+                return self._append_framed(cramjam.zstd, ZSTD, source, bound, at)
+            out = self._room(bound, at)
+            if out is None:
+                return -1
+            plain = self._zstd.decompress(source.data, max_output_size=bound, allow_extra_data=False)
+        except zstandard.ZstdError:
+            return self._append_framed(cramjam.zstd, ZSTD, source, bound, at)
+        out[: len(plain)] = np.frombuffer(plain, np.uint8)
+        return at + len(plain)
+
+    def _append_framed(
+        self, library: Any, codec: int, source: npt.NDArray[np.uint8], bound: int, at: int
+    ) -> int:
+        """Decompress into `bound` bytes or as many as allowed; too little room by limit is refused."""
+        allowed = self._allow(source.size)
+        out = self._room(min(bound, allowed), at)
+        if out is None:
+            return -1
+        try:
+            return at + int(library.decompress_into(source.data, out.data))
         except cramjam.DecompressionError as error:
             if bound > allowed and _NO_ROOM in str(error):
-                raise _too_large(codec, source, allowed) from error
+                raise _too_large(codec, source.data, allowed) from error
             raise
-        return out[:size]
 
     def _allow(self, input_bytes: int) -> int:
         return min(self._limit_bytes, max(RATIO_FREE_BYTES, input_bytes * MAX_RATIO))
 
-    def _room(self, size: int) -> npt.NDArray[np.uint8]:
-        if self._scratch.size >= size:
-            return self._scratch[:size]
-        # A little more than asked, so that slowly growing batches do not each take a new buffer.
-        fresh = np.empty(max(size + size // 4, 1 << 16) if size <= KEPT_BYTES else size, np.uint8)
-        if size <= KEPT_BYTES:
-            self._scratch = fresh
-        return fresh[:size]
+    def _room(self, size: int, at: int) -> npt.NDArray[np.uint8] | None:
+        """Memory for `size` bytes behind the first `at`; None when that would move what is already held."""
+        if self._scratch.size - at < size:
+            if at:
+                return None
+            self._scratch = np.empty(max(size, GROUP_BYTES), np.uint8)
+        return self._scratch[at : at + size]
 
 
 def decompress(codec: int, data: Octets, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> npt.NDArray[np.uint8]:
@@ -198,49 +235,6 @@ def _split_snappy(source: memoryview) -> list[memoryview]:
         blocks.append(source[at : at + size])
         at += size
     return blocks
-
-
-def _bound_lz4(source: memoryview) -> int:
-    """How much the frames can become at most: the number of their blocks times the largest block."""
-    at, bound = 0, 0
-    while at + 7 <= len(source):
-        flags, sizes = struct.unpack_from("<4xBB", source, at)
-        block_bytes = 1 << (8 + 2 * (sizes >> 4 & 7))
-        at += 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
-        checksum_bytes = 4 if flags & 0x10 else 0
-        while at + 4 <= len(source):
-            (size,) = struct.unpack_from("<I", source, at)
-            at += 4
-            if size == 0:  # the end mark; another frame may follow
-                break
-            bound += block_bytes
-            at += (size & 0x7FFF_FFFF) + checksum_bytes
-        at += 4 if flags & 0x04 else 0
-    return bound
-
-
-def _bound_zstd(source: memoryview) -> int:
-    """How much the frames can become at most, from the headers of their blocks."""
-    at, bound = 0, 0
-    while at + 5 <= len(source):
-        magic, descriptor = struct.unpack_from("<IB", source, at)
-        if magic & 0xFFFF_FFF0 == 0x184D_2A50:  # a frame to be skipped
-            at += 8 + int.from_bytes(bytes(source[at + 4 : at + 8]), "little")
-            continue
-        if magic != _ZSTD_MAGIC:
-            return bound
-        single = descriptor >> 5 & 1
-        content_bytes = (single, 2, 4, 8)[descriptor >> 6]
-        at += 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3] + content_bytes
-        last = False
-        while not last and at + 3 <= len(source):
-            header = int.from_bytes(bytes(source[at : at + 3]), "little")
-            last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-            # Raw and repeated blocks tell their size; a compressed one may become a full block.
-            bound += _ZSTD_BLOCK_BYTES if kind == 2 else size
-            at += 3 + (1 if kind == 1 else size)
-        at += 4 if descriptor & 4 else 0
-    return bound
 
 
 def _damaged(codec: int, source: memoryview, why: str) -> CorruptBatchError:

@@ -124,7 +124,9 @@ class RecordDecoder:
         if self._check_crcs:
             self._check(table)
         self._hide_invisible(table, aborted)
-        table = table[table[:, k.FLAGS] & k.SKIP == 0]
+        # Compaction keeps the header of a batch whose records are all gone; there is nothing to decompress.
+        bare = table[:, k.END] - table[:, k.BEGIN] == k.HEADER_SIZE
+        table = table[(table[:, k.FLAGS] & k.SKIP == 0) & ~(bare & (table[:, k.COUNT] == 0))]
         columns, state = self._take(), _fresh_state()
         for source, segments in self._segments(table):
             state[k.SEGMENT], state[k.POSITION] = 0, -1
@@ -193,21 +195,28 @@ class RecordDecoder:
     def _decompressed(
         self, rows: np.ndarray[Any, Any]
     ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        for i in range(len(rows)):
-            row = rows[i : i + 1]
-            data = self._buffer[row[0, k.BEGIN] : row[0, k.END]]
+        """Batches decompressed side by side, as many as the decompressor holds at once."""
+        held = self._decompressor
+        first, end = 0, 0
+        for i, (begin, until, codec) in enumerate(rows[:, [k.BEGIN, k.END, k.CODEC]].tolist()):
+            data = self._buffer[begin:until]
             try:
-                plain = self._decompressor.decompress(int(row[0, k.CODEC]), data)
+                after = held.append(codec, data, end)
+                if after < 0:
+                    yield held.held(end), rows[first:i]
+                    first, end = i, 0
+                    after = held.append(codec, data, 0)
             except CorruptBatchError as error:
                 raise CorruptBatchError(
                     error.condition,
-                    f"{self._topic}-{self._partition}: the record batch at offset {row[0, k.BASE_OFFSET]}: "
+                    f"{self._topic}-{self._partition}: the record batch at offset {rows[i, k.BASE_OFFSET]}: "
                     f"{error.what}",
                     hint=error.hint,
                     facts={**error.facts, "topic": self._topic, "partition": self._partition},
                 ) from error
-            row[0, k.BEGIN], row[0, k.END] = 0, len(plain)
-            yield plain, row
+            rows[i, k.BEGIN], rows[i, k.END] = end, after
+            end = after
+        yield held.held(end), rows[first:]
 
     def _take(self) -> _ColumnSet:
         for columns in self._sets:

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints machine, versions, both sides, raw samples, median, spread and ratio."""
