@@ -53,8 +53,9 @@ def sample(action: Callable[[], None]) -> Samples:
 
 def report(what: str, size: int, codec: int, records: int, plain_bytes: int, samples: Samples) -> None:
     rate, speed = records / samples.median / 1e6, plain_bytes / samples.median / 1e9
+    raw = " ".join(f"{1000 * each:.1f}" for each in samples.seconds)
     name = f"{what:6} {size:>5} B {CODEC_NAMES[codec]:6}"
-    print(f"{name} {rate:7.2f} M records/s {speed:6.2f} GB/s   {samples}")
+    print(f"{name} {rate:7.2f} M records/s {speed:6.2f} GB/s   ({raw} ms)")
 
 
 def measure(size: int, codec: int, records: int) -> None:
