@@ -1,0 +1,69 @@
+"""The `penstock` command: finds the file of the command asked for and runs it.
+
+Rule: one file per command, imported only when it is asked for, so `penstock --help` stays instant. A file
+has `add_arguments(parser)` and `run(arguments) -> int`; to add a command, write the file and a line below.
+Errors of ours are printed as they are, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import penstock
+from penstock.cli.terminal import complain, say
+from penstock.core.errors import PenstockError
+
+#: Command to what it does; its file is penstock/cli/<command>.py.
+COMMANDS = {
+    "cluster": "start, stop and watch a real Kafka on this computer",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the return value is the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        say(_overview())
+        return 0
+    if given[0] in ("-V", "--version"):
+        say(f"penstock {penstock.__version__}")
+        return 0
+    if given[0] not in COMMANDS:
+        complain(f"[UNKNOWN_COMMAND] There is no command {given[0]!r}. Run `penstock` to see all commands.")
+        return 2
+    command = importlib.import_module(f"penstock.cli.{given[0]}")
+    parser = argparse.ArgumentParser(prog=f"penstock {given[0]}", description=command.__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_arguments(parser)
+    try:
+        return int(command.run(parser.parse_args(given[1:])))
+    except SystemExit as leaving:  # argparse has already told why
+        return int(leaving.code or 0)
+    except PenstockError as error:
+        complain(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, what in sorted(COMMANDS.items())]
+    return "\n".join(
+        [
+            "usage: penstock COMMAND [options]    (penstock COMMAND --help tells its options)",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "  --version, --help",
+        ]
+    )

@@ -1,0 +1,135 @@
+"""A real Kafka on this computer, in the background: it stays when the terminal closes.
+
+penstock cluster up                 one broker on port 9092
+penstock cluster up --brokers 3     three brokers on ports 9092, 9093, 9094
+penstock cluster status
+penstock cluster logs --follow
+penstock cluster down
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from penstock.cli.terminal import ProgressBar, escape, say
+from penstock.cluster.detached import DetachedBroker, DetachedCluster, bring_down, bring_up, find, find_all
+from penstock.cluster.process import read_tail
+from penstock.core.errors import ClusterError
+
+DEFAULT_NAME = "default"
+DEFAULT_PORT = 9092
+_FOLLOW_POLL_S = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="up|down|status|logs", required=True)
+    up = verbs.add_parser("up", help="start it and wait until every broker answers")
+    up.add_argument("--brokers", type=int, default=1, help="how many brokers (default 1)")
+    up.add_argument("--port", type=int, default=None, help=f"first broker's port (default {DEFAULT_PORT})")
+    up.add_argument("--data-dir", type=Path, default=None, help="keep the data here")
+    up.add_argument("--heap-mb", type=int, default=1024, help="memory of each broker in MiB (default 1024)")
+    down = verbs.add_parser("down", help="stop it; its data stays")
+    down.add_argument("--delete-data", action="store_true", help="remove the data too (not a --data-dir)")
+    status = verbs.add_parser("status", help="show brokers, processes, ports, and whether they are ready")
+    logs = verbs.add_parser("logs", help="show the end of the brokers' logs")
+    logs.add_argument("--lines", type=int, default=30, help="how many lines of each (default 30)")
+    logs.add_argument("--broker", type=int, default=None, help="only this broker's log")
+    logs.add_argument("--follow", action="store_true", help="go on as the logs grow, until Ctrl-C")
+    for verb in (up, down, status, logs):
+        verb.add_argument("--name", default=DEFAULT_NAME, help=f"which cluster (default {DEFAULT_NAME})")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    verb = {"up": _up, "down": _down, "status": _status, "logs": _logs}[arguments.verb]
+    return verb(arguments)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    known = find(arguments.name)
+    if arguments.port is None and known is not None and len(known.brokers) == arguments.brokers:
+        ports = [broker.port for broker in known.brokers]  # where it is, or was until it died
+    else:
+        first = DEFAULT_PORT if arguments.port is None else arguments.port
+        ports = list(range(first, first + arguments.brokers))
+    cluster, started = bring_up(
+        arguments.name,
+        brokers=arguments.brokers,
+        ports=ports,
+        data_dir=arguments.data_dir,
+        heap_mb=arguments.heap_mb,
+        progress=ProgressBar("Fetching Kafka"),
+    )
+    say(f"Cluster {cluster.name} is {'up' if started else 'already up'}: {cluster.bootstrap}")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    stopped = bring_down(arguments.name, delete_data=arguments.delete_data)
+    say(f"Cluster {arguments.name} {'is down' if stopped else 'was not running'}.")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    cluster = find(arguments.name)
+    if cluster is None:
+        say(f"Cluster {arguments.name} is down.")
+        others = [other.name for other in find_all()]
+        if others:
+            say(f"Known clusters: {', '.join(map(escape, others))}")
+        return 0
+    ready = cluster.is_ready
+    say(f"Cluster {cluster.name}: {'ready' if ready else 'not ready'}, {cluster.bootstrap}")
+    say(f"Data: {escape(cluster.data_dir)}")
+    say("broker  process  port   state")
+    for broker in cluster.brokers:
+        say(f"{broker.node_id:<7} {broker.pid:<8} {broker.port:<6} {_state(cluster, broker)}")
+    return 0
+
+
+def _state(cluster: DetachedCluster, broker: DetachedBroker) -> str:
+    if not broker.is_alive:
+        return "stopped"
+    return "ready" if broker.is_ready(cluster.ids) else "running, not ready"
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    cluster = find(arguments.name)
+    if cluster is None:
+        raise ClusterError(
+            "CLUSTER_NOT_UP",
+            f"Cluster {arguments.name} is down, so its logs are not known.",
+            hint="Start it with `penstock cluster up`.",
+        )
+    chosen = [b for b in cluster.brokers if arguments.broker in (None, b.node_id)]
+    if not chosen:
+        raise ClusterError(
+            "NO_SUCH_BROKER",
+            f"Cluster {arguments.name} has no broker {arguments.broker}.",
+            hint=f"It has {', '.join(str(b.node_id) for b in cluster.brokers)}.",
+        )
+    for broker in chosen:
+        for line in read_tail(broker.log, lines=arguments.lines).splitlines():
+            say(f"{broker.node_id}| {escape(line)}")
+    if arguments.follow:
+        _follow(chosen)
+    return 0
+
+
+def _follow(brokers: list[DetachedBroker]) -> None:
+    places = {broker.log: broker.log.stat().st_size if broker.log.exists() else 0 for broker in brokers}
+    while True:
+        for broker in brokers:
+            size = broker.log.stat().st_size if broker.log.exists() else 0
+            if size < places[broker.log]:
+                places[broker.log] = 0  # the log was rolled over or begun anew
+            if size > places[broker.log]:
+                with broker.log.open("rb") as log:
+                    log.seek(places[broker.log])
+                    fresh = log.read(size - places[broker.log])
+                whole, newline, _ = fresh.rpartition(b"\n")  # the rest of a half-written line comes later
+                places[broker.log] += len(whole + newline)
+                for line in whole.decode("utf-8", "replace").splitlines():
+                    say(f"{broker.node_id}| {escape(line)}")
+        time.sleep(_FOLLOW_POLL_S)

@@ -1,0 +1,243 @@
+"""A local cluster that stays when its starter ends: what the command line starts.
+
+Rule: the state file says where a cluster is; the locks its brokers hold say whether it lives. A process id
+from a file alone is never signalled, since after a restart of the computer it may be anybody's.
+
+    bring_up("default", brokers=3)
+    find("default").is_ready
+    bring_down("default")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from penstock.cluster.jars import Progress
+from penstock.cluster.kafka import LocalKafka
+from penstock.cluster.probe import ask_cluster
+from penstock.cluster.process import is_locked
+from penstock.core.errors import ClusterError
+
+STATE_VERSION = 1
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedBroker:
+    """One broker of a detached cluster."""
+
+    node_id: int
+    pid: int
+    port: int
+    folder: str
+
+    @property
+    def is_alive(self) -> bool:
+        return is_locked(Path(self.folder) / "server.lock")
+
+    @property
+    def log(self) -> Path:
+        return Path(self.folder) / "broker.log"
+
+    def is_ready(self, all_ids: frozenset[int]) -> bool:
+        try:
+            view = ask_cluster(self.port, timeout_s=2.0)
+        except (OSError, struct.error):
+            return False
+        return view.has_controller and view.broker_ids >= all_ids
+
+    def stop(self, patience_s: float) -> None:
+        """Ask, wait, then kill. The lock is looked at before each signal, so the process is ours."""
+        for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 30.0)):
+            deadline = time.monotonic() + wait_s
+            if self.is_alive:
+                os.kill(self.pid, number)
+            while self.is_alive and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if not self.is_alive:
+                return
+        raise ClusterError(
+            "BROKER_DID_NOT_STOP",
+            f"Broker {self.node_id} (process {self.pid}) still lives after SIGKILL.",
+            hint="Its disk may hang; look at the process.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedCluster:
+    """A cluster the state folder knows."""
+
+    name: str
+    data_dir: str
+    brokers: tuple[DetachedBroker, ...]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers)
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(broker.node_id for broker in self.brokers)
+
+    @property
+    def is_alive(self) -> bool:
+        return all(broker.is_alive for broker in self.brokers)
+
+    @property
+    def is_ready(self) -> bool:
+        return all(broker.is_alive and broker.is_ready(self.ids) for broker in self.brokers)
+
+
+def state_folder() -> Path:
+    """Where detached clusters are written down: `PENSTOCK_STATE`, else the user's state folder."""
+    named = os.environ.get("PENSTOCK_STATE")
+    if named:
+        return Path(named)
+    shared = os.environ.get("XDG_STATE_HOME")
+    return (Path(shared) if shared else Path.home() / ".local" / "state") / "penstock"
+
+
+def bring_up(
+    name: str,
+    *,
+    brokers: int = 1,
+    ports: Sequence[int] | None = None,
+    data_dir: Path | None = None,
+    heap_mb: int = 1024,
+    progress: Progress | None = None,
+) -> tuple[DetachedCluster, bool]:
+    """The cluster, started if it was not up, and whether it was started now. Waits until it is ready."""
+    with _hold(name):
+        known = find(name)
+        if known is not None and known.is_alive:
+            if len(known.brokers) != brokers or (ports and list(ports) != [b.port for b in known.brokers]):
+                raise ClusterError(
+                    "CLUSTER_UP_OTHERWISE",
+                    f"Cluster {name} is up with {len(known.brokers)} broker(s) at {known.bootstrap}.",
+                    hint="Use it as it is, bring it down first, or choose another name.",
+                )
+            return known, False
+        if known is not None:
+            _stop(known)  # what is left of it: one dead broker would hold up the others' restart
+        folder = data_dir or (Path(known.data_dir) if known is not None else _own_data(name))
+        cluster = LocalKafka(
+            brokers,
+            ports=ports,
+            data_dir=folder,
+            heap_mb=heap_mb,
+            owned=False,
+            quick_start=False,
+            progress=progress,
+        )
+        cluster.start()
+        started = DetachedCluster(
+            name,
+            str(cluster.data_dir),
+            tuple(DetachedBroker(b.node_id, b.pid or 0, b.port, str(b.node.folder)) for b in cluster.brokers),
+        )
+        try:
+            _write(started)
+        except BaseException:
+            cluster.close()
+            raise
+        return started, True
+
+
+def bring_down(name: str, *, delete_data: bool = False) -> bool:
+    """Stop the cluster; False when nothing was running. Data stays unless it is ours and `delete_data`."""
+    with _hold(name):
+        known = find(name)
+        if known is not None:
+            was_alive = any(broker.is_alive for broker in known.brokers)
+            _stop(known)
+            _state_file(name).unlink(missing_ok=True)
+        else:
+            was_alive = False
+        if delete_data and _own_data(name).exists():
+            shutil.rmtree(_own_data(name))
+        return was_alive
+
+
+def find(name: str) -> DetachedCluster | None:
+    """What the state folder says about this cluster; None when it says nothing."""
+    path = _state_file(name)
+    try:
+        state = json.loads(path.read_text())
+        if state["version"] != STATE_VERSION:
+            raise ValueError(f"version {state['version']}")
+        brokers = tuple(DetachedBroker(**broker) for broker in state["brokers"])
+        return DetachedCluster(state["name"], state["data_dir"], brokers)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClusterError(
+            "STATE_UNREADABLE",
+            f"The state file {path} cannot be understood: {error}.",
+            hint="Stop its brokers by hand if any run, then remove the file.",
+        ) from error
+
+
+def find_all() -> list[DetachedCluster]:
+    names = sorted(path.stem for path in (state_folder() / "clusters").glob("*.json"))
+    return [cluster for cluster in map(find, names) if cluster is not None]
+
+
+def _stop(cluster: DetachedCluster) -> None:
+    # The first of three can hand its work over; the last two have no quorum to say goodbye to.
+    for place, broker in enumerate(cluster.brokers):
+        broker.stop(30.0 if place == 0 else 5.0)
+
+
+def _state_file(name: str) -> Path:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
+        raise ClusterError(
+            "BAD_CLUSTER_NAME",
+            f"{name!r} is no name for a cluster.",
+            hint="Use letters, digits, dashes and underscores, at most 64.",
+        )
+    return state_folder() / "clusters" / f"{name}.json"
+
+
+def _own_data(name: str) -> Path:
+    return state_folder() / "data" / name
+
+
+def _write(cluster: DetachedCluster) -> None:
+    path = _state_file(cluster.name)
+    beside = path.with_suffix(f".{os.getpid()}.new")
+    with beside.open("w") as file:
+        json.dump({"version": STATE_VERSION, **asdict(cluster)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)
+
+
+@contextlib.contextmanager
+def _hold(name: str) -> Iterator[None]:
+    """One `up` or `down` at a time per cluster."""
+    path = _state_file(name).with_suffix(".lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ClusterError(
+            "STATE_NOT_WRITABLE",
+            f"The state folder {path.parent} cannot be written: {error.strerror}.",
+            hint="Set PENSTOCK_STATE to a folder you may write.",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
