@@ -58,7 +58,7 @@ def test_a_connection_that_was_given_back_is_lent_again(pool: ConnectionPool, po
 
 
 def test_a_lent_connection_is_not_lent_twice(pool: ConnectionPool, port: int) -> None:
-    """B162, B163, F40: two borrowers never share one connection, so no answer meets the wrong question."""
+    """F40: two borrowers never share one connection, so no answer meets the wrong question."""
     first, second = borrow(pool, port), borrow(pool, port)
     assert first is not second
     assert pool.lent_count == 2
@@ -214,7 +214,6 @@ def test_a_borrower_that_vanished_is_not_counted_for_ever(pool: ConnectionPool, 
 
 
 def test_many_threads_never_hold_the_same_connection(pool: ConnectionPool, port: int) -> None:
-    """B161: borrowing and returning from many threads at once."""
     held: set[int] = set()
     lock = threading.Lock()
     clashes: list[int] = []

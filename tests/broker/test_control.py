@@ -1,0 +1,99 @@
+"""The view of a real log where it differs from the one in memory: settings, retries, stale brokers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from penstock.core.client import ClientSettings
+from penstock.core.errors import BrokerError, OptionError
+from penstock.core.model import TopicPartition
+from penstock.kafka import admin
+from penstock.kafka.control import KafkaLogView
+from penstock.kafka.messages import MetadataRequest
+from penstock.kafka.routing import routing_for
+from penstock.kafka.wire import Connection, Deadline
+
+
+def settings_for(kafka: Any, **changes: Any) -> ClientSettings:
+    host, port = kafka.bootstrap.split(",")[0].rsplit(":", 1)
+    return ClientSettings(((host, int(port)),), **changes)
+
+
+def test_an_unknown_isolation_level_is_refused_before_anything_is_asked() -> None:
+    """B131: a misspelt level must not become the default one."""
+    with pytest.raises(OptionError, match="'committed'"):
+        KafkaLogView(ClientSettings((("127.0.0.1", 1),), isolation_level="committed"))
+
+
+def test_topics_are_not_created_by_asking_for_them(kafka: Any, topic: Any) -> None:
+    topic()
+    settings = settings_for(kafka)
+    assert KafkaLogView(settings).describe(["asked-for-only"]) == {}
+    assert "asked-for-only" not in KafkaLogView(settings).topics()
+
+
+def test_an_illegal_topic_name_is_an_error_that_names_it(kafka: Any) -> None:
+    with pytest.raises(BrokerError) as caught:
+        KafkaLogView(settings_for(kafka)).describe(["no good"])
+    assert caught.value.condition == "INVALID_TOPIC_EXCEPTION"
+    assert "no good" in str(caught.value)
+
+
+def test_a_topic_that_is_being_created_is_waited_for(kafka: Any) -> None:
+    """A leader asked for a moment too early is found a moment later."""
+    import secrets
+
+    settings = settings_for(kafka)
+    name = f"late-{secrets.token_hex(4)}"
+    late = threading.Timer(0.4, admin.create_topic, (settings, name))
+    late.start()
+    leader = routing_for(settings).leader(name, 0, Deadline.after_ms(30_000))
+    late.join()
+    assert leader.topic_id == KafkaLogView(settings).describe([name])[name].topic_id
+
+
+def test_many_partitions_are_answered_together(kafka: Any, topic: Any) -> None:
+    name: str = topic(50)
+    partitions = [TopicPartition(name, index) for index in range(50)]
+    view = KafkaLogView(settings_for(kafka))
+    assert view.describe([name])[name].partitions == tuple(range(50))
+    assert view.latest(partitions) == dict.fromkeys(partitions, 0)
+    assert view.at_time(dict.fromkeys(partitions, 1)) == dict.fromkeys(partitions)
+
+
+def test_administration_changes_what_it_says(kafka: Any) -> None:
+    import secrets
+
+    settings = settings_for(kafka)
+    name = f"admin-{secrets.token_hex(4)}"
+    admin.create_topic(settings, name, partitions=2, configs={"retention.ms": "60000"})
+    with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
+        admin.create_topic(settings, name)
+    admin.alter_topic_configs(settings, name, {"retention.ms": "70000"})
+    assert admin.describe_topic_configs(settings, name)["retention.ms"] == "70000"
+    admin.create_partitions(settings, name, 3)
+    assert KafkaLogView(settings).describe([name])[name].partitions == (0, 1, 2)
+    with pytest.raises(BrokerError, match="INVALID_PARTITIONS"):
+        admin.create_partitions(settings, name, 1)
+    admin.delete_topic(settings, name)
+    assert not admin.topic_exists(settings, name)
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        admin.delete_topic(settings, name)
+
+
+def test_a_request_can_be_held_to_an_older_version(kafka: Any) -> None:
+    settings = settings_for(kafka)
+    connection = Connection(settings, *settings.bootstrap_servers[0], Deadline.after_ms(10_000))
+    try:
+        old = connection.call(MetadataRequest(topics=[]), Deadline.after_ms(10_000), max_version=9)
+        new = connection.call(MetadataRequest(topics=[]), Deadline.after_ms(10_000))
+        assert old.version == 9
+        assert new.version > 9
+        assert [b.node_id for b in old.brokers] == [b.node_id for b in new.brokers]
+        assert connection.finalized_features["metadata.version"] > 0
+        assert connection.in_flight == 0
+    finally:
+        connection.close()
