@@ -251,8 +251,8 @@ class PartitionFetcher:
             return
         raise BrokerError(
             "FETCH_TIMEOUT",
-            f"{self.partition}: nothing from offset {position} on within {self._poll_timeout_ms} ms "
-            f"(kafkaConsumer.pollTimeoutMs). The last failure was: {error}",
+            f"{self.partition}: nothing from offset {position} on for group {self._settings.group_id} within "
+            f"{self._poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs). The last failure was: {error}",
             facts={**self.facts(position), "limit_ms": self._poll_timeout_ms},
             retriable=True,
         ) from error

@@ -23,6 +23,7 @@ from penstock.core.errors import DataLossError
 from penstock.core.model import At, Bound, Earliest, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
+from penstock.kafka.pool import POOL
 from penstock.kafka.records.decode import RecordDecoder
 
 log = logging.getLogger(__name__)
@@ -40,9 +41,13 @@ class KafkaReader:
         self._buffer = ReceiveBuffer()
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
-        for wanted in order.ranges:
-            if not (isinstance(wanted.start, At) and wanted.start == wanted.until):
-                yield from self._read_range(order, wanted)
+        try:
+            for wanted in order.ranges:
+                if not (isinstance(wanted.start, At) and wanted.start == wanted.until):
+                    yield from self._read_range(order, wanted)
+        finally:
+            if not order.use_pool:
+                POOL.close()  # questions about leaders and bounds went through it all the same
 
     def _read_range(self, order: WorkOrder, wanted: RangeOrder) -> Iterator[pa.RecordBatch]:
         position, until = bind(order, wanted, wanted.start), bind(order, wanted, wanted.until)

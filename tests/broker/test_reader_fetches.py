@@ -1,0 +1,139 @@
+"""How often a reader asks, how long it waits, and how large or small what it gets may be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.client import ClientSettings
+from penstock.core.errors import BrokerError
+from penstock.core.model import At, Narrowing, RangeOrder, WorkOrder
+from penstock.kafka.reader import KafkaReader
+from penstock.kafka.writer import Writer
+from penstock.testing.proxy import FaultProxy
+from tests.filling import produce
+
+FETCH = 1
+MIB = 1 << 20
+
+
+def settings_of(bootstrap: str, **fields: Any) -> ClientSettings:
+    host, port = bootstrap.rsplit(":", 1)
+    return ClientSettings(((host, int(port)),), **fields)
+
+
+def order(settings: ClientSettings, topic: str, until: int, **fields: Any) -> WorkOrder:
+    fields.setdefault("poll_timeout_ms", 60_000)
+    return WorkOrder((RangeOrder(topic, 0, At(0), At(until)),), settings, ("offset", "value"), **fields)
+
+
+@pytest.fixture
+def four_mib(kafka: Any, topic: Any) -> str:
+    """4000 records of 1 kB that no codec can shrink, in batches of about 16 kB."""
+    name: str = topic()
+    produce(kafka.bootstrap, name, (os.urandom(1024) for _ in range(4000)), **{"batch.size": 16_384})
+    return name
+
+
+@pytest.mark.parametrize("fetch_bytes", [256 * 1024, MIB])
+def test_the_number_of_fetches_is_the_bytes_over_the_fetch_size(
+    kafka: Any, four_mib: str, fetch_bytes: int
+) -> None:
+    """D46: sequential reading asks once for each full answer, and no more."""
+    reader = KafkaReader()
+    settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=fetch_bytes)
+    rows = sum(batch.num_rows for batch in reader.read(order(settings, four_mib, 4000)))
+    assert rows == 4000
+    least = 4000 * 1024 // fetch_bytes
+    assert least <= reader.fetches <= 1.25 * least + 2
+
+
+def test_a_narrowed_read_fetches_less(kafka: Any, four_mib: str) -> None:
+    """A filter on the offset saves fetches, not only rows."""
+    settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=64 * 1024)
+    narrow = order(settings, four_mib, 4000, narrowing=Narrowing(from_offset=3900, until_offset=3950))
+    reader = KafkaReader()
+    found = [each for batch in reader.read(narrow) for each in batch.column("offset").to_pylist()]
+    assert found == list(range(3900, 3950))
+    assert reader.fetches <= 3
+
+
+def test_an_answer_that_never_comes_is_an_error_with_all_its_names(
+    proxied_kafka: tuple[Any, FaultProxy], topic: Any
+) -> None:
+    """D44: group, topic, partition, offset and limit, at the limit and not before."""
+    cluster, proxy = proxied_kafka
+    name = topic(on=cluster)
+    produce(proxy.bootstrap, name, ["a"] * 5)
+    settings = settings_of(proxy.bootstrap, group_id="the-group")
+    proxy.hold_answers(api_keys={FETCH})
+    try:
+        with pytest.raises(BrokerError, match=r"\[FETCH_TIMEOUT\]") as caught:
+            list(KafkaReader().read(order(settings, name, 5, poll_timeout_ms=1500)))
+    finally:
+        proxy.pass_on()
+    for part in (f"{name}-0", "offset 0", "the-group", "1500 ms", "kafkaConsumer.pollTimeoutMs"):
+        assert part in str(caught.value)
+    assert caught.value.retriable
+
+
+_PEAK = """
+import pickle, resource, sys
+from penstock.kafka.reader import KafkaReader
+order = pickle.load(sys.stdin.buffer)
+rows = size = 0
+for batch in KafkaReader().read(order):
+    rows += batch.num_rows
+    size += batch.column("value").nbytes
+print(rows, size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def read_in_a_process(work: WorkOrder) -> tuple[int, int, int]:
+    """(rows, bytes of values, peak of memory in MiB) of a process that does nothing but read."""
+    import pickle
+
+    run = subprocess.run(
+        [sys.executable, "-c", _PEAK], input=pickle.dumps(work), capture_output=True, timeout=280
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    rows, size, peak_mib = map(int, run.stdout.split())
+    return rows, size, peak_mib
+
+
+def test_a_message_of_64_mib_is_read(kafka: Any, topic: Any) -> None:
+    """T23: far above every fetch limit, between two small ones, with less than 512 MiB of memory."""
+    name = topic(max_message_bytes=100 * MIB)
+    big = {"message.max.bytes": 100 * MIB, "queue.buffering.max.kbytes": 200 * 1024}
+    produce(kafka.bootstrap, name, ["before"])
+    produce(kafka.bootstrap, name, [bytes(64 * MIB)], **big)
+    produce(kafka.bootstrap, name, ["after"])
+    settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=64 * 1024)
+    rows, size, peak_mib = read_in_a_process(order(settings, name, 3))
+    assert rows == 3
+    assert size >= 64 * MIB
+    assert peak_mib < 512
+
+
+@pytest.mark.slow
+def test_ten_million_tiny_records_are_read(kafka: Any, topic: Any) -> None:
+    """T23: values of 1 to 10 bytes, with less than 512 MiB of memory."""
+    name = topic()
+    settings = settings_of(kafka.bootstrap)
+    values = pa.array([bytes(1 + n % 10) for n in range(100_000)], pa.binary())
+    table = pa.table({"value": values, "partition": pa.array([0] * 100_000, pa.int32())})
+    writer = Writer(settings)
+    try:
+        for _ in range(100):
+            writer.write(name, table)
+    finally:
+        writer.close()
+    rows, size, peak_mib = read_in_a_process(order(settings, name, 10_000_000))
+    assert rows == 10_000_000
+    assert size >= 55_000_000
+    assert peak_mib < 512
