@@ -1,0 +1,26 @@
+"""Random option sets read with both connectors: the same rows in the same tasks, or the same error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.parity.conftest import World
+from tests.parity.option_sets import make_option_set
+from tests.parity.reading import read_both
+from tests.parity.verdicts import judge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The everyday sample; `python -m tests.proof.parity_campaign` draws others and many more.
+SEED = 1
+COUNT = 60
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_both_connectors_answer_alike(spark: SparkSession, world: World, number: int) -> None:
+    option_set = make_option_set(seed=SEED, number=number)
+    verdict = judge(*read_both(spark, option_set.resolve(world.prefix, world.bootstrap)))
+    assert not verdict.startswith("FINDING"), f"seed {SEED} number {number} {option_set}: {verdict}"

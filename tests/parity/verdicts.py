@@ -1,0 +1,120 @@
+"""Judges two answers to one question: same rows, same kind of error, or a finding.
+
+Rule: rows are compared whole and in order (see `reading`). Errors are compared by kind, and this table says
+which text of Spark's connector and which of our conditions are the same kind. An error that stands in no
+row of the table is a finding too, so nothing passes because it was not understood.
+
+    judge(official, ours) in ("same rows", "both fail: topic unknown")
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.parity.reading import Answer
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of error: how Spark's connector words it, and our condition for it."""
+
+    name: str
+    official: str
+    ours: str
+
+
+#: In order: the first row that fits is the kind.
+KINDS = (
+    Kind("nothing selected", "One of the following options must be specified", "OPTION_MISSING"),
+    Kind("selected twice", "Only one of the following options can be specified", "OPTION_CONFLICT"),
+    Kind("refused setting", r"Kafka option '[\w.]+' is not supported", "OPTION_REFUSED"),
+    Kind("start at latest", r"(starting offset|startingOffsets for \S+) can't be latest", "START_AT_LATEST"),
+    Kind("end at earliest", r"ending offset (for \S+ )?can't be earliest", "END_AT_EARLIEST"),
+    Kind("wrong pattern", r"near index \d+", "PATTERN_REFUSED"),
+    Kind("topic unknown", "UnknownTopicOrPartitionException", "UNKNOWN_TOPIC"),
+    Kind(
+        "start and end name other partitions",
+        "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET"
+        r"|different topic partitions for starting offsets",
+        "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
+    ),
+    Kind(
+        "start behind end, in the options",
+        "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+    ),
+    Kind(
+        "start behind end, in the log",
+        r"\bRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+    ),
+    Kind(
+        "other partitions than assigned, by offset",
+        "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED|If startingOffsets contains specific offsets",
+        "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+    ),
+    Kind(
+        "other partitions than assigned, by time",
+        "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+        "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+    ),
+    Kind("no record that young", "No offset matched from request", "NO_OFFSET_FOR_TIMESTAMP"),
+    Kind("rows are gone", "KAFKA_DATA_LOSS", "KAFKA_DATA_LOSS"),
+    Kind("no broker named", "must be specified for configuring Kafka consumer", "OPTION_MISSING"),
+    Kind(
+        "wrong value",
+        r"Expected e\.g\. |Expected a single long value|For input string|must be positive"
+        "|No value found for '|No topics to subscribe to"
+        "|No topicpartitions to assign|Pattern to subscribe is empty"
+        r"|Invalid value .* for configuration|Invalid url in bootstrap\.servers|No resolvable bootstrap urls"
+        "|You must set either bootstrap.servers or bootstrap.controllers",
+        "OPTION_INVALID",
+    ),
+)
+_CONDITION = re.compile(r"penstock\.core\.errors\.\w+: \[([A-Z_]+)\]")
+
+
+def name_official_kind(text: str) -> str:
+    return next((kind.name for kind in KINDS if re.search(kind.official, text)), "")
+
+
+def name_our_condition(text: str) -> str:
+    """The condition of our error in a text that Spark carried here; none if it is not ours."""
+    found = _CONDITION.findall(text)
+    return found[-1] if found else ""
+
+
+def judge(official: Answer, ours: Answer) -> str:
+    """The verdict in words; one that begins with FINDING is a difference nobody has explained."""
+    if official == ours:
+        return "same rows" if official.rows else "both read nothing"
+    if official.error and ours.error:
+        kind, condition = name_official_kind(official.error), name_our_condition(ours.error)
+        if any(each.name == kind and each.ours == condition for each in KINDS):
+            return f"both fail: {kind}"
+        shown = kind or official.error[:400]
+        return f"FINDING: official fails with {shown!r}, ours with {condition or ours.error[-400:]!r}"
+    if official.error:
+        return f"FINDING: official fails with {official.error[:400]!r}, ours reads {ours.rows} rows"
+    if ours.error:
+        shown = name_our_condition(ours.error) and ours.error[ours.error.rindex("penstock.core.errors") :]
+        return (
+            f"FINDING: official reads {official.rows} rows, ours fails with {(shown or ours.error)[:400]!r}"
+        )
+    return f"FINDING: {_tell_difference(official, ours)}"
+
+
+def _tell_difference(official: Answer, ours: Answer) -> str:
+    if official.columns != ours.columns:
+        return f"columns {official.columns} and {ours.columns}"
+    if official.splits != ours.splits:
+        only_official = [each for each in official.splits if each not in ours.splits]
+        only_ours = [each for each in ours.splits if each not in official.splits]
+        return f"tasks {only_official} and {only_ours} ({official.rows} and {ours.rows} rows)"
+    pairs = zip(
+        (row for task in official.tasks for row in task),
+        (row for task in ours.tasks for row in task),
+        strict=False,
+    )
+    return f"rows {next((pair for pair in pairs if pair[0] != pair[1]), 'in another number')}"
