@@ -48,7 +48,7 @@ def run_block(source: str, folder: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
