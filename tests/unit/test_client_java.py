@@ -311,7 +311,7 @@ def test_certificates_that_cannot_be_used_are_refused(settings: dict[str, str], 
 
 
 def test_settings_show_no_secret_and_still_carry_it_to_a_worker() -> None:
-    """S10, S14: repr hides it, a pickle keeps it, the socket gets it."""
+    """S10: repr hides it, a pickle keeps it, the socket gets it."""
     settings = parse(
         {
             "security.protocol": "SASL_SSL",

@@ -236,7 +236,7 @@ def test_a_start_equal_to_its_end_is_an_empty_read() -> None:
 
 
 def test_driver_and_tasks_have_settings_of_their_own() -> None:
-    """F18, F16, B068: told apart by name, and by a group no other query has."""
+    """F18, B068: told apart by name, and by a group no other query has."""
     options = parse(**{"kafka.client.id": "reports"})
     assert options.client.client_id == "reports-driver"
     assert options.client.group_id == "spark-kafka-relation-u-driver"

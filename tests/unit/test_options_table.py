@@ -118,7 +118,7 @@ def test_a_refused_client_setting_says_what_to_do_instead(name: str) -> None:
 
 
 def test_client_settings_without_effect_are_one_warning() -> None:
-    """I5: accepted, so that a job moves over, but never in silence."""
+    """Accepted, so that a job moves over, but never in silence."""
     options = complete("kafka.max.poll.records", "500", {"kafka.session.timeout.ms": "9"})
     warnings = [each for each in parse(options).warnings if "Without effect" in each]
     assert warnings == ["Without effect in Penstock: kafka.max.poll.records, kafka.session.timeout.ms."]

@@ -199,7 +199,7 @@ def test_a_survey_answers_all_a_plan_asks(options: dict[str, str], bounds: tuple
 
 
 def test_a_time_finds_the_first_record_at_or_after_it_though_times_go_back() -> None:
-    """T27: times 5, 3, 9, 4: for 4 that is the first record, not the one that says 4."""
+    """Times 5, 3, 9, 4: for 4 that is the first record, not the one that says 4."""
     log = MemoryLog()
     log.create_topic("t")
     for time_ms in (5, 3, 9, 4):
