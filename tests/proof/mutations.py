@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 
+from tests.reference_decoder import Cursor
 from tests.reference_encoder import HEADER, Record, build_marker, build_record, compress, reseal, varint
 
 RESEAL_SHARE = 0.85
@@ -105,8 +106,11 @@ def damage_plain(rng: random.Random, kind: str, draft: Draft) -> bytearray:
         # A well-measured record with one foreign varint in it: the lengths around it stay right.
         n = rng.randrange(len(pieces))
         body = bytearray(_strip_varint(pieces[n]))
-        at = rng.randrange(len(body))
-        body[at : at + rng.randrange(3)] = rng.choice(_EVIL_VARINTS)
+        start = rng.randrange(len(body))
+        end = start + rng.randrange(3)
+        if rng.random() < 0.7:  # exactly in the place of a number: its time, its offset, a length, a count
+            start, end = rng.choice(_find_varints(bytes(body)))
+        body[start:end] = rng.choice(_EVIL_VARINTS)
         pieces[n] = varint(len(body)) + bytes(body)
     elif kind == "record header" and pieces:
         name, value = rng.choice(_EVIL_VARINTS), rng.choice(_EVIL_VARINTS)
@@ -152,6 +156,24 @@ def _strip_varint(data: bytes) -> bytes:
     while data[at] & 0x80:
         at += 1
     return data[at + 1 :]
+
+
+def _find_varints(body: bytes) -> list[tuple[int, int]]:
+    """Where the numbers of a whole record are: time, offset, and every length and count."""
+    cursor, spans = Cursor(body, 1), []
+
+    def number() -> int:
+        start = cursor.at
+        value = cursor.number(64)
+        spans.append((start, cursor.at))
+        return value
+
+    number(), number()
+    for _ in range(2):
+        cursor.take(max(number(), 0))
+    for _ in range(2 * number()):
+        cursor.take(max(number(), 0))
+    return spans
 
 
 MUTATIONS = (
