@@ -20,6 +20,8 @@ from penstock.core.errors import PenstockError
 #: Command to what it does; its file is penstock/cli/<command>.py.
 COMMANDS = {
     "cluster": "start, stop and watch a real Kafka on this computer",
+    "demo": "a local Kafka, a million log lines, and Spark counting them",
+    "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 
 

@@ -25,6 +25,7 @@ from penstock.kafka.control import KafkaLogView
 from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
 from penstock.kafka.pool import POOL
 from penstock.kafka.records.decode import RecordDecoder
+from penstock.kafka.records.warmup import ensure_compiled
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class KafkaReader:
                 },
             )
         position, until = _narrow(order, wanted, position, until)
+        ensure_compiled()
         fetcher = PartitionFetcher(order, wanted, self._buffer, fresh=self._fresh)
         decoder = RecordDecoder(
             wanted.topic,

@@ -146,6 +146,10 @@ class RecordDecoder:
         if state[k.ROWS]:
             yield self._batch(columns, state)
 
+    def compile_fill(self) -> None:
+        """Make the filling kernel ready without a record (see `warmup`)."""
+        self._take().fill(self._buffer, self._table[:0], _fresh_state(), 0, 0, self._since)
+
     # --- steps ----------------------------------------------------------------------------------------
 
     def _check(self, table: np.ndarray[Any, Any]) -> None:
