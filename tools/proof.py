@@ -24,8 +24,12 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "proof"
-#: Modules that take `--seed` and `--json`, print one report, and end with 1 when they found something.
-CAMPAIGNS = ("tests.proof.fuzz_records",)
+#: Modules with their arguments: they take `--seed`, print one report, and end with 1 when they found something.
+CAMPAIGNS = {
+    "tests.proof.fuzz_records": ["--json"],
+    "tests.proof.random_logs": [],
+    "tests.proof.parity_campaign": ["--json"],
+}
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "cramjam", "crc32c", "hypothesis")
 
 
@@ -46,15 +50,15 @@ def run_proofs(seed: int, selection: str, report: Path) -> int:
 
 
 def run_campaign(module: str, seed: int) -> tuple[int, object]:
-    """One campaign outside pytest: its exit code and its report, or the text it died with."""
-    command = [sys.executable, "-m", module, f"--seed={seed}", "--json"]
+    """One campaign outside pytest: its exit code and its report, as data or as the lines it wrote."""
+    command = [sys.executable, "-m", module, f"--seed={seed}", *CAMPAIGNS[module]]
     outcome = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     try:
         return outcome.returncode, json.loads(outcome.stdout)
     except ValueError:
-        return outcome.returncode or 1, (outcome.stdout + outcome.stderr)[-4000:]
+        return outcome.returncode, (outcome.stdout + outcome.stderr).splitlines()[-100:]
 
 
 def read_outcomes(report: Path) -> dict[str, dict[str, object]]:
