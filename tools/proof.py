@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "proof"
-#: Modules with their arguments: they take `--seed`, print one report, and end with 1 when they found something.
+#: Modules and their arguments: each takes `--seed`, prints one report, ends with 1 when it found something.
 CAMPAIGNS = {
     "tests.proof.fuzz_records": ["--json"],
     "tests.proof.random_logs": [],
