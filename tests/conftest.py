@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.cluster import LocalKafka
+    from penstock.cluster.spark import LocalSpark
     from penstock.testing.proxy import FaultProxy
 
 #: Settings that make a test broker do soon what it normally does after minutes.
@@ -166,3 +167,13 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def spark_standalone() -> Iterator[LocalSpark]:
+    """A master and two workers; `.master_url`. Run your driver as a process of its own: a test session's
+    Python can hold one SparkContext only, and `spark` is it."""
+    from penstock.cluster.spark import LocalSpark
+
+    with LocalSpark() as cluster:
+        yield cluster
