@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
@@ -45,8 +45,7 @@ class Case:
     headers: bool = False
     sink: str = "noop"
     floor: bool = False
-    note: str = ""
-    options: dict[str, str] = field(default_factory=dict)
+    cluster: str = "plain"  # or "tls", "three": which cluster it runs on
 
 
 SMALL = Load("b-100", 5_000_000, 100)
@@ -61,21 +60,23 @@ CASES = {
     "headers-100": Case(Load("b-headers", 2_000_000, 100, headers=2), 2.0, headers=True),
     "all-10": Case(Load("b-10", 5_000_000, 10), None, 1.0),
     "all-1m": Case(Load("b-1m", 1_000, 1 << 20), None, 1.0),
-    "group-by": Case(SMALL, sink="groupBy", note="reported"),
-    "parquet": Case(SMALL, sink="parquet", note="reported"),
+    "group-by": Case(SMALL, sink="groupBy"),
+    "parquet": Case(SMALL, sink="parquet"),
+    "tls": Case(Load("b-tls", 2_000_000, 100), cluster="tls"),
+    "three-brokers": Case(Load("b-three", 2_000_000, 100, partitions=6), cluster="three"),
 }
 
 
 class SparkSides:
     """One session that can read through either connector."""
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, folder: Path, security: dict[str, str] | None = None) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         from pyspark.sql import SparkSession
 
         jars = ",".join(str(jar) for jar in fetch_connector())
-        self.bootstrap, self.folder = bootstrap, folder
+        self.bootstrap, self.folder, self.security = bootstrap, folder, security or {}
         self.spark = (
             SparkSession.builder.master("local[2]")
             .config("spark.jars", jars)
@@ -90,7 +91,7 @@ class SparkSides:
 
     def read(self, form: str, case: Case, options: dict[str, str]) -> Callable[[], None]:
         def run() -> None:
-            reader = self.spark.read.format(form).options(**options, **case.options)
+            reader = self.spark.read.format(form).options(**options, **self.security)
             frame = reader.option("kafka.bootstrap.servers", self.bootstrap).option(
                 "subscribe", case.load.name
             )
@@ -135,13 +136,13 @@ class SparkSides:
 
 def check_equal_counts(sides: SparkSides, case: Case) -> None:
     """A fast reader that loses rows is not fast."""
-    options = {"kafka.bootstrap.servers": sides.bootstrap, "subscribe": case.load.name}
+    options = {"kafka.bootstrap.servers": sides.bootstrap, "subscribe": case.load.name, **sides.security}
     found = sides.spark.read.format("penstock").options(**options, columns="offset").load().count()
     assert found == case.load.records, (found, case.load.records)
 
 
-def run_case(sides: SparkSides, name: str, case: Case, runs: int) -> dict[str, Samples]:
-    fill(sides.bootstrap, case.load)
+def run_case(sides: SparkSides, plain: str, name: str, case: Case, runs: int) -> dict[str, Samples]:
+    fill(plain, case.load)
     check_equal_counts(sides, case)
     samples = take_turns(sides.sides(case), runs=runs)
     goals = {"default": case.goal_default, "tuned": case.goal_tuned}
@@ -210,7 +211,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}, memory; default all")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--bootstrap", help="a broker to use instead of starting one")
     parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
     wanted = arguments.cases or [*CASES, "memory"]
@@ -218,27 +218,38 @@ def main() -> None:
     for name, value in machine.items():
         print(f"{name:<14} {value}")
     results: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.bootstrap:
-            _run_all(arguments.bootstrap, Path(folder), wanted, arguments.runs, results)
-        else:
-            with LocalKafka(heap_mb=1024) as kafka:
-                _run_all(kafka.bootstrap, Path(folder), wanted, arguments.runs, results)
+    for cluster in ("plain", "tls", "three"):
+        here = [name for name in wanted if (CASES[name].cluster if name in CASES else "plain") == cluster]
+        if here:
+            _run_on(cluster, here, arguments.runs, results)
     if arguments.save:
         save(arguments.save, machine, results)
 
 
-def _run_all(bootstrap: str, folder: Path, wanted: list[str], runs: int, results: dict[str, object]) -> None:
-    sides = SparkSides(bootstrap, folder)
-    try:
-        for name in wanted:
-            if name == "memory":
-                results[name] = measure_memory(sides)
-            else:
-                samples = run_case(sides, name, CASES[name], runs)
-                results[name] = {side: each.seconds for side, each in samples.items()}
-    finally:
-        sides.spark.stop()
+def _run_on(cluster: str, names: list[str], runs: int, results: dict[str, object]) -> None:
+    brokers = 3 if cluster == "three" else 1
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalKafka(brokers, heap_mb=1024, secure=cluster == "tls") as kafka,
+    ):
+        bootstrap, security = kafka.bootstrap, {}
+        if cluster == "tls":
+            bootstrap = kafka.secure.bootstrap("SSL")
+            security = {
+                "kafka.security.protocol": "SSL",
+                "kafka.ssl.truststore.type": "PEM",
+                "kafka.ssl.truststore.location": str(kafka.secure.ca_pem_path),
+            }
+        sides = SparkSides(bootstrap, Path(folder), security)
+        try:
+            for name in names:
+                if name == "memory":
+                    results[name] = measure_memory(sides)
+                else:
+                    samples = run_case(sides, kafka.bootstrap, name, CASES[name], runs)
+                    results[name] = {side: each.seconds for side, each in samples.items()}
+        finally:
+            sides.spark.stop()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,21 @@
+"""All benchmarks, one after the other: `python -m bench`. Hours on a small machine; name one to run it alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHMARKS = ("records", "wire", "read", "first_query")
+
+
+def main() -> int:
+    for name in BENCHMARKS:
+        print(f"\n#### bench.{name}", flush=True)
+        code = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
+        if code:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
