@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: `python -m bench`. Hours on a small machine; name one to run it alone."""
+"""All benchmarks, one after the other: `python -m bench`. Run one alone with `python -m bench.read`."""
 
 from __future__ import annotations
 

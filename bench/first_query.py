@@ -27,8 +27,8 @@ PROGRAM = """
 import sys, time
 from pyspark.sql import SparkSession
 form, bootstrap, topic, jars = sys.argv[1:]
-builder = SparkSession.builder.master("local[2]").config("spark.jars", jars).config("spark.ui.enabled", "false")
-spark = builder.config("spark.log.level", "OFF").getOrCreate()
+builder = SparkSession.builder.master("local[2]").config("spark.jars", jars)
+spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
 spark.range(1).write.format("noop").mode("overwrite").save()
 began = time.perf_counter()
 options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
