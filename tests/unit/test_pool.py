@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import threading
 from collections.abc import Iterator
@@ -243,6 +244,7 @@ def test_a_forked_child_lets_go_of_the_connections_and_the_parent_keeps_them(por
     before = POOL.idle_count
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # a child that hangs must not stay behind
         os._exit(0 if POOL.idle_count == 0 and connection.closed else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -256,6 +258,7 @@ def test_a_fork_while_another_thread_holds_the_pool_does_not_block_the_child(por
     with POOL._lock:
         child = os.fork()
         if child == 0:
+            signal.alarm(20)  # a child that hangs must not stay behind
             os._exit(0 if POOL.idle_count == 0 else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
