@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 
@@ -69,6 +69,25 @@ def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -
     done = admin.delete_records([At(topic, partition, offset)])
     for each in done.values():
         assert each.result(timeout=30).low_watermark == offset
+
+
+def commit_offsets(bootstrap: str, group: str, topic: str, *offsets: int) -> None:
+    """Commit for partitions 0, 1, ...; waits while the group's coordinator is still starting."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    wanted = [At(topic, partition, offset) for partition, offset in enumerate(offsets)]
+    starting = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def commit() -> bool:
+        try:
+            consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in starting:
+                raise
+            return False
+        return True
+
+    wait_until(commit, "the coordinator takes the commit")
+    consumer.close()
 
 
 def wait_until(holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:

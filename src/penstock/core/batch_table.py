@@ -234,8 +234,10 @@ class BatchTable:
     push_filters: bool = option(
         "pushFilters",
         parse_boolean,
-        "Ours: whether a lower bound on `timestamp` skips older data. Needs Spark's internal setting "
-        "`spark.sql.python.filterPushdown.enabled`.",
+        "Ours, with care: filters on `partition`, `offset` and a lower bound on `timestamp` skip data. "
+        "Needs Spark's internal setting `spark.sql.python.filterPushdown.enabled`. Load a frame of its own "
+        "for each filter: Spark keeps the filters of one use for the next use of the same frame, which then "
+        "misses rows.",
         default=False,
         accepts=("true",),
         rejects=(("maybe", _WRONG),),

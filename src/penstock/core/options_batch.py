@@ -117,7 +117,12 @@ def parse_batch_options(
         fetch_offset_retry_interval_ms=table.fetch_offset_retry_interval_ms,
         connection_pool=table.connection_pool,
         push_filters=table.push_filters,
-        warnings=(*warnings, *_warn_about_group(client.settings, texts), *client.warnings),
+        warnings=(
+            *warnings,
+            *_warn_about_group(client.settings, texts),
+            *_warn_about_filters(table),
+            *client.warnings,
+        ),
     )
 
 
@@ -298,3 +303,10 @@ def _warn_about_group(client: ClientSettings, texts: Mapping[str, str]) -> list[
     if "groupidprefix" in texts:
         warnings.append("`groupIdPrefix` has no effect, because `kafka.group.id` is set.")
     return warnings
+
+
+def _warn_about_filters(table: BatchTable) -> list[str]:
+    """Spark 4.3 stores pushed filters in the loaded source and not in the query that has them."""
+    if not table.push_filters:
+        return []
+    return ["`pushFilters` is set: load a frame for each filter, a second use of one frame may miss rows."]

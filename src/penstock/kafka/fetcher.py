@@ -100,6 +100,7 @@ class PartitionFetcher:
     def fetch(self, position: int, until: int) -> Fetched | None:
         """Record batches from `position` on; None when the log does not hold `position`."""
         deadline = self._deadline()
+        empty: FetchAnswer | None = None
         while True:
             try:
                 if self._connection is None or self._connection.in_flight == 0:
@@ -107,6 +108,10 @@ class PartitionFetcher:
                 frame = self._receive(deadline)
             except BrokerError as error:
                 self._drop()
+                if empty is not None and deadline.expired:
+                    # It did answer: there is nothing yet. That the last question came too late is no news.
+                    self._raise_if_held_back(position, until, empty)
+                    return None
                 self._retry_or_raise(error, position, deadline)
                 continue
             answer = read_answer(frame.data, self._version, self._correlation_id)
@@ -121,9 +126,10 @@ class PartitionFetcher:
                 self.release()
                 self._replica = self._routing.address(answer.preferred_replica, deadline)
             elif deadline.expired:
-                if position >= answer.high_watermark:
-                    return None
-                raise self._starved(position, until, answer)
+                self._raise_if_held_back(position, until, answer)
+                return None
+            else:
+                empty = answer
 
     def widen(self, position: int, received: int) -> None:
         """Ask for more at once: old brokers cut even the first batch when it is larger than the limit."""
@@ -174,7 +180,8 @@ class PartitionFetcher:
             last_epoch=self.last_epoch,
             max_bytes=self._max_bytes,
             min_bytes=self._settings.fetch_min_bytes,
-            max_wait_ms=min(self._settings.fetch_max_wait_ms, int(deadline.remaining_s() * 1000)),
+            # Half of what is left: a broker that waits to the end answers after it.
+            max_wait_ms=min(self._settings.fetch_max_wait_ms, int(deadline.remaining_s() * 500)),
             committed_only=self._committed_only,
             rack=self._rack,
         )
@@ -256,6 +263,11 @@ class PartitionFetcher:
             facts={**self.facts(position), "limit_ms": self._poll_timeout_ms},
             retriable=True,
         ) from error
+
+    def _raise_if_held_back(self, position: int, until: int, answer: FetchAnswer) -> None:
+        """Time is up and nothing came: either the log ends here, or it has more and does not give it."""
+        if position < answer.high_watermark:
+            raise self._starved(position, until, answer)
 
     def _starved(self, position: int, until: int, answer: FetchAnswer) -> BrokerError:
         why = f"the log ends at {answer.high_watermark}"
