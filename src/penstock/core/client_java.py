@@ -42,7 +42,8 @@ class ParsedClient:
 
 def parse_client(texts: Mapping[str, str], *, read_file: ReadFile) -> ParsedClient:
     """Translate settings whose names have lost their `kafka.` prefix; names in any case."""
-    texts = {name.lower(): text for name, text in texts.items()}
+    # Java's clients drop the blanks around every value, passwords included.
+    texts = {name.lower(): text.strip() for name, text in texts.items()}
     warnings = _sort_names(texts)
     java = read_surface(JavaSettings, texts, shown_prefix=PREFIX)
     if java.bootstrap_servers is None:
@@ -71,7 +72,8 @@ def parse_servers(key: str, text: str) -> tuple[tuple[str, int], ...]:
         if not address:
             continue
         match = re.fullmatch(
-            r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]/@]+)):(?P<port>[0-9]{1,5})", address
+            r"(?:[\w%.-]*://)?(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]/@]+)):(?P<port>[0-9]{1,5})",
+            address,
         )
         if not match or not 0 < int(match["port"]) < 65536:
             raise invalid(key, text, "`host:port` addresses separated by commas, IPv6 in brackets")

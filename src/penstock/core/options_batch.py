@@ -87,11 +87,12 @@ def parse_batch_options(
     """Parse all options. `unique` ends the generated group id; files and variables come from the caller."""
     texts, java, warnings = _sort_keys(options, read_file, environ or {})
     table = read_surface(BatchTable, texts)
+    # Spark's order: when several things are wrong, both connectors should name the same one.
+    selection = _read_selection(table)
+    client = parse_client(java, read_file=read_file)
     start, unmatched = _read_start(table)
     end = _read_end(table)
     check_start_not_after_end(start, end)
-    selection = _read_selection(table)
-    client = parse_client(java, read_file=read_file)
     _check_committed(start, end, client.settings)
     if table.min_partitions and table.min_records_per_task:
         raise OptionError(

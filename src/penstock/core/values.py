@@ -65,9 +65,9 @@ def parse_word(*words: str) -> Callable[[str], str]:
     known = {word.lower(): word for word in words}
 
     def parse(text: str) -> str:
-        if text.strip().lower() not in known:
+        if text.lower() not in known:
             raise ValueError("one of " + ", ".join(f"`{word}`" for word in words))
-        return known[text.strip().lower()]
+        return known[text.lower()]
 
     return parse
 
