@@ -35,32 +35,32 @@ KINDS = (
     Kind("topic unknown", "UnknownTopicOrPartitionException", "UNKNOWN_TOPIC"),
     Kind(
         "start and end name other partitions",
-        "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET"
-        r"|different topic partitions for starting offsets",
+        "start offset and end offset should have the same topic-partitions"
+        "|different topic partitions for starting offsets",
         "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
     ),
     Kind(
         "start behind end, in the options",
-        "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        r"The specified start \w+ \S+ is greater than the end",
         "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
     ),
     Kind(
         "start behind end, in the log",
-        r"\bRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        r"The resolved start offset \S+ is greater than the resolved end offset",
         "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
     ),
     Kind(
         "other partitions than assigned, by offset",
-        "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED|If startingOffsets contains specific offsets",
+        "Partitions specified for Kafka start offsets don't match",
         "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED",
     ),
     Kind(
         "other partitions than assigned, by time",
-        "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+        "Partitions specified for Kafka timestamp based",
         "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
     ),
     Kind("no record that young", "No offset matched from request", "NO_OFFSET_FOR_TIMESTAMP"),
-    Kind("rows are gone", "KAFKA_DATA_LOSS", "KAFKA_DATA_LOSS"),
+    Kind("rows are gone", "Some data may have been lost because they are not available", "KAFKA_DATA_LOSS"),
     Kind("no broker named", "must be specified for configuring Kafka consumer", "OPTION_MISSING"),
     Kind(
         "wrong value",
