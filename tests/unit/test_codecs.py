@@ -159,3 +159,13 @@ def test_a_length_that_lies_is_a_typed_error(codec: int, claim: bytes) -> None:
 
 def test_many_tiny_lz4_frames_do_not_exhaust_the_stack() -> None:
     assert decompress(LZ4, compress(LZ4, b"") * 20_000).size == 0
+
+
+def test_a_zstd_frame_that_claims_terabytes_gets_no_room() -> None:
+    """T22: the claim alone must not take memory, whatever the library would allocate for it."""
+    content = bytes(cramjam.zstd.compress(TEXT[:3000]))
+    descriptor = 0b1110_0000  # a single segment, its size in eight bytes
+    start = 5 + (2 if content[4] >> 6 == 1 else 1) + (1 - (content[4] >> 5 & 1))
+    frame = content[:4] + bytes([descriptor]) + struct.pack("<Q", 1 << 44) + content[start:]
+    with pytest.raises(CorruptBatchError, match=r"^\[DECOMPRESSION_"):
+        decompress(ZSTD, frame)

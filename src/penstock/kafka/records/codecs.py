@@ -134,12 +134,13 @@ class Decompressor:
 
     def _append_zstd(self, source: npt.NDArray[np.uint8], at: int) -> int:
         # cramjam makes a new context for every call, which costs as much as decompressing 16 KiB; a kept
-        # context does not. But it believes a frame that claims to be empty and takes no second frame, so
-        # whatever is unusual is left to cramjam.
+        # context does not. But it believes a frame that claims to be empty, makes room for whatever a frame
+        # claims, and takes no second frame, so whatever is unusual is left to cramjam.
         bound = bound_zstd(source, 0, source.size)
         allowed = self._allow(source.size)
         try:
-            if bound > allowed or bound == 0 or zstandard.frame_content_size(source.data) == 0:
+            claimed = zstandard.frame_content_size(source.data)  # -1 when the frame does not tell
+            if bound > allowed or bound == 0 or claimed == 0 or claimed > bound:
                 return self._append_framed(cramjam.zstd, ZSTD, source, bound, at)
             out = self._room(bound, at)
             if out is None:
