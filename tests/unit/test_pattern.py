@@ -23,6 +23,20 @@ def test_a_pattern_must_match_the_whole_name() -> None:
     assert matches("test", "test", "test2", "mytest", "tes") == ["test"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("test", "my-test-2", True),
+        ("^test", "my-test", False),
+        ("test$", "my-test", True),
+        ("t(?=e)", "test", True),
+        ("x", "test", False),
+    ],
+)
+def test_a_pattern_can_be_looked_for_inside_a_name(pattern: str, name: str, expected: bool) -> None:
+    assert TopicPattern(pattern).occurs_in(name) is expected
+
+
 # Each expectation was checked against java.util.regex.
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),

@@ -277,6 +277,16 @@ def test_assign_leaves_out_partitions_that_do_not_exist_and_says_so() -> None:
     assert decided.news == ("t-7 does not exist and is left out.",)
 
 
+def test_topics_that_a_pattern_matches_in_part_are_left_out_and_named() -> None:
+    """B11, B142: a job that comes from Spark's connector, which reads them, hears of it."""
+    views = {name: TopicView(name, (0,), internal=name == "__t") for name in ("t", "t2", "my-t", "x", "__t")}
+    reading = BatchRead(SubscribePattern(TopicPattern("t")), ALL, END)
+    decided = step(reading, Snapshot(views), Limits())
+    assert [order.topic for order in decided.ranges] == ["t"]
+    (news,) = decided.news
+    assert "2 topics (my-t, t2)" in news
+
+
 def test_subscribe_reads_all_partitions_of_the_listed_topics_and_no_others() -> None:
     """B141: sorted by topic and partition."""
     assert selected(Subscribe(("b", "a")), A, B, TopicView("c", (0,))) == ["a-0", "a-1", "b-0"]

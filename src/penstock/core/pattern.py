@@ -52,6 +52,11 @@ class TopicPattern:
         walk = _Walk(self.text, name)
         return bool(walk.move(_parse(self.text), 1, forward=True) >> len(name) & 1)
 
+    def occurs_in(self, name: str) -> bool:
+        """Whether any part of the name matches: what Spark's own connector asks."""
+        walk = _Walk(self.text, name)
+        return bool(walk.move(_parse(self.text), walk.everywhere, forward=True))
+
 
 @lru_cache(maxsize=64)
 def _parse(text: str) -> Node:
@@ -72,7 +77,7 @@ class _Walk:
     def __init__(self, text: str, name: str) -> None:
         self._text = text
         self._name = name
-        self._everywhere = (1 << (len(name) + 1)) - 1
+        self.everywhere = (1 << (len(name) + 1)) - 1
         self._places: dict[frozenset[str], int] = {}
         self._moves = 0
 
@@ -111,7 +116,7 @@ class _Walk:
                 return mask & self._find_boundaries(wanted)
             case Look(inner, ahead, wanted):
                 # Ahead: where `inner` can begin, whatever follows; behind: where it can have ended.
-                held = self.move(inner, self._everywhere, forward=not ahead)
+                held = self.move(inner, self.everywhere, forward=not ahead)
                 return mask & (held if wanted else ~held)
 
     def _repeat(self, node: Repeat, mask: int, *, forward: bool) -> int:

@@ -110,6 +110,12 @@ def step(state: BatchRead, snapshot: Snapshot, limits: Limits) -> Step:
         tasks = [[span] for span in spans if not span.never_has_rows]
     orders = tuple(tuple(_make_order(span, snapshot) for span in task) for task in tasks)
     news = [f"{each} does not exist and is left out." for each in selected.absent]
+    if selected.matched_in_part:
+        some = ", ".join(selected.matched_in_part[:10])
+        news.append(
+            f"`subscribePattern` matches only a part of the names of {len(selected.matched_in_part)} topics "
+            f"({some}), which are left out; put `.*` around it to read them."
+        )
     return Step(orders, tuple(_find_losses(spans, snapshot)), tuple(news), state)
 
 

@@ -45,10 +45,12 @@ Selection: TypeAlias = Assign | Subscribe | SubscribePattern
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The partitions to read, in order, and those that were named but do not exist."""
+    """The partitions to read, in order, those that were named but do not exist, and topics that a pattern
+    matches in part: Spark's own connector reads these, so a job that moves here should hear of them."""
 
     partitions: tuple[TopicPartition, ...]
     absent: tuple[TopicPartition, ...] = ()
+    matched_in_part: tuple[str, ...] = ()
 
 
 def name_topics(selection: Selection) -> tuple[str, ...] | None:
@@ -66,10 +68,12 @@ def select_partitions(selection: Selection, topics: Mapping[str, TopicView]) -> 
     """Apply the selection to the topics the brokers describe."""
     named = name_topics(selection)
     if isinstance(selection, SubscribePattern):
-        views = [
-            view for name, view in topics.items() if not view.internal and selection.pattern.matches(name)
-        ]
-        return Selected(_list_partitions(views))
+        pattern = selection.pattern
+        readable = {name: view for name, view in topics.items() if not view.internal}
+        taken = [view for name, view in readable.items() if pattern.matches(name)]
+        names = {view.name for view in taken}
+        partly = sorted(name for name in readable if name not in names and pattern.occurs_in(name))
+        return Selected(_list_partitions(taken), matched_in_part=tuple(partly))
     assert named is not None
     _check_topics(named, topics)
     existing = _list_partitions([topics[name] for name in named])
