@@ -108,6 +108,9 @@ def write_settings(node: NodePlan, cluster: ClusterPlan) -> str:
         # A second broker with an id in use gives up after this, instead of a minute.
         "initial.broker.registration.timeout.ms": 20_000,
         "controlled.shutdown.enable": "true",
+        # Each node is a rack of its own; a client that names one is sent to the replica there.
+        "broker.rack": f"rack-{node.node_id}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         **cluster.security,
         **cluster.broker_settings,
     }

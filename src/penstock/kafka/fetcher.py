@@ -108,6 +108,7 @@ class PartitionFetcher:
                 frame = self._receive(deadline)
             except BrokerError as error:
                 self._drop()
+                self._stay_with_leader()
                 if empty is not None and deadline.expired:
                     # It did answer: there is nothing yet. That the last question came too late is no news.
                     self._raise_if_held_back(position, until, empty)
@@ -220,13 +221,18 @@ class PartitionFetcher:
             self._raise_if_gone(code, position, deadline)
         address = "a follower" if self._replica else "the leader"
         error = refusal(code, "Fetch", address, f"partition {self.partition} at offset {position}")
-        # A follower may lag behind or have lost the partition; only the leader knows what is gone.
-        came_from_follower, self._replica, self._rack = self._replica is not None, None, ""
+        came_from_follower = self._replica is not None
+        self._stay_with_leader()
         self.release()
         if came_from_follower or code in RETRIABLE:
             self._retry_or_raise(error, position, deadline, always=came_from_follower)
             return False
         raise error
+
+    def _stay_with_leader(self) -> None:
+        """A follower that failed, lags or lost the partition is not asked again; only the leader knows."""
+        if self._replica is not None:
+            self._replica, self._rack = None, ""
 
     def _raise_if_gone(self, code: int, position: int, deadline: Deadline) -> None:
         """A topic may be unknown to one broker for a moment; told twice, and the cluster agrees: gone."""
