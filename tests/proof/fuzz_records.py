@@ -53,12 +53,17 @@ class GuardedDecompressor(Decompressor):
 
 
 class FastDecoder:
-    """The decoder under test, with small Arrow batches so that records meet the ends of buffers often."""
+    """The decoder under test, with small Arrow batches so that records meet the ends of buffers often.
 
-    def __init__(self) -> None:
+    `guarded` puts each decompressed batch alone in front of a protected page; otherwise they lie side by
+    side, as in production.
+    """
+
+    def __init__(self, *, guarded: bool) -> None:
         self._memory = GuardedMemory(CAPACITY)
         self._decoder = RecordDecoder("fuzz", 0, COLUMNS, max_rows=7, max_bytes=256)
-        self._decoder._decompressor = GuardedDecompressor()
+        if guarded:
+            self._decoder._decompressor = GuardedDecompressor()
 
     def rows(self, data: bytes, start: int, until: int, aborted: list[tuple[int, int]] | None) -> list[Row]:
         self._decoder.open(self._memory.place(data))
@@ -74,7 +79,7 @@ def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
     except DamageError as damage:
         wanted = CONDITIONS.get(damage.kind, "corrupt")
         reason = str(damage)
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         rows = fast(*arguments)
     except DecodeError as error:
@@ -85,7 +90,7 @@ def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
             return f"FINDING: refused {error.condition}, the reference says {reason}"
         return error.condition
     finally:
-        if time.perf_counter() - began > SLOW_S:
+        if time.process_time() - began > SLOW_S:
             return "FINDING: no answer within a second"  # noqa: B012
     if expected is None:
         return f"FINDING: returned {len(rows)} rows, the reference says {reason}"
@@ -96,9 +101,10 @@ def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
 
 def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
     """Judge the inputs of one seed; the table counts kind of mutation x outcome."""
-    fast = FastDecoder()
+    decoders = (FastDecoder(guarded=True), FastDecoder(guarded=False))
     for warm_up in range(40):  # compile before the clock runs, for every codec
-        fast.rows(make_input(random.Random(warm_up), "none")[0], 0, 100, None)
+        for decoder in decoders:
+            decoder.rows(make_input(random.Random(warm_up), "none")[0], 0, 100, [(7, 0)])
     table: dict[str, Counter[str]] = {name: Counter() for name in ("none", *MUTATIONS)}
     findings: list[str] = []
     resealed = 0
@@ -112,7 +118,7 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
         aborted = rng.choice(
             (None, [(rng.choice((7, 8)), rng.randrange(60)) for _ in range(rng.randrange(4))])
         )
-        outcome = judge(fast.rows, (data, start, until, aborted))
+        outcome = judge(decoders[number % 2].rows, (data, start, until, aborted))
         if outcome.startswith("FINDING"):
             findings.append(f"seed {seed} input {number} ({kind}): {outcome}")
             outcome = "FINDING"
