@@ -132,7 +132,6 @@ ORDER_FAULTS: tuple[dict[str, str], ...] = (
     {"startingOffsets": '{"~plain":{"0":41}}'},
     {"startingOffsets": '{"~plain":{"0":30}}', "endingTimestamp": str(T0)},
     {"startingTimestamp": str(T0 + 9000), "endingOffsets": '{"~plain":{"0":3}}'},
-    {"startingTimestamp": str(T0 + 9000), "endingTimestamp": str(T0 + 1000)},
     {"startingOffsets": '{"~plain":{"0":1}}', "endingOffsets": '{"~skew":{"0":9}}'},
     {"startingOffsets": '{"~plain":{"0":1,"1":1}}'},
     {"startingOffsets": '{"~skew":{"0":1}}'},

@@ -11,6 +11,7 @@ fixed too, one second apart from `T0`, except where the broker stamps them itsel
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,9 +126,11 @@ class TopicWriter:
                 )
 
     def _fill_jumbled(self, shape: Shape) -> None:
-        from kafka import KafkaProducer
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised while this library is imported
+            from kafka import KafkaProducer
 
-        # librdkafka and Java put the clock's time in place of none; this client sends it as it is.
+        # librdkafka puts the clock's time in place of none; this client sends it as it is.
         producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=0)
         for index, second in enumerate(JUMBLED_S):
             moment = -1 if second is None else time_of(second)
