@@ -109,16 +109,17 @@ def _logs(arguments: argparse.Namespace) -> int:
             f"Cluster {arguments.name} has no broker {arguments.broker}.",
             hint=f"It has {', '.join(str(b.node_id) for b in cluster.brokers)}.",
         )
+    # Following begins exactly where the tail ends: a line written in between must not be lost.
+    places = {broker.log: broker.log.stat().st_size if broker.log.exists() else 0 for broker in chosen}
     for broker in chosen:
-        for line in read_tail(broker.log, lines=arguments.lines).splitlines():
+        for line in read_tail(broker.log, lines=arguments.lines, until=places[broker.log]).splitlines():
             say(f"{broker.node_id}| {escape(line)}")
     if arguments.follow:
-        _follow(chosen)
+        _follow(chosen, places)
     return 0
 
 
-def _follow(brokers: list[DetachedBroker]) -> None:
-    places = {broker.log: broker.log.stat().st_size if broker.log.exists() else 0 for broker in brokers}
+def _follow(brokers: list[DetachedBroker], places: dict[Path, int]) -> None:
     while True:
         for broker in brokers:
             size = broker.log.stat().st_size if broker.log.exists() else 0

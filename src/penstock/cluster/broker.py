@@ -132,11 +132,11 @@ class Broker:
             raise self._did_not_start(f"ended with exit code {code} before it was ready")
 
     def _did_not_start(self, how: str) -> ClusterError:
-        log = self.logs
+        log, whole_log = self.logs, read_tail(self.node.log, lines=20_000, limit_bytes=4_194_304)
         facts = {"node": self.node_id, "ports": dict(self.node.ports), "log": str(self.node.log)}
-        if "Address already in use" in log:
+        if "Address already in use" in whole_log:
             condition, hint = "PORT_TAKEN", "Stop the program on that port or choose another port."
-        elif "DUPLICATE_BROKER_REGISTRATION" in log or "Another broker is registered" in log:
+        elif "DUPLICATE_BROKER_REGISTRATION" in whole_log:
             condition, hint = "NODE_ID_TAKEN", "Give each broker of a cluster its own node id."
         else:
             condition, hint = "BROKER_DID_NOT_START", "The last lines tell why; correct that and start again."
@@ -145,13 +145,19 @@ class Broker:
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Ask it to shut down in order; after the deadline, kill it. Again is a no-op."""
+        if self._process is None:
+            return  # never started here; whoever holds the folder's lock is not ours to end
         self.resume()
         self._signal(signal.SIGTERM)
-        if not self._wait(lambda: not self.is_alive, timeout_s):
+        if self._wait(lambda: not self.is_alive, timeout_s):
+            self._process.wait(_KILL_TIMEOUT_S)  # the lock is freed a moment before the process is over
+        else:
             self.kill()
 
     def kill(self) -> None:
         """End it at once, as a power cut would. Again is a no-op."""
+        if self._process is None:
+            return
         self._signal(signal.SIGKILL)
         if not self._wait(lambda: not self.is_alive, _KILL_TIMEOUT_S):
             raise ClusterError(
@@ -159,6 +165,7 @@ class Broker:
                 f"Broker {self.node_id} (process {self.pid}) lives {_KILL_TIMEOUT_S:.0f} s after SIGKILL.",
                 hint="Its disk may hang; look at the process.",
             )
+        self._process.wait(_KILL_TIMEOUT_S)
         self._paused = False
 
     def pause(self) -> None:

@@ -29,6 +29,9 @@ from penstock.cluster.probe import ask_cluster
 from penstock.cluster.process import is_locked
 from penstock.core.errors import ClusterError
 
+#: As a broker comes from its makers: whoever tries things out expects a topic to appear when it is written to.
+QUICKSTART = {"auto.create.topics.enable": "true"}
+
 STATE_VERSION = 1
 _POLL_S = 0.1
 
@@ -135,6 +138,7 @@ def bring_up(
             brokers,
             ports=ports,
             data_dir=folder,
+            broker_settings=QUICKSTART,
             heap_mb=heap_mb,
             owned=False,
             quick_start=False,

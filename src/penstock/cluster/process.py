@@ -177,13 +177,13 @@ def is_locked(path: Path) -> bool:
         os.close(lock)
 
 
-def read_tail(path: Path, *, lines: int = 25, limit_bytes: int = 65_536) -> str:
-    """The last lines of a log; empty when there is none yet."""
+def read_tail(path: Path, *, lines: int = 25, limit_bytes: int = 65_536, until: int | None = None) -> str:
+    """The last lines of a log, or of its first `until` bytes; empty when there is none yet."""
     try:
         with path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - limit_bytes))
-            text = log.read().decode("utf-8", "replace")
+            end = log.seek(0, os.SEEK_END) if until is None else until
+            begin = log.seek(max(0, end - limit_bytes))
+            text = log.read(end - begin).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,105 @@
+"""`penstock cluster` from a shell's point of view: processes, exit codes and printed lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cluster.ports import find_free_ports
+from penstock.cluster.probe import ask_cluster
+from penstock.cluster.process import is_locked
+
+pytestmark = pytest.mark.kafka
+
+COMMAND = [sys.executable, "-m", "penstock.cli", "cluster"]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder of its own; whatever a failed test leaves running in it is brought down."""
+    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path))
+    yield tmp_path
+    subprocess.run([*COMMAND, "down"], check=False, capture_output=True, timeout=120)
+
+
+def penstock(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
+    """A4: one command starts a broker in the background that outlives it; one command ends it."""
+    assert "is down" in penstock("status")
+    (port,) = find_free_ports(1)
+    assert f"is up: 127.0.0.1:{port}" in penstock("up", "--port", str(port), "--heap-mb", "512")
+    assert ask_cluster(port).broker_ids == {1}  # the command has ended, the broker has not
+
+    assert f"is already up: 127.0.0.1:{port}" in penstock("up")
+    assert "[CLUSTER_UP_OTHERWISE]" in penstock("up", "--brokers", "3", code=1)
+
+    written = json.loads((state / "clusters" / "default.json").read_text())
+    assert written["version"] == 1
+    pid = written["brokers"][0]["pid"]
+    assert re.search(rf"^1 +{pid} +{port} +ready$", penstock("status"), re.MULTILINE)
+    assert os.getsid(pid) == pid  # a session of its own: closing the terminal does not reach it
+
+    shown = penstock("logs", "--lines", "5").splitlines()
+    assert len(shown) == 5
+    assert all(line.startswith("1| ") for line in shown)
+    assert "[NO_SUCH_BROKER]" in penstock("logs", "--broker", "7", code=1)
+
+    log = Path(written["brokers"][0]["folder"]) / "broker.log"
+    follow_a_new_line(log)
+
+    os.kill(pid, signal.SIGSTOP)  # a broker that hangs is alive and not ready
+    assert "running, not ready" in penstock("status")
+    os.kill(pid, signal.SIGCONT)
+
+    assert "is down" in penstock("down")
+    assert not is_locked(log.parent / "server.lock")
+    assert "was not running" in penstock("down")
+    assert "is down" in penstock("status")
+    assert (state / "data" / "default").exists()
+    penstock("down", "--delete-data")
+    assert not (state / "data" / "default").exists()
+
+
+def follow_a_new_line(log: Path) -> None:
+    """What is written to the log while `--follow` runs is shown, made harmless."""
+    following = subprocess.Popen(
+        [*COMMAND, "logs", "--lines", "1", "--follow"], stdout=subprocess.PIPE, text=True
+    )
+    with following:
+        assert following.stdout is not None
+        assert following.stdout.readline().startswith("1| ")
+        with log.open("a") as broker:
+            broker.write("hostile \x1b[31m line\n")
+        while "hostile" not in (line := following.stdout.readline()):
+            assert line, "the log was not followed"
+        assert line == "1| hostile \\x1b[31m line\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(30) == 130
+
+
+def test_a_process_id_that_now_belongs_to_somebody_else_is_left_alone(state: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        node = state / "data" / "default" / "node-1"
+        node.mkdir(parents=True)
+        (node / "server.lock").touch()
+        broker = {"node_id": 1, "pid": stranger.pid, "port": 20001, "folder": str(node)}
+        known = {"version": 1, "name": "default", "data_dir": str(node.parent), "brokers": [broker]}
+        (state / "clusters").mkdir()
+        (state / "clusters" / "default.json").write_text(json.dumps(known))
+        assert "stopped" in penstock("status")
+        assert "was not running" in penstock("down")
+        assert stranger.poll() is None
+        stranger.kill()
