@@ -128,6 +128,7 @@ class Writer:
                     f"Partitions {wanted.min()} to {wanted.max()} are asked for; the topic has 0 to "
                     f"{partitions - 1}.",
                     hint="Correct the `partition` column, or leave it null to choose by key.",
+                    facts={"partitions": partitions},
                 )
             chosen = np.where(named, wanted, chosen).astype(np.int32)
         free = np.flatnonzero(chosen == NO_KEY)
