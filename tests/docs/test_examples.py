@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,11 +61,23 @@ def test_the_examples_in_a_docstring_run(name: str) -> None:
     assert outcome.failed == 0
 
 
+@pytest.fixture(scope="module")
+def quickstart_bootstrap() -> Iterator[str]:
+    """A broker set as `penstock cluster up` sets it, which is what the pages tell a reader to start."""
+    from penstock.cluster import LocalKafka
+    from penstock.cluster.detached import QUICKSTART
+
+    with LocalKafka(broker_settings=QUICKSTART) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("source", find_blocks())
-def test_a_python_block_of_a_page_runs_against_kafka(source: str, kafka: object, tmp_path: Path) -> None:
-    bootstrap: str = kafka.bootstrap  # type: ignore[attr-defined]
-    run_block(source.replace(SHOWN_BOOTSTRAP, bootstrap), tmp_path)
+def test_a_python_block_of_a_page_runs_against_kafka(
+    source: str, quickstart_bootstrap: str, tmp_path: Path
+) -> None:
+    run_block(source.replace(SHOWN_BOOTSTRAP, quickstart_bootstrap), tmp_path)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
