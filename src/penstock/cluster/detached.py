@@ -29,7 +29,7 @@ from penstock.cluster.probe import ask_cluster
 from penstock.cluster.process import is_locked
 from penstock.core.errors import ClusterError
 
-#: As a broker comes from its makers: whoever tries things out expects a topic to appear when it is written to.
+#: As a broker comes from its makers: who tries things out expects a topic to appear when written to.
 QUICKSTART = {"auto.create.topics.enable": "true"}
 
 STATE_VERSION = 1
