@@ -73,7 +73,7 @@ def compare(spark: SparkSession, world: World, options: dict[str, str]) -> str:
 def test_what_one_connector_accepts_the_other_reads_alike(
     spark: SparkSession, world: World, options: dict[str, str]
 ) -> None:
-    """B073, B107, B131: every option with every fine value, by itself."""
+    """B107, B131: every option with every fine value, by itself."""
     assert compare(spark, world, options) == "same rows"
 
 

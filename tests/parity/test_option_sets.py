@@ -21,6 +21,7 @@ COUNT = 60
 
 @pytest.mark.parametrize("number", range(COUNT))
 def test_both_connectors_answer_alike(spark: SparkSession, world: World, number: int) -> None:
+    """B073, B096, B104: among the sets are names in any case, several starts at once, cut ranges."""
     option_set = make_option_set(seed=SEED, number=number)
     verdict = judge(*read_both(spark, option_set.resolve(world.prefix, world.bootstrap)))
     assert not verdict.startswith("FINDING"), f"seed {SEED} number {number} {option_set}: {verdict}"

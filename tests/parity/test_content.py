@@ -1,0 +1,51 @@
+"""Every topic, whole and cut to pieces, at both isolation levels: the same rows from both connectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.parity.conftest import World
+from tests.parity.option_sets import OptionSet
+from tests.parity.reading import Answer, read_both
+from tests.parity.topics import SHAPES
+from tests.parity.verdicts import judge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What each topic shows; at `read_committed` less where transactions were aborted or are open.
+ROWS = {shape.name: sum(shape.ends) - sum(shape.starts) for shape in SHAPES} | {
+    "compacted": 8,
+    "transacted": 28,
+}
+COMMITTED = ROWS | {"transacted": 16, "open": 10}
+
+
+def read_alike(spark: SparkSession, world: World, **options: str) -> Answer:
+    """The rows, if both connectors read the same."""
+    spelt = {key.replace("_", "."): text for key, text in options.items()}
+    resolved = OptionSet(tuple(spelt.items())).resolve(world.prefix, world.bootstrap)
+    official, ours = read_both(spark, resolved)
+    assert judge(official, ours) in ("same rows", "both read nothing")
+    return ours
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_topic_with_its_headers_reads_alike(spark: SparkSession, world: World, name: str) -> None:
+    """B045, B046, B047, B050, B086: nulls, headers of all kinds, missing times, gaps, markers."""
+    assert read_alike(spark, world, subscribe=f"~{name}", includeHeaders="true").rows == ROWS[name]
+
+
+@pytest.mark.parametrize("name", ["transacted", "open", "compacted"])
+@pytest.mark.parametrize("most", ["1", "3"])
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_ranges_that_begin_and_end_on_offsets_nobody_sees_read_alike(
+    spark: SparkSession, world: World, name: str, most: str, level: str
+) -> None:
+    """T01, B044, B045, B124: tasks of one to three offsets, many of them markers, aborted or gone."""
+    answer = read_alike(
+        spark, world, subscribe=f"~{name}", maxRecordsPerPartition=most, kafka_isolation_level=level
+    )
+    assert answer.rows == (COMMITTED if level == "read_committed" else ROWS)[name]
