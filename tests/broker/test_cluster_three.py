@@ -101,7 +101,7 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
 
 
 def test_internal_topics_survive_the_loss_of_a_broker(kafka3: LocalKafka) -> None:
-    """A17, A18: committed positions and transactions have three copies, two of which must acknowledge."""
+    """A18: committed positions and transactions have three copies, two of which must acknowledge."""
     producer = Producer({"bootstrap.servers": kafka3.bootstrap, "transactional.id": secrets.token_hex(4)})
     producer.init_transactions(60)  # makes the topic of transactions
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})

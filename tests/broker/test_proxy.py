@@ -225,7 +225,7 @@ def test_only_the_chosen_kind_of_request_is_left_without_an_answer(kafka: Any) -
 
 
 def test_a_write_whose_answer_is_cut_off_is_in_the_log_all_the_same(proxied_kafka: Any, topic: Any) -> None:
-    """T43: the answer to Produce is lost, not the record; idempotence keeps the retry from doubling it."""
+    """The answer to Produce is lost, not the record; idempotence keeps the retry from doubling it."""
     kafka, proxy = proxied_kafka
     name = topic(on=kafka)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "retries": 5})

@@ -50,7 +50,7 @@ def test_an_error_of_ours_is_printed_with_its_condition_and_ends_with_one(
 def test_a_cluster_name_cannot_leave_the_state_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S25: a name with dots and slashes is refused, not followed."""
+    """A name with dots and slashes is refused, not followed."""
     monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path / "state"))
     assert main(["cluster", "down", "--name", name]) == 1
     assert capsys.readouterr().err.startswith("[BAD_CLUSTER_NAME] ")
@@ -94,7 +94,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_control_and_bidi_characters_are_shown_and_not_obeyed(text: str) -> None:
-    """S33, S34: colours, titles, clipboards, cursors, line breaks and bidi marks become visible escapes."""
+    """S33: colours, titles, clipboards, cursors, line breaks and bidi marks become visible escapes."""
     shown = escape(text)
     assert shown.isprintable()
     assert "\\" in shown

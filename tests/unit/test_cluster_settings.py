@@ -11,7 +11,8 @@ import pytest
 from penstock.cluster import LocalKafka
 from penstock.cluster.ports import HIGHEST_PORT, LOWEST_PORT, demand_free, find_free_ports
 from penstock.cluster.settings import ClusterPlan, NodePlan, write_settings
-from penstock.core.errors import ClusterError
+from penstock.core.errors import ClusterError, PenstockError
+from penstock.core.versions import SUPPORTED
 
 PORTS = {"CLIENT": 20001, "INTERNAL": 20002, "CONTROLLER": 20003, "SSL": 20004}
 
@@ -76,6 +77,13 @@ def test_a_port_that_is_taken_is_named_before_anything_starts() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(ClusterError, match=rf"\[PORT_TAKEN\].* {port} "):
             LocalKafka(ports=[port]).start()
+
+
+def test_a_wrong_library_version_stops_the_start_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A19: versions are compared before anything is fetched or started."""
+    monkeypatch.setitem(SUPPORTED, "pyspark", ("9.0", "9.1"))
+    with pytest.raises(PenstockError, match=r"pyspark .* is installed.*pyspark>=9\.0,<9\.1"):
+        LocalKafka().start()
 
 
 @pytest.mark.parametrize("ports", [[0], [70000], [20001, 20001]])
