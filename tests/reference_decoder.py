@@ -214,6 +214,8 @@ def is_abort(batch: Batch) -> bool:
 
 def records(batch: Batch) -> Iterator[Row]:
     """All records of one batch; damage anywhere in it is found by the end of the iteration."""
+    if batch.count == 0 and not batch.payload:
+        return  # compaction keeps the header alone; its codec has nothing to say any more
     cursor = Cursor(decompress(batch.codec, batch.payload))
     previous = batch.base_offset - 1
     for _ in range(batch.count):
@@ -249,7 +251,7 @@ def as_long(number: int) -> int:
 
 def decompress(codec: int, data: bytes) -> bytes:
     try:
-        if codec == 0 or (not data and codec <= 4):
+        if codec == 0:
             return data
         if codec == 1:
             return gunzip(data)
