@@ -11,6 +11,7 @@ question can be sent as soon as its batch headers are read, and a slow partition
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ from penstock.kafka.messages import error_name
 from penstock.kafka.pool import POOL
 from penstock.kafka.refusals import RETRIABLE, refusal
 from penstock.kafka.routing import routing_for
+from penstock.kafka.transactions import find_open_transactions
 from penstock.kafka.wire import Connection
 
 _OUT_OF_RANGE, _CORRUPT_MESSAGE, _UNKNOWN_TOPIC = 1, 2, 3
@@ -60,6 +62,7 @@ class Fetched:
 
     records: Bytes
     aborted: tuple[tuple[int, int], ...]
+    held_from: int | None  # where an open transaction holds back readers of committed rows, if one does
 
 
 class PartitionFetcher:
@@ -122,7 +125,11 @@ class PartitionFetcher:
                 if self._is_out_of_range(answer.error_code, position, deadline):
                     return None
             elif answer.end > answer.begin:
-                return Fetched(frame[answer.begin : answer.end], answer.aborted)
+                held_from = answer.last_stable_offset if self._committed_only else answer.high_watermark
+                is_held = 0 <= held_from < answer.high_watermark
+                return Fetched(
+                    frame[answer.begin : answer.end], answer.aborted, held_from if is_held else None
+                )
             elif answer.preferred_replica >= 0:
                 self.release()
                 self._replica = self._routing.address(answer.preferred_replica, deadline)
@@ -148,6 +155,14 @@ class PartitionFetcher:
         connection, self._connection = self._connection, None
         if connection is not None:
             (POOL.give_back if self._use_pool else POOL.discard)(connection)
+
+    def explain_hold(self, stable_end: int) -> str:
+        """Whose open transaction holds readers of committed rows back, and how long it has been silent."""
+        deadline = Deadline.after_ms(self._settings.request_timeout_ms, "request.timeout.ms")
+        found = find_open_transactions(self._routing, self.partition, deadline)
+        if not found:
+            return f"an open transaction holds back everything from {stable_end} on"
+        return found[0].describe(time.time_ns() // 1_000_000)
 
     def facts(self, offset: int) -> dict[str, object]:
         return {"topic": self._wanted.topic, "partition": self._wanted.partition, "offset": offset}
@@ -279,7 +294,7 @@ class PartitionFetcher:
         why = f"the log ends at {answer.high_watermark}"
         hint = "Raise kafkaConsumer.pollTimeoutMs if the brokers are slow."
         if self._committed_only and answer.last_stable_offset <= position:
-            why += f", but an open transaction holds back everything from {answer.last_stable_offset} on"
+            why += f", but {self.explain_hold(answer.last_stable_offset)}"
             hint = "End the hanging transaction (its producer must commit or abort), then run again."
         return BrokerError(
             "FETCH_TIMEOUT",

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.core.errors import DataLossError
-from penstock.core.model import At, Bound, Earliest, RangeOrder, TopicPartition, WorkOrder
+from penstock.core.model import At, Bound, Earliest, Latest, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
 from penstock.kafka.pool import POOL
@@ -97,6 +97,9 @@ class KafkaReader:
                     fetcher.ask(following)
                 yield from decoder.rows(position, until, fetched.aborted if committed_only else None)
                 position = following
+                if position >= until and isinstance(wanted.until, Latest) and fetched.held_from is not None:
+                    hold = fetcher.explain_hold(fetched.held_from)
+                    log.warning("%s: read to %d; %s.", fetcher.partition, until, hold)
         except DataLossError as error:
             if order.fail_on_data_loss or error.condition == "OFFSET_OUT_OF_RANGE":
                 raise
