@@ -26,6 +26,8 @@ class Example:
     options: dict[str, str]
     official: Outcome
     ours: Outcome
+    #: How many tasks have rows, where that is the difference.
+    tasks: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ DIFFERENCES = (
         (
             Example({"assign": "{}"}, 0, "OPTION_INVALID"),
             Example({"assign": '{"~plain":[-1]}'}, 0, "OPTION_INVALID"),
+        ),
+    ),
+    Difference(
+        "`maxRecordsPerPartition` where a start or end is a word (or -1, -2)",
+        "not kept unless `minPartitions` cuts anyway: it compares the placeholders, not the offsets",
+        "kept: the offsets are looked up first",
+        "The cap is there to bound what one task holds; by default every bound is a word.",
+        (
+            Example({"maxRecordsPerPartition": "10"}, 40, 40, tasks=(1, 4)),
+            Example(
+                {"maxRecordsPerPartition": "10", "endingOffsets": '{"~plain":{"0":40}}'}, 40, 40, tasks=(4, 4)
+            ),
         ),
     ),
     Difference(

@@ -79,6 +79,12 @@ class OptionSet:
         }
         return {**unset, **own}
 
+    @property
+    def cap(self) -> int | None:
+        """The given `maxRecordsPerPartition`, if it is a number."""
+        text = next((text for key, text in self.options if key.lower() == "maxrecordsperpartition"), "")
+        return int(text) if text.isdecimal() else None
+
     def keys(self) -> set[str]:
         """The options used, as they are written in `KEYS`."""
         known = {key.lower(): key for key in KEYS}

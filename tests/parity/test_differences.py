@@ -28,6 +28,8 @@ def test_a_difference_by_choice_is_as_the_table_says(
     official, ours = read_both(spark, options.resolve(world.prefix, world.bootstrap))
     assert_outcome(official, example.official, official.error)
     assert_outcome(ours, example.ours, name_our_condition(ours.error))
+    if example.tasks is not None:
+        assert (len(official.tasks), len(ours.tasks)) == example.tasks
 
 
 def assert_outcome(answer: Answer, expected: Outcome, told: str) -> None:

@@ -65,8 +65,8 @@ REJECTED: list[dict[str, str]] = [
 
 
 def compare(spark: SparkSession, world: World, options: dict[str, str]) -> str:
-    resolved = OptionSet(tuple(options.items())).resolve(world.prefix, world.bootstrap)
-    return judge(*read_both(spark, resolved))
+    option_set = OptionSet(tuple(options.items()))
+    return judge(*read_both(spark, option_set.resolve(world.prefix, world.bootstrap)), option_set.cap)
 
 
 @pytest.mark.parametrize("options", ACCEPTED, ids=str)
@@ -74,7 +74,7 @@ def test_what_one_connector_accepts_the_other_reads_alike(
     spark: SparkSession, world: World, options: dict[str, str]
 ) -> None:
     """B107, B131: every option with every fine value, by itself."""
-    assert compare(spark, world, options) == "same rows"
+    assert compare(spark, world, options).startswith("same rows")
 
 
 @pytest.mark.parametrize("options", REJECTED, ids=str)
