@@ -17,6 +17,7 @@ from penstock.kafka import admin
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
+from tests.filling import wait_until
 
 _numbers = itertools.count()
 
@@ -138,6 +139,10 @@ class KafkaWorld:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
+        # The answer comes before the marker is in the log, and the next record could come before it too.
+        partitions = [TopicPartition(topic, each) for each in {one.partition for one in records}]
+        plain, stable = self.view(), self.view("read_committed")
+        wait_until(lambda: plain.latest(partitions) == stable.latest(partitions), "the marker is written")
 
     def open_transaction(self, topic: str, records: Sequence[Written]) -> OpenTransaction:
         producer = self._transactional()
