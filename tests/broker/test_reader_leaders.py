@@ -33,7 +33,7 @@ def leader_of(cluster: Any, topic: str) -> Any:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_read_goes_on_when_the_leader_is_gone(kafka3: Any, topic: Any, end: str) -> None:
-    """D50, T18: politely stopped or killed between two fetches; every row once, in order."""
+    """T18: politely stopped or killed between two fetches; every row once, in order."""
     name = topic(on=kafka3, factor=3)
     produce(kafka3.bootstrap, name, (os.urandom(1000) for _ in range(RECORDS)), acks="all")
     settings = settings_of(

@@ -102,7 +102,7 @@ def test_a_range_beyond_the_end_is_an_error_and_never_a_short_read(
 def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """B305, B061: planned, then deleted; the text says which topic is gone."""
+    """B305: planned, then deleted; the text says which topic is gone."""
     from penstock.kafka import admin
 
     name = topic()

@@ -73,7 +73,7 @@ def test_small_ranges_share_a_task_when_asked(load: Load, kafka: Any, topic: Any
 
 
 def test_a_task_holds_at_most_so_many_records(kafka: Any, topic: Any) -> None:
-    """B114: big ranges are cut, and the pieces tile the range."""
+    """Big ranges are cut, small ones are left whole."""
     name = topic(2)
     produce(kafka.bootstrap, name, ["x"] * 100, partition=0)
     produce(kafka.bootstrap, name, ["x"] * 20, partition=1)
