@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark import TaskContext
 
-from penstock.core.client import ClientSettings
+from penstock.core.client import ClientSettings, SaslSettings, Secret
 from penstock.core.model import At, Earliest, Latest, RangeOrder, WorkOrder
 from penstock.core.options_batch import parse_batch_options
 from penstock.engines.source.batch import BatchReader, WorkPartition
@@ -83,10 +83,18 @@ def test_a_second_read_uses_the_connection_of_the_first(filled: str, proxy: Faul
 
 
 def test_other_credentials_get_other_connections(filled: str, proxy: FaultProxy) -> None:
-    """B160: another login (here another client) never travels on the first one's connection."""
-    read_offsets(order(settings_of(proxy.bootstrap, client_id="first"), filled, 0, 10))
+    """B160: a renewed password of the same user never travels on the first one's connection."""
+
+    def read_as(password: str) -> None:
+        # The broker asks for no login; what counts is that the pool tells the two apart.
+        login = SaslSettings("PLAIN", "user", Secret(password))
+        read_offsets(order(settings_of(proxy.bootstrap, sasl=login), filled, 0, 10))
+
+    read_as("old")
     connections = proxy.counts.connections
-    read_offsets(order(settings_of(proxy.bootstrap, client_id="second"), filled, 0, 10))
+    read_as("old")
+    assert proxy.counts.connections == connections
+    read_as("new")
     assert proxy.counts.connections > connections
 
 
