@@ -158,6 +158,19 @@ DIFFERENCES = (
         ),
     ),
     Difference(
+        "A start behind its end that shows only in the log, with `minPartitions` or `maxRecordsPerPartition`",
+        "the range is dropped without a word; without these options it is an error",
+        "an error (`RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET`), with and without",
+        "A typing error, or a topic made anew, must not look like an empty one.",
+        (
+            Example(
+                {"startingOffsets": '{"~plain":{"0":41}}', "minPartitions": "4"},
+                0,
+                "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            ),
+        ),
+    ),
+    Difference(
         "Waits and counts without sense: no time at all, no attempt, a negative pause, more than 24 days",
         "accepted; some then fail in a task or as an internal error",
         "an error at `load()` (`OPTION_INVALID`)",

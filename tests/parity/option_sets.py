@@ -82,8 +82,16 @@ class OptionSet:
     @property
     def cap(self) -> int | None:
         """The given `maxRecordsPerPartition`, if it is a number."""
-        text = next((text for key, text in self.options if key.lower() == "maxrecordsperpartition"), "")
+        text = self._find("maxRecordsPerPartition")
         return int(text) if text.isdecimal() else None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether an option asks for ranges to be cut."""
+        return bool(self._find("minPartitions") or self._find("maxRecordsPerPartition"))
+
+    def _find(self, wanted: str) -> str:
+        return next((text for key, text in self.options if key.lower() == wanted.lower()), "")
 
     def keys(self) -> set[str]:
         """The options used, as they are written in `KEYS`."""

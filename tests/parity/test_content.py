@@ -62,3 +62,14 @@ def test_ranges_that_begin_and_end_on_offsets_nobody_sees_read_alike(
     )
     assert answer.rows == (COMMITTED if level == "read_committed" else ROWS)[name]
     assert all(last - first < int(most) for *_, first, last in answer.splits)
+
+
+@pytest.mark.parametrize("pieces", ["5", "7", "16", "50"])
+@pytest.mark.parametrize("most", [None, "50"])
+def test_skewed_partitions_are_cut_at_the_same_offsets(
+    spark: SparkSession, world: World, pieces: str, most: str | None
+) -> None:
+    """B104, B113, B114, B115, B117, B126: partitions of 120, 12, 3 and 0 offsets in so many pieces."""
+    cap = {} if most is None else {"maxRecordsPerPartition": most}
+    answer = read_alike(spark, world, subscribe="~skew", minPartitions=pieces, **cap)
+    assert len(answer.tasks) >= 5

@@ -70,7 +70,7 @@ REJECTED: list[dict[str, str]] = [
 
 def compare(spark: SparkSession, world: World, options: dict[str, str]) -> str:
     option_set = OptionSet(tuple(options.items()))
-    return judge(*read_both(spark, option_set.resolve(world.prefix, world.bootstrap)), option_set.cap)
+    return judge(*read_both(spark, option_set.resolve(world.prefix, world.bootstrap)), option_set)
 
 
 @pytest.mark.parametrize("options", ACCEPTED, ids=lambda options: f"minPartitions {options['minPartitions']}")

@@ -24,5 +24,5 @@ def test_both_connectors_answer_alike(spark: SparkSession, world: World, number:
     """B073, B096, B104: among the sets are names in any case, several starts at once, cut ranges."""
     option_set = make_option_set(seed=SEED, number=number)
     answers = read_both(spark, option_set.resolve(world.prefix, world.bootstrap))
-    verdict = judge(*answers, option_set.cap)
+    verdict = judge(*answers, option_set)
     assert not verdict.startswith("FINDING"), f"seed {SEED} number {number} {option_set}: {verdict}"

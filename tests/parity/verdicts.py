@@ -2,7 +2,8 @@
 
 Rule: rows are compared whole and in order (see `reading`). Errors are compared by kind, and this table says
 which text of Spark's connector and which of our conditions are the same kind. An error that stands in no
-row of the table is a finding too, so nothing passes because it was not understood.
+row of the table is a finding too, so nothing passes because it was not understood. Two differences by
+choice (see `differences`) can turn up in any option set; they are recognised exactly and named.
 
     judge(official, ours) in ("same rows", "both fail: topic unknown")
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tests.parity.option_sets import OptionSet
 from tests.parity.reading import Answer
 
 
@@ -23,6 +25,9 @@ class Kind:
     official: str
     ours: str
 
+
+START_BEHIND_END = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+NO_OPTIONS = OptionSet(())
 
 #: In order: the first row that fits is the kind.
 KINDS = (
@@ -47,7 +52,7 @@ KINDS = (
     Kind(
         "start behind end, in the log",
         r"The resolved start offset \S+ is greater than the resolved end offset",
-        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        START_BEHIND_END,
     ),
     Kind(
         "other partitions than assigned, by offset",
@@ -61,6 +66,9 @@ KINDS = (
     ),
     Kind("no record that young", "No offset matched from request", "NO_OFFSET_FOR_TIMESTAMP"),
     Kind("rows are gone", "Some data may have been lost because they are not available", "KAFKA_DATA_LOSS"),
+    Kind(
+        "rows are gone", "Some data may have been lost because they are not available", "OFFSET_OUT_OF_RANGE"
+    ),
     Kind("no broker named", "must be specified for configuring Kafka consumer", "OPTION_MISSING"),
     Kind(
         "wrong value",
@@ -85,16 +93,14 @@ def name_our_condition(text: str) -> str:
     return found[-1] if found else ""
 
 
-def judge(official: Answer, ours: Answer, cap: int | None = None) -> str:
-    """The verdict in words; one that begins with FINDING is a difference nobody has explained.
-
-    `cap` is the given `maxRecordsPerPartition`: Spark's connector forgets it where bounds are words, so
-    there the rows must be the same and only ours be cut (see `differences`).
-    """
+def judge(official: Answer, ours: Answer, options: OptionSet = NO_OPTIONS) -> str:
+    """The verdict in words; one that begins with FINDING is a difference nobody has explained."""
     if official == ours:
         return "same rows" if official.rows else "both read nothing"
-    if cap is not None and _merge(official) == _merge(ours) and _widest(ours) <= cap < _widest(official):
+    if _only_ours_keeps_the_cap(official, ours, options.cap):
         return "same rows, but only ours keeps the cap"
+    if options.cuts and not official.error and name_our_condition(ours.error) == START_BEHIND_END:
+        return "only ours refuses a start behind its end when ranges are cut"
     if official.error and ours.error:
         kind, condition = name_official_kind(official.error), name_our_condition(ours.error)
         if any(each.name == kind and each.ours == condition for each in KINDS):
@@ -109,6 +115,11 @@ def judge(official: Answer, ours: Answer, cap: int | None = None) -> str:
             f"FINDING: official reads {official.rows} rows, ours fails with {(shown or ours.error)[:400]!r}"
         )
     return f"FINDING: {_tell_difference(official, ours)}"
+
+
+def _only_ours_keeps_the_cap(official: Answer, ours: Answer, cap: int | None) -> bool:
+    """Spark's connector forgets it where bounds are words; the rows must be the same all the same."""
+    return cap is not None and _merge(official) == _merge(ours) and _widest(ours) <= cap < _widest(official)
 
 
 def _merge(answer: Answer) -> tuple[object, ...]:

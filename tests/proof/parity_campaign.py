@@ -82,7 +82,7 @@ def run_campaign(seed: int, sets: int, only: int | None, bootstrap: str | None) 
     with start_world(bootstrap) as (address, prefix), start_spark() as spark:
         while True:
             option_set = make_option_set(seed=seed, number=number)
-            verdict = judge(*read_both(spark, option_set.resolve(prefix, address)), option_set.cap)
+            verdict = judge(*read_both(spark, option_set.resolve(prefix, address)), option_set)
             used.update(option_set.keys())
             verdicts[verdict.partition(": ")[0] if verdict.startswith("FINDING") else verdict] += 1
             if verdict.startswith("FINDING"):
