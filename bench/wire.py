@@ -16,9 +16,9 @@ from bench.read import PACKAGES
 from bench.sampling import describe_machine, print_ratios, save, take_turns
 from bench.topics import Load, fill, settings_of
 from penstock.cluster import LocalKafka
-from penstock.core.model import COLUMNS, At, Earliest, Latest, RangeOrder, WorkOrder
+from penstock.core.model import COLUMNS, At, RangeOrder, WorkOrder
 from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
-from penstock.kafka.reader import KafkaReader, bind
+from penstock.kafka.reader import KafkaReader
 from penstock.kafka.records.decode import RecordDecoder
 
 LOAD = Load("wire", 3_000_000, 100, partitions=1)
@@ -27,9 +27,9 @@ PLAIN = tuple(name for name in COLUMNS if name != "headers")
 
 def fetch_only(bootstrap: str) -> int:
     """Bytes received."""
-    wanted = RangeOrder(LOAD.name, 0, Earliest(), Latest())
+    position, until = 0, LOAD.records
+    wanted = RangeOrder(LOAD.name, 0, At(position), At(until))
     order = WorkOrder((wanted,), settings_of(bootstrap), PLAIN)
-    position, until = bind(order, wanted, wanted.start), bind(order, wanted, wanted.until)
     fetcher = PartitionFetcher(order, wanted, ReceiveBuffer())
     decoder = RecordDecoder(LOAD.name, 0, PLAIN)
     received = 0

@@ -242,3 +242,45 @@ def test_a_recreated_topic_is_not_read_in_the_place_of_the_old_one(world: World)
     assert caught.value.condition == "TOPIC_RECREATED"
     assert offsets(world, order(world, topic, At(0), At(2), topic_id=None)) == [0, 1]
     assert world.view().latest([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 10}
+
+
+def test_a_recreated_topic_is_noticed_even_when_it_is_empty(world: World) -> None:
+    """No fetch would tell, because there is nothing to fetch; the id does."""
+    topic = ten(world)
+    topic_id = world.view().describe([topic])[topic].topic_id
+    world.recreate_topic(topic)
+    wanted = order(world, topic, Earliest(), Latest(), topic_id=topic_id)
+    with pytest.raises(DataLossError) as caught:
+        rows(world, wanted)
+    assert caught.value.condition == "TOPIC_RECREATED"
+    assert offsets(world, replace(wanted, fail_on_data_loss=False)) == []
+
+
+@pytest.mark.parametrize("ends", [(At(2), At(8)), (Earliest(), Latest())], ids=["fixed", "late"])
+def test_a_deleted_topic_is_a_loss_and_without_loss_checking_no_rows(
+    world: World, ends: tuple[Bound, Bound]
+) -> None:
+    """T15: deleted between planning and reading; the loss rule decides, and the rest is read."""
+    topic, other = ten(world), ten(world)
+    topic_id = world.view().describe([topic])[topic].topic_id
+    world.delete_topic(topic)
+    wanted = order(world, topic, *ends, topic_id=topic_id)
+    with pytest.raises(DataLossError) as caught:
+        rows(world, wanted)
+    assert caught.value.condition == "PARTITION_GONE"
+    both = replace(
+        wanted,
+        ranges=(*wanted.ranges, RangeOrder(other, 0, At(8), At(10))),
+        fail_on_data_loss=False,
+    )
+    assert offsets(world, both) == [8, 9]
+
+
+def test_a_range_that_starts_after_its_end_is_a_loss(world: World) -> None:
+    """An error when losses count, no rows when they do not."""
+    topic = ten(world)
+    wanted = order(world, topic, At(50), Latest())
+    with pytest.raises(DataLossError) as caught:
+        rows(world, wanted)
+    assert caught.value.condition == "START_AFTER_END"
+    assert offsets(world, replace(wanted, fail_on_data_loss=False)) == []

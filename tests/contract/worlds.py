@@ -38,6 +38,7 @@ class World(Protocol):
 
     def create_topic(self, partitions: int = 1) -> str: ...
     def recreate_topic(self, name: str) -> None: ...
+    def delete_topic(self, name: str) -> None: ...
     def write(self, topic: str, records: Sequence[Written]) -> None: ...
     def write_transaction(self, topic: str, records: Sequence[Written], *, commit: bool) -> None: ...
     def open_transaction(self, topic: str, records: Sequence[Written]) -> OpenTransaction: ...
@@ -65,6 +66,9 @@ class MemoryWorld:
     def recreate_topic(self, name: str) -> None:
         self.log.delete_topic(name)
         self.log.create_topic(name)
+
+    def delete_topic(self, name: str) -> None:
+        self.log.delete_topic(name)
 
     def write(self, topic: str, records: Sequence[Written], transaction: str | None = None) -> None:
         for one in records:
@@ -127,6 +131,9 @@ class KafkaWorld:
     def recreate_topic(self, name: str) -> None:
         admin.delete_topic(self.settings, name)
         admin.create_topic(self.settings, name, configs={"retention.ms": "-1"})
+
+    def delete_topic(self, name: str) -> None:
+        admin.delete_topic(self.settings, name)
 
     def write(self, topic: str, records: Sequence[Written]) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})

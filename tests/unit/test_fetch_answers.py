@@ -64,13 +64,14 @@ def test_a_truncated_log_is_told_by_the_broker_itself(version: int) -> None:
 
 
 def test_a_question_carries_topic_id_and_epochs_where_the_version_has_them() -> None:
-    question = FetchQuestion("t", 3, 42, TOPIC_ID.bytes, 9, 8, 1000, 1, 500, True, "rack-1")
+    question = FetchQuestion("t", 3, 42, TOPIC_ID.bytes, 9, 8, 5000, 1000, 1, 500, True, "rack-1")
     frame = encode_question(question, 16, 77, "someone-executor")
     request = FetchRequest.decode(frame[4:], version=16, header=True)
     assert request.header.client_id == "someone-executor"
     (topic,) = request.topics
     (partition,) = topic.partitions
     assert (topic.topic_id, partition.fetch_offset, partition.current_leader_epoch) == (TOPIC_ID, 42, 9)
+    assert (request.max_bytes, partition.partition_max_bytes) == (5000, 1000)
     assert (partition.last_fetched_epoch, request.isolation_level, request.rack_id) == (8, 1, "rack-1")
 
 

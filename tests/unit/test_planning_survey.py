@@ -28,7 +28,9 @@ class WatchedView:
     def _note(self, name: str, partitions: Collection[Any] = ()) -> None:
         self._calls.append(" ".join([name, *sorted(str(each) for each in partitions)]))
         if name == self._failing:
-            raise BrokerError("BROKER_GONE", f"{name} failed.", facts={"call": len(self._calls)})
+            raise BrokerError(
+                "BROKER_GONE", f"{name} failed.", facts={"call": len(self._calls)}, retriable=True
+            )
 
     def topics(self) -> Mapping[str, TopicView]:
         self._note("topics")
@@ -153,7 +155,7 @@ def test_a_view_that_cannot_be_opened_counts_as_an_attempt() -> None:
 
     def open_view() -> LogView:
         tried.append(1)
-        raise BrokerError("BROKER_UNREACHABLE", "No broker answers.")
+        raise BrokerError("BROKER_UNREACHABLE", "No broker answers.", retriable=True)
 
     with pytest.raises(BrokerError, match="BROKER_UNREACHABLE"):
         survey(open_view, parse(), now_ms=0, pause=lambda seconds: None)
@@ -209,3 +211,18 @@ def test_a_time_finds_the_first_record_at_or_after_it_though_times_go_back() -> 
         options.reading, survey(log.view, options, now_ms=0, pause=lambda seconds: None), options.limits
     )
     assert decided.ranges[0].start == At(0)
+
+
+def test_a_refused_login_is_not_tried_again() -> None:
+    """Repeating a wrong password can lock an account."""
+    tried = 0
+
+    def open_view() -> LogView:
+        nonlocal tried
+        tried += 1
+        raise BrokerError("AUTHENTICATION_FAILED", "The broker refuses alice.")
+
+    options = parse_batch_options({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, unique="x")
+    with pytest.raises(BrokerError, match="AUTHENTICATION_FAILED"):
+        survey(open_view, options, now_ms=0, pause=lambda seconds: None)
+    assert tried == 1

@@ -9,7 +9,7 @@ Secret(***)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 IsolationLevel = str  # "read_uncommitted" (Spark's default) or "read_committed"
 
@@ -44,8 +44,8 @@ class Secret:
 class TlsSettings:
     """PEM material, each as the text itself; files are read where the option is parsed."""
 
-    ca_pem: str | None = None
-    certificate_pem: str | None = None
+    ca_pem: str | None = field(default=None, repr=False)
+    certificate_pem: str | None = field(default=None, repr=False)  # files often hold the key as well
     key_pem: Secret | None = None
     key_password: Secret | None = None
     check_hostname: bool = True

@@ -27,7 +27,7 @@ def parse_maybe_blank(text: str) -> str:
 
 
 def parse_secret(text: str) -> Secret:
-    """A secret, exactly as given: white space may belong to it."""
+    """A secret; the blanks around it were taken off with those of all values."""
     if not text:
         raise ValueError("a value that is not blank")
     return Secret(text)
@@ -40,9 +40,9 @@ def parse_tls_versions(text: str) -> str:
     return text
 
 
-def parse_buffer_bytes(text: str) -> int | None:
-    """A size, or Java's -1 for "the default"."""
-    return None if text == "-1" else parse_integer_from(1)(text)
+def parse_buffer_bytes(text: str) -> int:
+    """A size; Java's -1, "leave it to the system", is 0 here."""
+    return 0 if text == "-1" else parse_integer_from(1)(text)
 
 
 _SIZE = parse_integer_from(1)

@@ -130,7 +130,6 @@ class RangeOrder:
     start: Bound
     until: Bound
     topic_id: bytes | None = None
-    leader_epoch: int | None = None
     from_earliest: bool = False
 
 

@@ -41,6 +41,7 @@ def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """So many consecutive pieces; what does not divide goes to the later ones. Empty pieces are left out."""
     pieces: list[OffsetRange] = []
     start = whole.start
+    parts = min(parts, max(1, whole.size))
     for part in range(parts):
         until = start + (whole.until - start) // (parts - part)
         if until > start:

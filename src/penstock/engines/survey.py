@@ -31,8 +31,9 @@ def survey(
     while True:
         try:
             return _look(open_view, options, now_ms)
-        except BrokerError:
-            if attempt >= options.fetch_offset_retries:
+        except BrokerError as error:
+            # A refused login is not tried again: that can lock an account.
+            if not error.retriable or attempt >= options.fetch_offset_retries:
                 raise
         pause(options.fetch_offset_retry_interval_ms / 1000)
         attempt += 1

@@ -33,16 +33,11 @@ class Leader:
     leader_epoch: int
     topic_id: bytes | None
 
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
     leader_id: int  # below zero: none elected
     leader_epoch: int
-    replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ def _route(topic: Any, known: TopicRoute | None) -> TopicRoute:
     older = known.partitions if known is not None and known.topic_id == topic_id else {}
     partitions = {}
     for part in sorted(topic.partitions, key=lambda part: int(part.partition_index)):
-        route = PartitionRoute(part.leader_id, part.leader_epoch, tuple(part.replica_nodes))
+        route = PartitionRoute(part.leader_id, part.leader_epoch)
         before = older.get(part.partition_index)
         behind = before is not None and 0 <= route.leader_epoch < before.leader_epoch
         partitions[part.partition_index] = before if before is not None and behind else route

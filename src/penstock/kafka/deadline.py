@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from penstock.core.errors import BrokerError
 
 log = logging.getLogger(__name__)
+LEAST_PAUSE_MS = 50  # between two tries, whatever is set: without it a loop of failures keeps a core busy
 _LONGEST_PAUSE_MS = 1_000
 
 
@@ -82,7 +83,7 @@ class Attempts:
     def __init__(self, deadline: Deadline, waiting_for: str, first_pause_ms: int) -> None:
         self.deadline = deadline
         self.waiting_for = waiting_for
-        self._pause_ms = first_pause_ms
+        self._pause_ms = max(first_pause_ms, LEAST_PAUSE_MS)
         self._last: BrokerError | None = None
 
     def __iter__(self) -> Iterator[int]:

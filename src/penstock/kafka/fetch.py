@@ -33,6 +33,7 @@ class FetchQuestion:
     leader_epoch: int
     last_epoch: int
     max_bytes: int
+    partition_max_bytes: int
     min_bytes: int
     max_wait_ms: int
     committed_only: bool
@@ -77,7 +78,7 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
                         fetch_offset=question.offset,
                         last_fetched_epoch=question.last_epoch,
                         log_start_offset=-1,
-                        partition_max_bytes=question.max_bytes,
+                        partition_max_bytes=question.partition_max_bytes,
                     )
                 ],
             )

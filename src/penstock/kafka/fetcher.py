@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
 from penstock.core.model import RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka.deadline import Deadline
+from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
 from penstock.kafka.fetch import (
     API_KEY,
     MAX_VERSION,
@@ -30,16 +30,14 @@ from penstock.kafka.fetch import (
     encode_question,
     read_answer,
 )
-from penstock.kafka.messages import error_name
 from penstock.kafka.pool import POOL
 from penstock.kafka.refusals import RETRIABLE, refusal
 from penstock.kafka.routing import routing_for
 from penstock.kafka.transactions import find_open_transactions
-from penstock.kafka.wire import Connection
+from penstock.kafka.wire import MAX_FRAME_BYTES, Connection
 
 _OUT_OF_RANGE, _CORRUPT_MESSAGE, _UNKNOWN_TOPIC = 1, 2, 3
 _OTHER_TOPIC = frozenset({100, 103})  # UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
-_LARGEST_FETCH_BYTES = 1 << 30
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -83,10 +81,9 @@ class PartitionFetcher:
         self._correlation_id = self._version = 0
         self._leader_epoch = -1
         self._topic_id = wanted.topic_id
-        self._max_bytes = order.client.max_partition_fetch_bytes
+        self._widened_bytes = 0  # asked for instead of the limits, when not even one batch fits them
         self._rack = order.client.client_rack
         self._replica: tuple[str, int] | None = None  # a follower near us, when the leader names one
-        self._unknown_seen = False
 
     def ask(self, position: int) -> None:
         """Send the question for `position` now; the next `fetch` receives its answer.
@@ -94,7 +91,7 @@ class PartitionFetcher:
         Trouble is left to `fetch`, which knows how to try again: the rows at hand come first.
         """
         try:
-            self._ask(position, self._deadline())
+            self._ask(position, self.deadline())
         except BrokerError as error:
             if not error.retriable:
                 raise
@@ -102,7 +99,7 @@ class PartitionFetcher:
 
     def fetch(self, position: int, until: int) -> Fetched | None:
         """Record batches from `position` on; None when the log does not hold `position`."""
-        deadline = self._deadline()
+        deadline = self.deadline()
         empty: FetchAnswer | None = None
         while True:
             try:
@@ -112,27 +109,34 @@ class PartitionFetcher:
             except BrokerError as error:
                 self._drop()
                 self._stay_with_leader()
+                if error.condition == "UNKNOWN_TOPIC_OR_PARTITION":
+                    raise  # looking for its leader, the cluster was asked several times
                 if empty is not None and deadline.expired:
                     # It did answer: there is nothing yet. That the last question came too late is no news.
                     self._raise_if_held_back(position, until, empty)
                     return None
                 self._retry_or_raise(error, position, deadline)
                 continue
-            answer = read_answer(frame.data, self._version, self._correlation_id)
+            try:
+                answer = read_answer(frame.data, self._version, self._correlation_id)
+            except CorruptBatchError:
+                self._drop()  # who knows what its next bytes belong to
+                raise
             if answer.diverging_end is not None:
                 raise self._truncated(position, answer.diverging_end)
             if answer.error_code:
                 if self._is_out_of_range(answer.error_code, position, deadline):
                     return None
             elif answer.end > answer.begin:
-                held_from = answer.last_stable_offset if self._committed_only else answer.high_watermark
-                is_held = 0 <= held_from < answer.high_watermark
-                return Fetched(
-                    frame[answer.begin : answer.end], answer.aborted, held_from if is_held else None
-                )
+                stable = answer.last_stable_offset
+                is_held = self._committed_only and 0 <= stable < answer.high_watermark
+                return Fetched(frame[answer.begin : answer.end], answer.aborted, stable if is_held else None)
             elif answer.preferred_replica >= 0:
                 self.release()
-                self._replica = self._routing.address(answer.preferred_replica, deadline)
+                try:
+                    self._replica = self._routing.address(answer.preferred_replica, deadline)
+                except BrokerError:
+                    self._stay_with_leader()  # the follower has just stopped
             elif deadline.expired:
                 self._raise_if_held_back(position, until, answer)
                 return None
@@ -141,14 +145,15 @@ class PartitionFetcher:
 
     def widen(self, position: int, received: int) -> None:
         """Ask for more at once: old brokers cut even the first batch when it is larger than the limit."""
-        if self._max_bytes >= _LARGEST_FETCH_BYTES:
+        if self._widened_bytes >= MAX_FRAME_BYTES:
             raise CorruptBatchError(
                 "CORRUPT_BATCH",
                 f"{self.partition}: the batch at offset {position} is not whole in {received} bytes.",
-                hint="Read it from another replica, or start after it with `startingOffsets`.",
+                hint="Start after it with `startingOffsets`.",
                 facts=self.facts(position),
             )
-        self._max_bytes = min(_LARGEST_FETCH_BYTES, self._max_bytes * 2)
+        now = max(self._widened_bytes, self._settings.max_partition_fetch_bytes)
+        self._widened_bytes = min(MAX_FRAME_BYTES, now * 2)
 
     def release(self) -> None:
         """Give the connection back if nothing is on its way on it, else close it."""
@@ -164,12 +169,27 @@ class PartitionFetcher:
             return f"an open transaction holds back everything from {stable_end} on"
         return found[0].describe(time.time_ns() // 1_000_000)
 
+    def raise_if_recreated(self, position: int) -> None:
+        """Compare the topic's id with the one the work order, or the first answer, named."""
+        if self._topic_id is None:
+            return
+        view = self._routing.describe(self._wanted.topic, self.deadline())
+        if view is not None and view.topic_id is not None and view.topic_id != self._topic_id:
+            raise DataLossError(
+                "TOPIC_RECREATED",
+                f"{self.partition}: the topic was deleted and created again while offsets from {position} on "
+                "were still to be read.",
+                hint="Start a new read for the topic that is there now.",
+                facts=self.facts(position),
+            )
+
     def facts(self, offset: int) -> dict[str, object]:
         return {"topic": self._wanted.topic, "partition": self._wanted.partition, "offset": offset}
 
     # --- the wire -------------------------------------------------------------------------------------
 
-    def _deadline(self) -> Deadline:
+    def deadline(self) -> Deadline:
+        """How long one step of progress may take."""
         return Deadline.after_ms(self._poll_timeout_ms, "kafkaConsumer.pollTimeoutMs")
 
     def _connect(self, deadline: Deadline) -> Connection:
@@ -194,10 +214,14 @@ class PartitionFetcher:
             topic_id=self._topic_id,
             leader_epoch=self._leader_epoch,
             last_epoch=self.last_epoch,
-            max_bytes=self._max_bytes,
-            min_bytes=self._settings.fetch_min_bytes,
+            max_bytes=max(self._settings.fetch_max_bytes, self._widened_bytes),
+            partition_max_bytes=max(self._settings.max_partition_fetch_bytes, self._widened_bytes),
+            # Zero would mean "answer at once", and asking again at once would keep both sides busy.
+            min_bytes=max(1, self._settings.fetch_min_bytes),
             # Half of what is left: a broker that waits to the end answers after it.
-            max_wait_ms=min(self._settings.fetch_max_wait_ms, int(deadline.remaining_s() * 500)),
+            max_wait_ms=min(
+                max(LEAST_PAUSE_MS, self._settings.fetch_max_wait_ms), int(deadline.remaining_s() * 500)
+            ),
             committed_only=self._committed_only,
             rack=self._rack,
         )
@@ -229,11 +253,12 @@ class PartitionFetcher:
             raise CorruptBatchError(
                 "CORRUPT_BATCH",
                 f"{self.partition}: the broker itself finds the record batch at offset {position} damaged.",
-                hint="Read it from another replica, or start after it with `startingOffsets`.",
+                hint="Let the broker restore it from a replica, or start after it with `startingOffsets`.",
                 facts=self.facts(position),
             )
         if code == _UNKNOWN_TOPIC or code in _OTHER_TOPIC:
-            self._raise_if_gone(code, position, deadline)
+            # Recreated is certain; unknown may pass, and looking for the leader again tells whether it does.
+            self.raise_if_recreated(position)
         address = "a follower" if self._replica else "the leader"
         error = refusal(code, "Fetch", address, f"partition {self.partition} at offset {position}")
         came_from_follower = self._replica is not None
@@ -249,33 +274,16 @@ class PartitionFetcher:
         if self._replica is not None:
             self._replica, self._rack = None, ""
 
-    def _raise_if_gone(self, code: int, position: int, deadline: Deadline) -> None:
-        """A topic may be unknown to one broker for a moment; told twice, and the cluster agrees: gone."""
-        view = self._routing.describe(self._wanted.topic, deadline)
-        exists = view is not None and self._wanted.partition in view.partitions
-        same = exists and (view is None or view.topic_id == self._topic_id)
-        if same or not self._unknown_seen:
-            self._unknown_seen = True
-            if same or view is None:
-                return
-        recreated = exists and not same
-        raise DataLossError(
-            "TOPIC_RECREATED" if recreated else "PARTITION_GONE",
-            f"{self.partition}: the topic was {'deleted and created again' if recreated else 'deleted'} "
-            f"while offsets from {position} on were still to be read ({error_name(code)}).",
-            hint="Start a new read for the topic that is there now.",
-            facts=self.facts(position),
-        )
-
     def _retry_or_raise(
         self, error: BrokerError, position: int, deadline: Deadline, *, always: bool = False
     ) -> None:
         """Pause and look the leader up again, or at the deadline say what was waited for and why."""
         if not error.retriable and not always:
             raise error
-        if deadline.remaining_s() * 1000 > self._settings.retry_backoff_ms:
+        pause_ms = max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms)
+        if deadline.remaining_s() * 1000 > pause_ms:
             self._routing.invalidate([self._wanted.topic])
-            deadline.pause(self._settings.retry_backoff_ms)
+            deadline.pause(pause_ms)
             return
         raise BrokerError(
             "FETCH_TIMEOUT",

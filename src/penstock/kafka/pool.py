@@ -185,4 +185,3 @@ class ConnectionPool:
 POOL = ConnectionPool()
 os.register_at_fork(after_in_child=POOL.forget_after_fork)
 atexit.register(POOL.close)
-borrow, give_back, discard = POOL.borrow, POOL.give_back, POOL.discard

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 
 import pyarrow as pa
 
-from penstock.core.errors import DataLossError
+from penstock.core.errors import BrokerError, DataLossError
 from penstock.core.model import At, Bound, Earliest, Latest, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.control import KafkaLogView
-from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
+from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.fetcher import Fetched, PartitionFetcher, ReceiveBuffer
 from penstock.kafka.pool import POOL
 from penstock.kafka.records.decode import RecordDecoder
 from penstock.kafka.records.warmup import ensure_compiled
@@ -38,39 +40,44 @@ class KafkaReader:
 
     def __init__(self, *, fresh: bool = False) -> None:
         self.fetches = 0
-        self._fresh = fresh
-        self._buffer = ReceiveBuffer()
+        self.fresh = fresh
+        self.buffer = ReceiveBuffer()
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
         try:
             for wanted in order.ranges:
                 if not (isinstance(wanted.start, At) and wanted.start == wanted.until):
-                    yield from self._read_range(order, wanted)
+                    yield from _RangeRead(self, order, wanted).batches()
         finally:
             if not order.use_pool:
                 POOL.close()  # questions about leaders and bounds went through it all the same
 
-    def _read_range(self, order: WorkOrder, wanted: RangeOrder) -> Iterator[pa.RecordBatch]:
-        position, until = bind(order, wanted, wanted.start), bind(order, wanted, wanted.until)
-        if wanted.from_earliest:
-            position = max(position, bind(order, wanted, Earliest()))
-        if position > until:
-            if wanted.from_earliest or isinstance(wanted.start, Earliest):
-                return  # all of it has aged out, and `earliest` promised none of it
-            raise DataLossError(
-                "START_AFTER_END",
-                f"{wanted.topic}-{wanted.partition}: the range starts at {position}, after its end {until}.",
-                hint="Records were deleted after planning, or the topic was recreated; read again.",
-                facts={
-                    "topic": wanted.topic,
-                    "partition": wanted.partition,
-                    "offset": position,
-                    "until": until,
-                },
-            )
-        position, until = _narrow(order, wanted, position, until)
+
+class _RangeRead:
+    """One range: its ends, where the reading is, and what to do about what is not there any more."""
+
+    def __init__(self, reader: KafkaReader, order: WorkOrder, wanted: RangeOrder) -> None:
+        self._reader, self._order, self._wanted = reader, order, wanted
+        self._partition = TopicPartition(wanted.topic, wanted.partition)
+        self._fetcher = PartitionFetcher(order, wanted, reader.buffer, fresh=reader.fresh)
+        self._patience: Deadline | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._read(*self._find_ends())
+        except DataLossError as error:
+            if self._order.fail_on_data_loss:
+                raise
+            log.warning("%s Going on without it (failOnDataLoss=false).", error)
+        finally:
+            self._reader.fetches += self._fetcher.questions
+            self._fetcher.release()
+
+    def _read(self, position: int, until: int) -> Iterator[pa.RecordBatch]:
+        if position >= until:
+            return
         ensure_compiled()
-        fetcher = PartitionFetcher(order, wanted, self._buffer, fresh=self._fresh)
+        order, wanted, fetcher = self._order, self._wanted, self._fetcher
         decoder = RecordDecoder(
             wanted.topic,
             wanted.partition,
@@ -79,90 +86,141 @@ class KafkaReader:
             since_ms=order.narrowing.since_ms,
         )
         committed_only = order.client.isolation_level == "read_committed"
-        try:
-            while position < until:
-                fetched = fetcher.fetch(position, until)
-                if fetched is None:
-                    fetcher.release()
-                    position = _step_over(order, wanted, fetcher, position, until)
-                    continue
-                decoder.open(fetched.records)
-                following = decoder.next_offset
-                if following is None or following <= position:
-                    fetcher.widen(position, fetched.records.size)
-                    continue
-                if decoder.leader_epoch is not None:
-                    fetcher.last_epoch = decoder.leader_epoch
-                if following < until:
-                    fetcher.ask(following)
-                yield from decoder.rows(position, until, fetched.aborted if committed_only else None)
-                position = following
-                if position >= until and isinstance(wanted.until, Latest) and fetched.held_from is not None:
-                    hold = fetcher.explain_hold(fetched.held_from)
-                    log.warning("%s: read to %d; %s.", fetcher.partition, until, hold)
-        except DataLossError as error:
-            if order.fail_on_data_loss or error.condition == "OFFSET_OUT_OF_RANGE":
-                raise
-            log.warning("%s Going on without the rest of the range (failOnDataLoss=false).", error)
-        finally:
-            self.fetches += fetcher.questions
-            fetcher.release()
+        while position < until:
+            fetched = self._fetch(position, until)
+            if fetched is None:
+                position = self._step_over(position, until)
+                continue
+            decoder.open(fetched.records)
+            following = decoder.next_offset
+            if following is None or following <= position:
+                fetcher.widen(position, fetched.records.size)
+                continue
+            if decoder.leader_epoch is not None:
+                fetcher.last_epoch = decoder.leader_epoch
+            if following < until:
+                fetcher.ask(following)
+            yield from decoder.rows(position, until, fetched.aborted if committed_only else None)
+            position, self._patience = following, None
+            if position >= until and isinstance(wanted.until, Latest) and fetched.held_from is not None:
+                hold = fetcher.explain_hold(fetched.held_from)
+                log.warning("%s: read to %d; %s.", self._partition, until, hold)
 
+    # --- ends -----------------------------------------------------------------------------------------
 
-def bind(order: WorkOrder, wanted: RangeOrder, bound: Bound) -> int:
-    """The offset of a bound. Late ends are looked up when the task starts: a reused frame sees new rows."""
-    if isinstance(bound, At):
-        return bound.offset
-    partition = TopicPartition(wanted.topic, wanted.partition)
-    view = KafkaLogView(order.client)
-    try:
+    def _find_ends(self) -> tuple[int, int]:
+        """Late ends are looked up when the task starts: a frame that is used again sees new rows."""
+        wanted = self._wanted
+        if isinstance(wanted.start, At) and isinstance(wanted.until, At) and not wanted.from_earliest:
+            position, until = wanted.start.offset, wanted.until.offset
+        else:
+            try:
+                with closing(KafkaLogView(self._order.client)) as view:
+                    position, until = self._look_up(view, wanted.start), self._look_up(view, wanted.until)
+                    if wanted.from_earliest:
+                        position = max(position, self._look_up(view, Earliest()))
+            except BrokerError as error:
+                raise self._gone(error) from error
+            if position >= until:
+                # No fetch will carry the topic's id, so the broker cannot notice that it is another topic.
+                self._fetcher.raise_if_recreated(position)
+        if position > until:
+            if wanted.from_earliest or isinstance(wanted.start, Earliest):
+                return until, until  # all of it has aged out, and `earliest` promised none of it
+            raise DataLossError(
+                "START_AFTER_END",
+                f"{self._partition}: the range starts at {position}, after its end {until}.",
+                hint="Records were deleted after planning, or the topic was recreated; read again.",
+                facts={**self._fetcher.facts(position), "until": until},
+            )
+        return self._narrow(position, until)
+
+    def _look_up(self, view: KafkaLogView, bound: Bound) -> int:
+        if isinstance(bound, At):
+            return bound.offset
         ask = view.earliest if isinstance(bound, Earliest) else view.latest
-        return ask([partition])[partition]
-    finally:
-        view.close()
+        return ask([self._partition])[self._partition]
 
+    def _narrow(self, position: int, until: int) -> tuple[int, int]:
+        """Leave out what a pushed filter drops anyway: ends, and all before the first row young enough."""
+        narrowing = self._order.narrowing
+        if narrowing.from_offset is not None:
+            position = max(position, narrowing.from_offset)
+        if narrowing.until_offset is not None:
+            until = min(until, narrowing.until_offset)
+        if narrowing.since_ms is not None and position < until:
+            with closing(KafkaLogView(self._order.client)) as view:
+                first = view.at_time({self._partition: narrowing.since_ms})[self._partition]
+            position = until if first is None else max(position, first)
+        return position, until
 
-def _narrow(order: WorkOrder, wanted: RangeOrder, position: int, until: int) -> tuple[int, int]:
-    """Leave out what a pushed filter drops anyway: ends of the range, and all before the first young row."""
-    narrowing = order.narrowing
-    if narrowing.from_offset is not None:
-        position = max(position, narrowing.from_offset)
-    if narrowing.until_offset is not None:
-        until = min(until, narrowing.until_offset)
-    if narrowing.since_ms is not None and position < until:
-        partition = TopicPartition(wanted.topic, wanted.partition)
-        view = KafkaLogView(order.client)
+    # --- what is not there ----------------------------------------------------------------------------
+
+    def _fetch(self, position: int, until: int) -> Fetched | None:
         try:
-            first = view.at_time({partition: narrowing.since_ms})[partition]
-        finally:
-            view.close()
-        position = until if first is None else max(position, first)
-    return position, until
+            return self._fetcher.fetch(position, until)
+        except BrokerError as error:
+            raise self._gone(error) from error
+        except DataLossError as error:
+            if self._order.fail_on_data_loss or error.condition != "LOG_TRUNCATED":
+                raise
+            # What was read before the cut is gone from the log; what lies from here on is still to be read.
+            log.warning("%s Going on at offset %d (failOnDataLoss=false).", error, position)
+            self._fetcher.last_epoch = -1
+            self._fetcher.release()
+            return self._fetcher.fetch(position, until)
 
-
-def _step_over(
-    order: WorkOrder, wanted: RangeOrder, fetcher: PartitionFetcher, position: int, until: int
-) -> int:
-    """`position` is not in the log: raise with the exact range, or return where what is left begins."""
-    partition = TopicPartition(wanted.topic, wanted.partition)
-    view = KafkaLogView(order.client)
-    try:
-        earliest, latest = view.earliest([partition])[partition], view.latest([partition])[partition]
-    finally:
-        view.close()
-    if earliest <= position < latest:
-        return position  # it is there now: a broker was behind for a moment
-    lost_until = min(until, earliest) if position < earliest else until
-    what = (
-        f"{partition}: offsets {position} to {lost_until} (excluded) cannot be read; the log holds "
-        f"{earliest} to {latest} (excluded)."
-    )
-    if order.fail_on_data_loss:
-        raise DataLossError(
-            "OFFSET_OUT_OF_RANGE",
-            what,
-            hint="They aged out, or the topic is another one. Set failOnDataLoss=false to read what is left.",
-            facts={**fetcher.facts(position), "until": lost_until, "earliest": earliest, "latest": latest},
+    def _gone(self, error: BrokerError) -> BrokerError | DataLossError:
+        """A topic that the whole cluster does not know, after several looks, was deleted."""
+        if error.condition != "UNKNOWN_TOPIC_OR_PARTITION":
+            return error
+        return DataLossError(
+            "PARTITION_GONE",
+            f"{self._partition}: the topic was deleted while it was still to be read.",
+            hint="Start a new read for the topics that are there now.",
+            facts={"topic": self._partition.topic, "partition": self._partition.partition},
         )
-    log.warning("[OFFSET_OUT_OF_RANGE] %s Going on without them (failOnDataLoss=false).", what)
-    return lost_until
+
+    def _step_over(self, position: int, until: int) -> int:
+        """`position` is not in the log: raise with the exact range, or return where what is left begins."""
+        self._fetcher.release()
+        with closing(KafkaLogView(self._order.client)) as view:
+            earliest, latest = self._look_up(view, Earliest()), self._look_up(view, Latest())
+        if earliest <= position < latest:
+            self._wait_for(position, earliest, latest)
+            return position
+        lost_until = min(until, earliest) if position < earliest else until
+        what = (
+            f"{self._partition}: offsets {position} to {lost_until} (excluded) cannot be read; the log holds "
+            f"{earliest} to {latest} (excluded)."
+        )
+        if self._order.fail_on_data_loss:
+            raise DataLossError(
+                "OFFSET_OUT_OF_RANGE",
+                what,
+                hint="They aged out, or the topic is another one. "
+                "Set failOnDataLoss=false to read what is left.",
+                facts={
+                    **self._fetcher.facts(position),
+                    "until": lost_until,
+                    "earliest": earliest,
+                    "latest": latest,
+                },
+            )
+        log.warning("[OFFSET_OUT_OF_RANGE] %s Going on without them (failOnDataLoss=false).", what)
+        return lost_until
+
+    def _wait_for(self, position: int, earliest: int, latest: int) -> None:
+        """One broker refuses what another says is there: it may be behind, but not for ever."""
+        if self._patience is None:
+            self._patience = self._fetcher.deadline()
+        if self._patience.expired:
+            raise BrokerError(
+                "FETCH_TIMEOUT",
+                f"{self._partition}: for {self._patience.limit_ms} ms ({self._patience.name}) the brokers "
+                f"refuse to give offset {position} and say that the log holds [{earliest}, {latest}).",
+                hint="Check the partition's replicas and, with tiered storage, its remote segments.",
+                facts={**self._fetcher.facts(position), "limit_ms": self._patience.limit_ms},
+                retriable=True,
+            )
+        self._patience.pause(LEAST_PAUSE_MS)

@@ -39,6 +39,8 @@ Answer = TypeVar("Answer")
 
 # A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
 # them it is called missing, because waiting the full minute for a misspelt name helps nobody.
+# What was learned a moment ago is good enough even when metadata.max.age.ms is 0.
+_LEAST_AGE_MS = 1_000
 _LOOKS_FOR_A_MISSING_TOPIC = 8
 
 
@@ -108,7 +110,7 @@ class Routing:
         raise attempts.given_up()
 
     def _known_leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Leader | None]:
-        max_age_ms = self.settings.metadata_max_age_ms
+        max_age_ms = max(_LEAST_AGE_MS, self.settings.metadata_max_age_ms)
         return {wanted: self._cluster.leader(wanted, max_age_ms) for wanted in partitions}
 
     def describe(self, topic: str, deadline: Deadline) -> TopicView | None:

@@ -190,7 +190,8 @@ class Connection:
                 "FRAME_TOO_LARGE",
                 f"{self.host}:{self.port} announces an answer to {waiting_for} of {size} bytes; "
                 f"at most {self.max_frame_bytes} are read.",
-                hint=_guess_other_protocol(bytes(self._size)) or "Lower fetch.max.bytes.",
+                hint=_guess_other_protocol(bytes(self._size))
+                or "Raise fetch.max.bytes if batches are that large.",
                 facts={"host": self.host, "port": self.port, "size": size, "limit": self.max_frame_bytes},
             )
         return size

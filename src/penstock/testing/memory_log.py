@@ -258,13 +258,16 @@ class MemoryReader:
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
         for wanted in order.ranges:
-            yield from self._read_range(order, wanted)
+            try:
+                yield from self._read_range(order, wanted)
+            except DataLossError:
+                if order.fail_on_data_loss:
+                    raise
 
     def _read_range(self, order: WorkOrder, wanted: RangeOrder) -> Iterator[pa.RecordBatch]:
         committed_only = order.client.isolation_level == "read_committed"
         partition = TopicPartition(wanted.topic, wanted.partition)
-        fixed = isinstance(wanted.start, At) and isinstance(wanted.until, At)
-        if fixed and wanted.start.offset >= wanted.until.offset:  # type: ignore[union-attr]
+        if isinstance(wanted.start, At) and wanted.start == wanted.until:
             return
         with self._log.changed:
             log = self._same_log(wanted, partition)
@@ -272,6 +275,12 @@ class MemoryReader:
             if wanted.from_earliest:
                 position = max(position, log.start)
             until = _bind(wanted.until, log, committed_only)
+            if position > until:
+                if wanted.from_earliest or isinstance(wanted.start, Earliest):
+                    return
+                raise DataLossError(
+                    "START_AFTER_END", f"{partition}: the range starts at {position}, after its end {until}."
+                )
             if position < log.start or position > log.end:
                 position = _step_over(order, partition, position, until, log)
             self._wait_for(order, partition, position, until, log, committed_only)

@@ -251,6 +251,6 @@ def _too_large(codec: int, source: memoryview, allowed: int) -> CorruptBatchErro
     return CorruptBatchError(
         "DECOMPRESSION_LIMIT",
         f"{len(source)} bytes of {CODEC_NAMES[codec]} become more than the allowed {allowed} bytes.",
-        hint="This looks like a decompression bomb; read past it, or raise the limit if it is meant.",
+        hint="This looks like a decompression bomb; start after it with `startingOffsets`.",
         facts={"codec": CODEC_NAMES[codec], "bytes": len(source), "allowed": allowed},
     )

@@ -163,7 +163,7 @@ class RecordDecoder:
                     "CHECKSUM_MISMATCH",
                     f"{self._topic}-{self._partition}: the record batch at offset {offset} does not match "
                     "its checksum.",
-                    hint="Read it from another replica or restore the broker's disk; `kafka.check.crcs=false`"
+                    hint="Restore the broker's disk from another replica; `kafka.check.crcs=false`"
                     " reads it unchecked.",
                     facts={"topic": self._topic, "partition": self._partition, "offset": offset},
                 )
@@ -270,7 +270,7 @@ class RecordDecoder:
         raise CorruptBatchError(
             "CORRUPT_BATCH",
             f"{place}: a record batch is damaged: {_REASONS[code]}.",
-            hint="Read it from another replica, or start after it with `startingOffsets`.",
+            hint="Let the broker restore it from another replica, or start after it with `startingOffsets`.",
             facts={**facts, "position": at},
         )
 

@@ -30,15 +30,22 @@ def ensure_compiled() -> None:
     global _done  # noqa: PLW0603  (once per process, whatever calls it)
     if _done:
         return
+    try:
+        _compile_in_turn()
+    except OSError:  # no place, no lock, no room: compile for ourselves
+        _decode_nothing()
+    _done = True
+
+
+def _compile_in_turn() -> None:
     place = _cache_place()
     if place is None or (place / _mark()).exists():
         _decode_nothing()
-    else:
-        with open(place / "penstock-kernels.lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _decode_nothing()
-            (place / _mark()).touch()
-    _done = True
+        return
+    with open(place / "penstock-kernels.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _decode_nothing()
+        (place / _mark()).touch()
 
 
 def _decode_nothing() -> None:
@@ -59,10 +66,7 @@ def _cache_place() -> Path | None:
     path = kernels.fill.stats.cache_path
     if path is None:
         return None
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
+    Path(path).mkdir(parents=True, exist_ok=True)
     return Path(path) if os.access(path, os.W_OK) else None
 
 

@@ -1,0 +1,132 @@
+"""What a reader does when a broker's answer makes trouble: it goes on where it may, and ends where it must.
+
+The answers come from a real broker; one field of one of them is changed on its way, because a broker that
+really cuts its log back or forgets a segment cannot be had on demand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.core.client import ClientSettings
+from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
+from penstock.core.model import At, RangeOrder, WorkOrder
+from penstock.kafka import fetcher
+from penstock.kafka.fetch import FetchAnswer
+from penstock.kafka.pool import POOL
+from penstock.kafka.reader import KafkaReader
+from tests.filling import produce
+
+Change = Callable[[int, FetchAnswer], FetchAnswer]
+
+
+@pytest.fixture
+def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[int]]:
+    """Pass every fetch answer through a function of (its number from 0, the answer)."""
+
+    def install(change: Change) -> list[int]:
+        real, numbers = fetcher.read_answer, []
+
+        def read(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:
+            numbers.append(len(numbers))
+            return change(numbers[-1], real(frame, version, correlation_id))
+
+        monkeypatch.setattr(fetcher, "read_answer", read)
+        return numbers
+
+    return install
+
+
+@pytest.fixture
+def six(kafka: Any, topic: Any) -> WorkOrder:
+    """Six records in six batches, fetched one batch at a time."""
+    name = topic(1)
+    for number in range(6):
+        produce(kafka.bootstrap, name, [str(number)])
+    host, port = kafka.bootstrap.split(":")
+    client = ClientSettings(((host, int(port)),), max_partition_fetch_bytes=1, fetch_max_bytes=1)
+    return WorkOrder((RangeOrder(name, 0, At(0), At(6)),), client, ("offset",), poll_timeout_ms=5_000)
+
+
+def offsets_of(order: WorkOrder) -> list[int]:
+    return [offset for batch in KafkaReader().read(order) for offset in batch["offset"].to_pylist()]
+
+
+def test_small_limits_fetch_one_batch_at_a_time(six: WorkOrder) -> None:
+    reader = KafkaReader()
+    assert sum(batch.num_rows for batch in reader.read(six)) == 6
+    assert reader.fetches == 6
+
+
+def test_a_truncated_log_is_an_error_and_without_loss_checking_the_rest_is_read(
+    six: WorkOrder, change_answers: Callable[[Change], list[int]]
+) -> None:
+    """The broker says that the log was cut back; what it still holds is read, once."""
+    change_answers(lambda number, answer: replace(answer, diverging_end=1) if number == 2 else answer)
+    with pytest.raises(DataLossError, match="LOG_TRUNCATED"):
+        offsets_of(six)
+
+
+def test_after_a_truncation_reading_goes_on_at_its_place(
+    six: WorkOrder, change_answers: Callable[[Change], list[int]]
+) -> None:
+    change_answers(lambda number, answer: replace(answer, diverging_end=1) if number == 2 else answer)
+    assert offsets_of(replace(six, fail_on_data_loss=False)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_broker_that_refuses_what_the_log_holds_is_not_asked_for_ever(
+    six: WorkOrder, change_answers: Callable[[Change], list[int]]
+) -> None:
+    """Out of range by one answer, in range by another: waited for within the limit, then told."""
+    numbers = change_answers(lambda number, answer: replace(answer, error_code=1, begin=0, end=0))
+    began = time.monotonic()
+    with pytest.raises(BrokerError, match="FETCH_TIMEOUT"):
+        offsets_of(replace(six, poll_timeout_ms=500))
+    assert time.monotonic() - began < 5
+    assert len(numbers) < 20
+
+
+def test_an_answer_to_another_question_closes_its_connection(
+    six: WorkOrder, change_answers: Callable[[Change], list[int]]
+) -> None:
+    """Its next bytes belong to nobody knows whom, so it does not go back to the pool."""
+
+    def refuse(number: int, answer: FetchAnswer) -> FetchAnswer:
+        raise CorruptBatchError("MALFORMED_FETCH_ANSWER", "it answers another request")
+
+    POOL.close()
+    change_answers(refuse)
+    client = replace(six.client, client_id="only-this-test")
+    with pytest.raises(CorruptBatchError):
+        offsets_of(replace(six, client=client))
+    kept = [connection for _, connection in POOL._idle if connection.client_id == "only-this-test"]
+    assert all(connection.in_flight == 0 and connection.is_alive() for connection in kept)
+    assert len(kept) <= 1  # the one that asked for metadata
+
+
+def test_a_follower_that_nobody_knows_is_not_waited_for(
+    six: WorkOrder, change_answers: Callable[[Change], list[int]]
+) -> None:
+    """The leader names a follower that has just stopped; the leader itself has the rows."""
+
+    def point_away(number: int, answer: FetchAnswer) -> FetchAnswer:
+        return replace(answer, preferred_replica=999, begin=0, end=0) if number == 0 else answer
+
+    change_answers(point_away)
+    assert offsets_of(six) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("settings", [{"fetch_min_bytes": 0}, {"fetch_max_wait_ms": 0}], ids=str)
+def test_waiting_for_rows_keeps_neither_side_busy(six: WorkOrder, settings: dict[str, int]) -> None:
+    """Settings that mean "answer at once" do not turn a wait into a storm of questions."""
+    client = replace(six.client, **settings)  # type: ignore[arg-type]
+    wanted = replace(six.ranges[0], start=At(6), until=At(7))
+    reader = KafkaReader()
+    order = replace(six, ranges=(wanted,), client=client, poll_timeout_ms=1_000, fail_on_data_loss=False)
+    assert list(reader.read(order)) == []
+    assert reader.fetches < 40
