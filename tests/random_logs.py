@@ -30,7 +30,7 @@ from tests.reference_decoder import Row
 
 FEATURES = ("committed", "aborted", "open", "ours", "headers", "nulls", "compacted", "append time", "trimmed")
 DELIVERY_TIMEOUT_S = 60.0
-COMPACTION_TIMEOUT_S = 120.0
+COMPACTION_TIMEOUT_S = 150
 _HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

@@ -16,6 +16,7 @@ batch made from them: fresh pages cost more than decoding does.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -155,8 +156,7 @@ class RecordDecoder:
     def _check(self, table: np.ndarray[Any, Any]) -> None:
         view = self._buffer.data
         crc = crc32c.crc32c
-        for begin, end in table[:, [k.BEGIN, k.END]].tolist():
-            stored = int.from_bytes(view[begin + 17 : begin + 21], "big")
+        for begin, end, stored in table[:, [k.BEGIN, k.END, k.CHECKSUM]].tolist():
             if crc(view[begin + 21 : end]) != stored:
                 offset = int.from_bytes(view[begin : begin + 8], "big")
                 raise CorruptBatchError(
@@ -183,18 +183,16 @@ class RecordDecoder:
     ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
         """Runs of batches that lie in one piece of memory: (bytes, rows of the batch table)."""
         compressed = table[:, k.CODEC] != 0
-        at = 0
-        while at < len(table):
-            run = at
-            while run < len(table) and compressed[run] == compressed[at]:
-                run += 1
-            rows = table[at:run].copy()
+        edges = np.flatnonzero(np.diff(compressed)) + 1
+        for first, last in itertools.pairwise([0, *edges.tolist(), len(table)]):
+            if first == last:
+                return  # not one batch is wanted
+            rows = table[first:last].copy()
             rows[:, k.BEGIN] += k.HEADER_SIZE
-            if compressed[at]:
+            if compressed[first]:
                 yield from self._decompressed(rows)
             else:
                 yield self._buffer, rows
-            at = run
 
     def _decompressed(
         self, rows: np.ndarray[Any, Any]

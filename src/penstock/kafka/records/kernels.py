@@ -17,7 +17,8 @@ from penstock.kafka.records.jit import copy_bytes, inlined, kernel
 
 # Columns of the batch table that `scan` fills, one row per record batch.
 BASE_OFFSET, LAST_OFFSET, BEGIN, END, COUNT, CODEC, FLAGS, BASE_TIME, MAX_TIME, PRODUCER, EPOCH = range(11)
-TABLE_WIDTH = 11
+CHECKSUM = 11
+TABLE_WIDTH = 12
 HEADER_SIZE = 61
 
 # FLAGS bits.
@@ -138,6 +139,7 @@ def scan(buf, at, end, expected, table):
         row[MAX_TIME] = big_endian(buf, at + 35, 8)
         row[PRODUCER] = big_endian(buf, at + 43, 8)
         row[EPOCH] = big_endian(buf, at + 12, 4)
+        row[CHECKSUM] = big_endian(buf, at + 17, 4) & 0xFFFFFFFF
         expected = base + last_delta + 1
         at += size
         count += 1
