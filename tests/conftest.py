@@ -59,9 +59,12 @@ def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kafka3() -> Iterator[LocalKafka]:
-    """Three brokers. A test that stops one starts it again before it ends."""
+    """Three brokers, for one file: its tests stop and kill them, and others must not meet what is left.
+
+    A test that stops one starts it again before it ends.
+    """
     from penstock.cluster import LocalKafka
 
     with LocalKafka(3, broker_settings=IMPATIENT) as cluster:
