@@ -26,7 +26,7 @@ $(STAMP): requirements-dev.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(STAMP)
 
-run: $(STAMP)  ## start a local Kafka, read it from Spark, show the rows, stop it again
+run: $(STAMP)  ## start a local Kafka, write a million lines, count them with Spark, stop it again
 	$(VENV)/bin/penstock demo </dev/null
 
 lint: $(STAMP)  ## ruff, mypy, import rules
