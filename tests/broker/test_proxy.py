@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.cluster.probe import ask_cluster
 from penstock.testing.proxy import FaultProxy
+from tests.workers import waiting_ports
 
 PRODUCE, METADATA = 0, 3
 
@@ -220,8 +221,10 @@ def test_only_the_chosen_kind_of_request_is_left_without_an_answer(kafka: Any) -
         with socket.create_connection(proxy.address, timeout=10) as connection:
             connection.sendall(struct.pack(">i", len(body)) + body)
             assert is_silent(connection)
+            assert waiting_ports(proxy, api_versions) == [connection.getsockname()[1]]
             proxy.pass_on()
             assert struct.unpack(">ii", connection.recv(8))[1] == 7
+            assert waiting_ports(proxy, api_versions) == []
 
 
 def test_a_write_whose_answer_is_cut_off_is_in_the_log_all_the_same(proxied_kafka: Any, topic: Any) -> None:

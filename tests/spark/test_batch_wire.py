@@ -62,7 +62,10 @@ def test_a_worker_that_dies_fails_its_task_with_a_readable_message(
     with ThreadPoolExecutor(1) as thread:
         query = thread.submit(frame.select("offset").count)
         try:
-            wait_until(lambda: waiting_ports(proxy, FETCH), "the task waits for an answer", 90)
+            wait_until(
+                lambda: query.done() or waiting_ports(proxy, FETCH), "the task waits for an answer", 90
+            )
+            assert not query.done(), query.exception()
             (port,) = waiting_ports(proxy, FETCH)
             os.kill(find_process(port), death)
             with pytest.raises(Exception, match=r"(?i)python worker.*(crash|exited unexpectedly|terminated)"):

@@ -100,8 +100,8 @@ def test_the_isolation_level_is_sparks_when_not_given() -> None:
 
 
 def test_a_buffer_of_minus_one_is_left_to_the_system() -> None:
-    assert translate(receive_buffer_bytes="-1", send_buffer_bytes="-1").receive_buffer_bytes == 0
-    assert translate(send_buffer_bytes="-1").send_buffer_bytes == 0
+    assert translate(receive_buffer_bytes="-1", send_buffer_bytes="-1").receive_buffer_bytes == -1
+    assert translate(send_buffer_bytes="-1").send_buffer_bytes == -1
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-1", "1e3", "", "5 5", "1_000", "9999999999"])

@@ -85,5 +85,5 @@ class ClientSettings:
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 52_428_800
     max_partition_fetch_bytes: int = 8_388_608
-    receive_buffer_bytes: int = 0  # the system's own sizing; on loopback it is as fast as 1 MiB
+    receive_buffer_bytes: int = -1  # the system's own sizing; on loopback it is as fast as 1 MiB
     send_buffer_bytes: int = 131_072

@@ -41,8 +41,8 @@ def parse_tls_versions(text: str) -> str:
 
 
 def parse_buffer_bytes(text: str) -> int:
-    """A size; Java's -1, "leave it to the system", is 0 here."""
-    return 0 if text == "-1" else parse_integer_from(1)(text)
+    """A size, or -1 for "leave it to the system"."""
+    return -1 if text == "-1" else parse_integer_from(1)(text)
 
 
 _SIZE = parse_integer_from(1)
@@ -300,7 +300,7 @@ class JavaSettings:
         "receive.buffer.bytes",
         parse_buffer_bytes,
         "The socket's receive buffer.",
-        default_doc="`1048576`",
+        default_doc="`-1`, as the system sizes it",
         accepts=("65536", "-1"),
         rejects=(("-2", "OPTION_INVALID"),),
     )

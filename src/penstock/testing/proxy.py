@@ -254,7 +254,7 @@ class _Link:
         self.to_client = to_client
         self.to_server = to_server
         self.lost_bytes = False
-        self._api_keys: dict[int, int] = {}  # of requests without an answer, by correlation id
+        self._api_keys: dict[int, int] = {}  # of requests whose answer was not delivered, by correlation id
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, from_client: asyncio.StreamReader, from_server: asyncio.StreamReader) -> None:
@@ -311,7 +311,7 @@ class _Link:
         if not self.proxy.kafka or len(piece) < 8:
             return None
         if direction == "answers":
-            return self._api_keys.pop(struct.unpack_from(">i", piece, 4)[0], None)
+            return self._api_keys.get(_correlation_of(piece))
         api_key, _, correlation_id = struct.unpack_from(">hhi", piece.ljust(12, b"\0"), 4)
         self._api_keys[correlation_id] = api_key
         self.proxy.counts.requests[api_key] += 1
@@ -347,10 +347,17 @@ class _Link:
                 proxy.counts.bytes_to_server += len(piece)
             else:
                 proxy.counts.bytes_to_client += len(piece)
+                if api_key is not None:
+                    # Only now: a held answer is one its client still waits for.
+                    self._api_keys.pop(_correlation_of(piece), None)
             # A receiver that left does not stop the other direction: a delayed request must still arrive.
             with contextlib.suppress(ConnectionError):
                 sink.write(piece)
                 await sink.drain()
+
+
+def _correlation_of(answer: bytes) -> int:
+    return int(struct.unpack_from(">i", answer, 4)[0])
 
 
 def _bind(port: int) -> socket.socket:
