@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,18 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PROT_NONE = 0
 
 
+def guarded_array(items: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Like `numpy.empty`, in memory of its own that ends at a protected page."""
+    return GuardedMemory(max(1, items * np.dtype(kind).itemsize)).array(items, kind)
+
+
 class GuardedMemory:
     """Room for up to `capacity` bytes whose last byte is the last one before a protected page."""
 
     def __init__(self, capacity: int) -> None:
         page = mmap.PAGESIZE
         self._size = -(-capacity // page) * page
-        # Never unmapped: arrays made from it may outlive this object, and tests make only a few.
+        # Arrays made from it hold the map; it goes when the last of them does.
         self._map = mmap.mmap(-1, self._size + page)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         if _LIBC.mprotect(ctypes.c_void_p(self._address + self._size), page, _PROT_NONE) != 0:
@@ -32,6 +38,11 @@ class GuardedMemory:
         target = whole[self._size - len(data) :]
         target[:] = np.frombuffer(data, np.uint8)
         return target
+
+    def array(self, items: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array that ends at the protected page."""
+        size = items * np.dtype(kind).itemsize
+        return np.frombuffer(self._map, np.uint8, size, self._size - size).view(kind)
 
     def touch_protected_page(self) -> int:
         """Read the first protected byte: shows that the guard works, by ending the process."""

@@ -1,10 +1,10 @@
 """Throws damaged record batches at the fast decoder and compares it with the reference decoder.
 
 Every input comes from (seed, number), so any finding can be repeated alone with `--only`. The input ends at
-a protected page, and so does every decompressed batch. Allowed outcomes: both decoders return the same
-rows, or both refuse, the fast one with the condition that the reference's verdict asks for. A crash,
-another exception, other rows, a refusal of what the reference reads, or a second without an answer is a
-finding.
+a protected page; in every second one so do each decompressed batch and each buffer that is written. Allowed
+outcomes: both decoders return the same rows, or both refuse, the fast one with the condition that the
+reference's verdict asks for. A crash, another exception, other rows, a refusal of what the reference reads,
+or a second without an answer is a finding.
 
     python -m tests.proof.fuzz_records --inputs 1000000 --seed 7
 """
@@ -28,7 +28,7 @@ from penstock.core.errors import DecodeError
 from penstock.kafka.records.codecs import Decompressor
 from penstock.kafka.records.decode import RecordDecoder
 from tests.decoding import COLUMNS, rows_of
-from tests.guard_page import GuardedMemory
+from tests.guard_page import GuardedMemory, guarded_array
 from tests.proof.mutations import MUTATIONS, make_input
 from tests.reference_decoder import DamageError, Row, visible_rows
 
@@ -55,8 +55,8 @@ class GuardedDecompressor(Decompressor):
 class FastDecoder:
     """The decoder under test, with small Arrow batches so that records meet the ends of buffers often.
 
-    `guarded` puts each decompressed batch alone in front of a protected page; otherwise they lie side by
-    side, as in production.
+    `guarded` puts each decompressed batch, and each column that is written, alone in front of a protected
+    page; otherwise decompressed batches lie side by side, as in production.
     """
 
     def __init__(self, *, guarded: bool) -> None:
@@ -64,6 +64,7 @@ class FastDecoder:
         self._decoder = RecordDecoder("fuzz", 0, COLUMNS, max_rows=7, max_bytes=256)
         if guarded:
             self._decoder._decompressor = GuardedDecompressor()
+            self._decoder._new_memory = guarded_array
 
     def rows(self, data: bytes, start: int, until: int, aborted: list[tuple[int, int]] | None) -> list[Row]:
         self._decoder.open(self._memory.place(data))

@@ -218,6 +218,15 @@ def test_a_start_behind_the_end_found_by_time_is_refused() -> None:
     assert caught.value.facts == {"partition": "t-0", "start": 3, "end": 1}
 
 
+def test_a_record_that_comes_between_two_looks_does_not_turn_the_range_around() -> None:
+    """At the start's time nothing was there; a moment later the end's time finds a new record at 7."""
+    seen = {"at_time": {(T0, 5): None, (T0, 9): 7}, "earliest": {T0: 0}, "latest": {T0: 8}}
+    assert tasks(plan(ForAll(Since(5)), ForAll(Since(9)), unmatched="latest", **seen)) == []
+    turned = {**seen, "at_time": {(T0, 5): 7, (T0, 9): None}}
+    with pytest.raises(OptionError, match="RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"):
+        plan(ForAll(Since(9)), ForAll(Since(5)), unmatched="latest", **turned)
+
+
 def test_a_start_above_the_logs_end_is_refused() -> None:
     """B103: start 1 in an empty log that is read to its end."""
     with pytest.raises(OptionError, match="RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"):

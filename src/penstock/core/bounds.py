@@ -106,12 +106,24 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
     for partition in partitions:
         start = bind(starts[partition], partition, snapshot, unmatched=state.unmatched_start)
         until = bind(ends[partition], partition, snapshot, unmatched="latest")
+        if _came_between(starts[partition], ends[partition], partition, snapshot):
+            start = until
         span = Span(
             partition, start, until, _number(start, partition, snapshot), _number(until, partition, snapshot)
         )
         _check_order(span)
         spans.append(span)
     return spans
+
+
+def _came_between(start: Position, end: Position, partition: TopicPartition, snapshot: Snapshot) -> bool:
+    """A record came after the start's time was looked up and before the end's: at the start, nothing was
+    that young, so the range was empty then, and must not be called turned around now."""
+    start_ms, end_ms = time_of(start, snapshot.now_ms), time_of(end, snapshot.now_ms)
+    if start_ms is None or end_ms is None or start_ms >= end_ms:
+        return False
+    at_time = snapshot.at_time
+    return at_time.get((partition, start_ms)) is None and at_time.get((partition, end_ms)) is not None
 
 
 def bind(position: Position, partition: TopicPartition, snapshot: Snapshot, *, unmatched: str) -> Bound:

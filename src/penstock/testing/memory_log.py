@@ -35,18 +35,8 @@ from penstock.core.model import (
     TopicView,
     WorkOrder,
 )
+from penstock.kafka.records.arrow_types import ARROW_TYPES
 
-#: The columns exactly as Spark wants them from a Python source.
-ARROW_TYPES: Mapping[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-}
 _ROWS_PER_BATCH = 1024
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -283,16 +273,20 @@ class MemoryReader:
                 )
             if position < log.start or position > log.end:
                 position = _step_over(order, partition, position, until, log)
-            self._wait_for(order, partition, position, until, log, committed_only)
-            rows = [
-                record
-                for record in log.records
-                if position <= record.offset < until
-                and not (committed_only and record.offset in log.aborted)
-                and not _is_filtered(order.narrowing, record)
-            ]
-        for begin in range(0, len(rows), _ROWS_PER_BATCH):
-            yield _batch(partition, rows[begin : begin + _ROWS_PER_BATCH], order.columns)
+        while position < until:
+            with self._log.changed:
+                self._wait_for(order, partition, position, log, committed_only)
+                seen = min(until, log.visible_end(committed_only))
+                rows = [
+                    record
+                    for record in log.records
+                    if position <= record.offset < seen
+                    and not (committed_only and record.offset in log.aborted)
+                    and not _is_filtered(order.narrowing, record)
+                ]
+            for begin in range(0, len(rows), _ROWS_PER_BATCH):
+                yield _batch(partition, rows[begin : begin + _ROWS_PER_BATCH], order.columns)
+            position = seen
 
     def _same_log(self, wanted: RangeOrder, partition: TopicPartition) -> _Partition:
         found = self._log.describe().get(wanted.topic)
@@ -310,17 +304,16 @@ class MemoryReader:
         order: WorkOrder,
         partition: TopicPartition,
         position: int,
-        until: int,
         log: _Partition,
         committed_only: bool,
     ) -> None:
         deadline = time.monotonic() + order.poll_timeout_ms / 1000
-        while position < until and log.visible_end(committed_only) < until:
+        while log.visible_end(committed_only) <= position:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise BrokerError(
                     "FETCH_TIMEOUT",
-                    f"{partition}: the log ends before offset {until} and did not grow within "
+                    f"{partition}: the log ends at offset {position} and did not grow within "
                     f"{order.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs).",
                     facts={"topic": partition.topic, "partition": partition.partition, "offset": position},
                     retriable=True,

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import crc32c
 import numpy as np
@@ -27,23 +28,16 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptBatchError, DecodeError
 from penstock.kafka.records import kernels as k
+from penstock.kafka.records.arrow_types import ARROW_TYPES
 from penstock.kafka.records.codecs import Decompressor
-
-ARROW_TYPES: dict[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-}
 
 #: Rows and bytes at which an Arrow batch is cut. Measured in `bench/read`: fewer rows pay Spark's
 #: per-batch cost more often, more rows fall out of the processor's cache on both sides.
 MAX_ROWS = 65_536
 MAX_BYTES = 4 << 20
+
+#: Makes an uninitialised array of so many items of a type.
+NewMemory: TypeAlias = Callable[[int, Any], np.ndarray[Any, Any]]
 
 _BEGINNING = np.iinfo(np.int64).min
 _REASONS = {
@@ -85,6 +79,7 @@ class RecordDecoder:
         self._count = 0
         self._buffer = np.empty(0, np.uint8)
         self._sets: list[_ColumnSet] = []
+        self._new_memory: NewMemory = np.empty  # the fuzz run gives memory that ends at a protected page
         self._constants: dict[str, pa.Array] = {}
         self._decompressor = Decompressor()
 
@@ -224,7 +219,7 @@ class RecordDecoder:
         for columns in self._sets:
             if columns.is_free():
                 return columns
-        columns = _ColumnSet(self._columns, self._max_rows, self._max_bytes)
+        columns = _ColumnSet(self._columns, self._max_rows, self._max_bytes, self._new_memory)
         self._sets = [*self._sets[-2:], columns]
         return columns
 
@@ -285,34 +280,43 @@ class _ColumnSet:
     OWN = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
 
     def __init__(
-        self, columns: Sequence[str], rows: int, data: int, *, need: dict[str, int] | None = None
+        self,
+        columns: Sequence[str],
+        rows: int,
+        data: int,
+        new: NewMemory,
+        *,
+        need: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        need = need or {}
-        self.columns, self.rows, self.data = tuple(columns), rows, data
+        self.columns, self.rows, self.data, self.new = tuple(columns), rows, data, new
         self.wants = tuple(name in columns for name in ("key", "value", "headers", "timestamp"))
         key, value, headers, time = self.wants
-        bits = (rows + 7) // 8
 
         def ends(wanted: bool, size: int = rows) -> np.ndarray[Any, Any]:
-            array = np.empty(size + 1 if wanted else 0, np.int32)
+            array = new(size + 1 if wanted else 0, np.int32)
             array[:1] = 0
             return array
 
+        def bits(size: int = rows) -> np.ndarray[Any, Any]:
+            array = new((size + 7) // 8, np.uint8)
+            array[:] = 0
+            return array
+
         def text(wanted: bool, name: str) -> np.ndarray[Any, Any]:
-            return np.empty(max(data, need.get(name, 0)) if wanted else 0, np.uint8)
+            return new(max(data, need.get(name, 0)) if wanted else 0, np.uint8)
 
         entries = max(rows, need.get("headers", 0))
-        self.offsets = np.empty(rows, np.int64)
-        self.times = np.empty(rows if time else 0, np.int64)
-        self.time_types = np.empty(rows, np.int32)
-        self.key_ends, self.key_bits, self.keys = ends(key), np.zeros(bits, np.uint8), text(key, "key")
-        self.value_ends, self.value_bits = ends(value), np.zeros(bits, np.uint8)
+        self.offsets = new(rows, np.int64)
+        self.times = new(rows if time else 0, np.int64)
+        self.time_types = new(rows, np.int32)
+        self.key_ends, self.key_bits, self.keys = ends(key), bits(), text(key, "key")
+        self.value_ends, self.value_bits = ends(value), bits()
         self.values = text(value, "value")
-        self.list_ends, self.list_bits = ends(headers), np.zeros(bits, np.uint8)
+        self.list_ends, self.list_bits = ends(headers), bits()
         self.header_key_ends = ends(headers, entries)
         self.header_keys = text(headers, "header_key")
         self.header_value_ends = ends(headers, entries)
-        self.header_value_bits = np.zeros((entries + 7) // 8 if headers else 0, np.uint8)
+        self.header_value_bits = bits(entries if headers else 0)
         self.header_values = text(headers, "header_value")
         self._arrays = (
             self.offsets, self.times, self.time_types, self.key_ends, self.key_bits, self.keys,
@@ -334,7 +338,11 @@ class _ColumnSet:
             "header_key": k.NEED_HEADER_KEY, "header_value": k.NEED_HEADER_VALUE,
         }  # fmt: skip
         return _ColumnSet(
-            self.columns, self.rows, self.data, need={name: int(state[at]) for name, at in need.items()}
+            self.columns,
+            self.rows,
+            self.data,
+            self.new,
+            need={name: int(state[at]) for name, at in need.items()},
         )
 
     def fill(

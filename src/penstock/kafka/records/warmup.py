@@ -20,7 +20,8 @@ import numba
 import numpy as np
 
 from penstock.kafka.records import bounds, codecs, jit, kernels
-from penstock.kafka.records.decode import ARROW_TYPES, RecordDecoder
+from penstock.kafka.records.arrow_types import ARROW_TYPES
+from penstock.kafka.records.decode import RecordDecoder
 
 _done = False
 
