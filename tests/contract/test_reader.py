@@ -138,7 +138,7 @@ def test_ranges_of_one_order_are_read_in_their_order(world: World) -> None:
 
 
 def test_a_range_that_ends_on_a_marker_ends(world: World) -> None:
-    """Counting rows instead of offsets would wait for ever for the row that the marker is not."""
+    """F39: counting rows instead of offsets would wait for ever for the row that the marker is not."""
     topic = world.create_topic()
     world.write_transaction(topic, [Written(b"in")], commit=True)
     world.write(topic, [Written(b"after")])

@@ -66,7 +66,7 @@ def test_columns_are_chosen_in_the_given_order(load: Load, kafka: Any, topic: An
 
 
 def test_filters_narrow_the_read_when_asked(spark: SparkSession, load: Load, kafka: Any, topic: Any) -> None:
-    """With Spark's setting on, filters choose tasks; the rows are the same; without it Spark refuses."""
+    """F6: with Spark's setting on, filters choose tasks; the rows are the same; without it Spark refuses."""
     name = topic(3, retention_ms=-1)
     for partition in range(3):
         produce(kafka.bootstrap, name, ["old"] * 5, partition=partition, timestamp_ms=1_700_000_000_000)
