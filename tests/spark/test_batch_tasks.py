@@ -152,3 +152,24 @@ def test_a_pattern_takes_whole_names_and_no_internal_topic(load: Load, kafka: An
     texts = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribePattern": f"__.*|{name}"}
     tasks = BatchReader(parse_batch_options(texts, unique="u")).partitions()
     assert {each.order.ranges[0].topic for each in tasks} == {name}  # type: ignore[attr-defined]
+
+
+def test_what_a_reader_has_loaded_is_kept_out_of_its_workers_collections(kafka: Any, topic: Any) -> None:
+    """PySpark collects garbage after every task; a worker that has read does not walk numba each time."""
+    name = topic()
+    produce(kafka.bootstrap, name, ["x"])
+    program = (
+        "import gc, sys; from penstock.core.options_batch import parse_batch_options;"
+        "from penstock.engines.source.batch import BatchReader;"
+        "texts = {'kafka.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2]};"
+        "reader = BatchReader(parse_batch_options(texts, unique='u'));"
+        "(task,) = reader.partitions();"
+        "print(*(sum(each.num_rows for each in reader.read(task)) for _ in range(2)), gc.get_freeze_count())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, kafka.bootstrap, name], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    first, second, frozen = map(int, run.stdout.split())
+    assert (first, second) == (1, 1)
+    assert frozen > 50_000

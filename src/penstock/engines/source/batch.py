@@ -10,6 +10,7 @@ method exists only on the reader that the option `pushFilters` asks for.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Iterable, Iterator
@@ -92,7 +93,10 @@ class BatchReader(DataSourceReader):
 
         context = TaskContext.get()
         repeated = context is not None and context.attemptNumber() > 0
-        yield from KafkaReader(fresh=repeated).read(partition.order)
+        try:
+            yield from KafkaReader(fresh=repeated).read(partition.order)
+        finally:
+            spare_the_collector()
 
     def _keep(self, task: tuple[RangeOrder, ...]) -> tuple[RangeOrder, ...]:
         wanted = self.narrowing.partitions
@@ -109,6 +113,16 @@ class BatchReader(DataSourceReader):
             use_pool=options.connection_pool,
             narrowing=self.narrowing,
         )
+
+
+def spare_the_collector() -> None:
+    """Keep what is loaded by now out of the worker's garbage collections.
+
+    PySpark collects after every task, before the worker takes the next one. With numba loaded that walks
+    140,000 objects which never go away: 60 ms a task; frozen, nothing.
+    """
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
 
 
 class FilteringBatchReader(BatchReader):
