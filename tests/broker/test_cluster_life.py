@@ -127,7 +127,10 @@ def test_the_brokers_process_listens_on_loopback_only(own: LocalKafka) -> None:
 def listening_addresses(pid: int) -> list[str]:
     sockets = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry))
+        try:
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry))
+        except FileNotFoundError:
+            continue  # closed since it was listed; one that listens stays open
         if match:
             sockets.add(match[1])
     found = []

@@ -17,7 +17,7 @@ from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.kafka import fetcher
-from penstock.kafka.fetch import FetchAnswer
+from penstock.kafka.fetch import FetchAnswer, FetchQuestion
 from penstock.kafka.pool import POOL
 from penstock.kafka.reader import KafkaReader
 from tests.filling import produce
@@ -40,6 +40,20 @@ def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[i
         return numbers
 
     return install
+
+
+@pytest.fixture
+def racks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rack that each fetch question told, in their order."""
+    told: list[str] = []
+    real = fetcher.encode_question
+
+    def note_rack(question: FetchQuestion, *rest: Any) -> bytes:
+        told.append(question.rack)
+        return real(question, *rest)
+
+    monkeypatch.setattr(fetcher, "encode_question", note_rack)
+    return told
 
 
 @pytest.fixture
@@ -104,21 +118,41 @@ def test_an_answer_to_another_question_closes_its_connection(
     client = replace(six.client, client_id="only-this-test")
     with pytest.raises(CorruptBatchError):
         offsets_of(replace(six, client=client))
-    kept = [connection for _, connection in POOL._idle if connection.client_id == "only-this-test"]
-    assert all(connection.in_flight == 0 and connection.is_alive() for connection in kept)
-    assert len(kept) <= 1  # the one that asked for metadata
+    # Metadata was asked for on the same connection, so there is no other one that may stay.
+    assert [connection for _, connection in POOL._idle if connection.client_id == "only-this-test"] == []
+    assert POOL.lent_count == 0
 
 
 def test_a_follower_that_nobody_knows_is_not_waited_for(
-    six: WorkOrder, change_answers: Callable[[Change], list[int]]
+    six: WorkOrder, change_answers: Callable[[Change], list[int]], racks: list[str]
 ) -> None:
-    """The leader names a follower that has just stopped; the leader itself has the rows."""
+    """T16: the leader names one that has stopped whenever a rack is told, and has the rows itself."""
 
     def point_away(number: int, answer: FetchAnswer) -> FetchAnswer:
-        return replace(answer, preferred_replica=999, begin=0, end=0) if number == 0 else answer
+        return replace(answer, preferred_replica=999, begin=0, end=0) if racks[number] else answer
 
     change_answers(point_away)
-    assert offsets_of(six) == [0, 1, 2, 3, 4, 5]
+    near = replace(six, client=replace(six.client, client_rack="near"))
+    assert offsets_of(near) == [0, 1, 2, 3, 4, 5]
+    assert racks == ["near", *[""] * 6]
+
+
+def test_a_follower_that_stays_behind_is_left_for_the_leader(
+    six: WorkOrder, change_answers: Callable[[Change], list[int]], racks: list[str]
+) -> None:
+    """T16: it answers that there is nothing, and never gets further; the leader has the rows."""
+
+    def lag(number: int, answer: FetchAnswer) -> FetchAnswer:
+        if not racks[number]:
+            return answer
+        preferred = 0 if number == 0 else -1  # the one broker plays both parts
+        return replace(answer, preferred_replica=preferred, begin=0, end=0, high_watermark=0)
+
+    change_answers(lag)
+    near = replace(six, client=replace(six.client, client_rack="near"), poll_timeout_ms=700)
+    assert offsets_of(near) == [0, 1, 2, 3, 4, 5]
+    assert racks[0] == "near"
+    assert racks[-1] == ""
 
 
 @pytest.mark.parametrize("settings", [{"fetch_min_bytes": 0}, {"fetch_max_wait_ms": 0}], ids=str)

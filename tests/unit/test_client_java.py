@@ -100,8 +100,8 @@ def test_the_isolation_level_is_sparks_when_not_given() -> None:
 
 
 def test_a_buffer_of_minus_one_is_left_to_the_system() -> None:
-    assert translate(receive_buffer_bytes="-1", send_buffer_bytes="-1").receive_buffer_bytes == -1
-    assert translate(send_buffer_bytes="-1").send_buffer_bytes == -1
+    assert translate(receive_buffer_bytes="-1", send_buffer_bytes="-1").receive_buffer_bytes == 0
+    assert translate(send_buffer_bytes="-1").send_buffer_bytes == 0
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-1", "1e3", "", "5 5", "1_000", "9999999999"])
@@ -124,7 +124,16 @@ def test_a_misspelt_setting_is_an_error_with_the_right_name() -> None:
 
 def test_a_setting_kafka_does_not_know_is_a_warning() -> None:
     (warning,) = parse({"my.own.thing": "5"}).warnings
-    assert "kafka.my.own.thing" in warning
+    assert warning == "Not known to Kafka, ignored: kafka.my.own.thing."
+
+
+def test_the_settings_of_a_producer_are_called_that() -> None:
+    """A job's one set of options often serves its reads and its writes; what a read leaves out is told."""
+    (warning,) = parse({"acks": "all", "linger.ms": "5", "transactional.id": "t"}).warnings
+    assert warning == (
+        "Settings of a producer, without effect on a read: kafka.acks, kafka.linger.ms, kafka.transactional.id."
+    )
+    assert refuse({"linger.m": "5"}).facts["meant"] == "kafka.linger.ms"
 
 
 # --- login ----------------------------------------------------------------------------------------
@@ -182,6 +191,38 @@ def test_a_login_text_that_cannot_be_read_is_refused_without_showing_it(text: st
         parse_jaas(text)
     assert caught.value.condition == "OPTION_INVALID"
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("extra", "advice"),
+    [
+        ("usernme=u", "Did you mean `username`?"),
+        ("Password=p", "Did you mean `password`?"),
+        ("token_auth=true", "Did you mean `tokenauth`?"),
+        ("serviceName=kafka", "It takes username, password, tokenauth."),
+        ("user_alice=hunter2", "It takes username, password, tokenauth."),
+        ("password=some hunter2=x", "It takes username, password, tokenauth."),
+    ],
+)
+@pytest.mark.parametrize("login", [PLAIN, SCRAM])
+def test_a_login_option_the_module_does_not_take_is_refused(login: str, extra: str, advice: str) -> None:
+    """S10: named only by what was probably meant, because it may be half of a password without quotes."""
+    with pytest.raises(OptionError) as caught:
+        parse_jaas(login.replace(";", f" {extra};"))
+    assert caught.value.condition == "OPTION_UNKNOWN"
+    assert caught.value.hint.startswith(advice)
+    assert "hunter2" not in f"{caught.value} {caught.value.facts}"
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE"])
+def test_a_login_with_a_delegation_token_is_refused(text: str) -> None:
+    """Without the word for it the broker would take the token's id for a user's name."""
+    with pytest.raises(OptionError, match=r"\[DELEGATION_TOKEN_REFUSED\]"):
+        parse_jaas(SCRAM.replace(";", f' tokenauth="{text}";'))
+
+
+def test_a_token_login_that_is_turned_off_is_an_ordinary_one() -> None:
+    assert parse_jaas(SCRAM.replace(";", " tokenauth=false;")) == parse_jaas(SCRAM)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +311,14 @@ def test_a_clients_identity_comes_from_a_file_or_as_text() -> None:
     assert from_file.tls.certificate_pem == CERTIFICATE
 
 
+def test_a_password_without_a_key_is_warned_about() -> None:
+    settings = {"security.protocol": "SSL", "ssl.key.password": "hunter2"}
+    (warning,) = parse(settings).warnings
+    assert "`kafka.ssl.key.password` is set, but no key" in warning
+    assert "hunter2" not in warning
+    assert not parse({**settings, "ssl.keystore.location": "/etc/client.pem"}).warnings
+
+
 def test_an_empty_algorithm_turns_the_host_check_off_and_is_warned_about() -> None:
     parsed = parse({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
     assert parsed.settings.tls is not None
@@ -309,6 +358,10 @@ def test_a_java_store_is_refused_with_the_command_that_converts_it(
             "OPTION_CONFLICT",
         ),
         ({"ssl.keystore.location": "/etc/client.pem", "ssl.keystore.key": KEY}, "OPTION_CONFLICT"),
+        (
+            {"ssl.keystore.location": "/etc/client.pem", "ssl.keystore.certificate.chain": CERTIFICATE},
+            "OPTION_CONFLICT",
+        ),
     ],
 )
 def test_certificates_that_cannot_be_used_are_refused(settings: dict[str, str], condition: str) -> None:

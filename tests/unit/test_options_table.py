@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.batch_table import REPLACED, STREAM_ONLY, BatchTable
 from penstock.core.client import ClientSettings
-from penstock.core.client_names import REFUSED, WITHOUT_EFFECT
+from penstock.core.client_names import PRODUCER_ONLY, REFUSED, WITHOUT_EFFECT
 from penstock.core.client_table import JavaSettings
 from penstock.core.errors import OptionError
 from penstock.core.options import OptionSpec, option, option_specs, read_surface, reference_rows
@@ -124,18 +124,26 @@ def test_client_settings_without_effect_are_one_warning() -> None:
     assert warnings == ["Without effect in Penstock: kafka.max.poll.records, kafka.session.timeout.ms."]
 
 
+@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT | PRODUCER_ONLY))
+def test_no_setting_of_javas_clients_is_called_unknown(name: str) -> None:
+    """Accepted with a warning that names it and is true."""
+    (warning,) = parse(complete(f"kafka.{name}", "1", {})).warnings
+    assert f"kafka.{name}" in warning
+    assert "without effect" in warning.lower()
+
+
 def test_no_client_setting_is_in_two_lists() -> None:
     translated = {spec.key for spec in option_specs(JavaSettings).values()}
-    assert not translated & set(REFUSED)
-    assert not translated & WITHOUT_EFFECT
-    assert not set(REFUSED) & WITHOUT_EFFECT
+    lists = [translated, set(REFUSED), WITHOUT_EFFECT, PRODUCER_ONLY]
+    assert sum(map(len, lists)) == len(set().union(*lists))
 
 
 def test_the_reference_shows_the_defaults_the_client_really_has() -> None:
     defaults = {each.name: each.default for each in fields(ClientSettings)}
     for name, spec in option_specs(JavaSettings).items():
         if isinstance(defaults.get(name), int | bool):
-            assert spec.default_doc.startswith(f"`{str(defaults[name]).lower()}`"), spec.key
+            shown = "-1" if name.endswith("buffer_bytes") and not defaults[name] else str(defaults[name])
+            assert spec.default_doc.startswith(f"`{shown.lower()}`"), spec.key
 
 
 def test_the_reference_has_one_row_for_each_option() -> None:

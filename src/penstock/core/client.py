@@ -80,10 +80,11 @@ class ClientSettings:
     retry_backoff_ms: int = 100
     connections_max_idle_ms: int = 540_000
     metadata_max_age_ms: int = 300_000
-    # Sizes. The fetch sizes are larger than Java's 1 MiB because one answer becomes one Arrow batch.
+    # Sizes. A partition's is larger than Java's 1 MiB because each answer costs a round trip; the Arrow batches
+    # are cut to a size of their own, whatever arrives.
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 52_428_800
     max_partition_fetch_bytes: int = 8_388_608
-    receive_buffer_bytes: int = -1  # the system's own sizing; on loopback it is as fast as 1 MiB
+    receive_buffer_bytes: int = 0  # the system's own sizing; on loopback it is as fast as 1 MiB
     send_buffer_bytes: int = 131_072

@@ -1,7 +1,7 @@
 """The table of Java's client settings that mean something here, one field each.
 
-Rule: a setting stands in exactly one place: in this table, in `client_names.WITHOUT_EFFECT`, or in
-`client_names.REFUSED`. None means "not set", so the defaults of `ClientSettings` stay the only ones. Why not
+Rule: a setting stands in exactly one place: in this table or in one of the lists of `client_names`
+(without effect, a producer's, refused). None means "not set", so the defaults of `ClientSettings` stay the only ones. Why not
 pass the settings through: every Python client has its own names, and a setting that is silently dropped is
 found in production.
 
@@ -18,6 +18,7 @@ from penstock.core.options import option
 from penstock.core.values import parse_boolean, parse_integer_from, parse_text, parse_word
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _STORE_TYPES = ("PEM", "JKS", "PKCS12")
 
 
@@ -41,8 +42,8 @@ def parse_tls_versions(text: str) -> str:
 
 
 def parse_buffer_bytes(text: str) -> int:
-    """A size, or -1 for "leave it to the system"."""
-    return -1 if text == "-1" else parse_integer_from(1)(text)
+    """A size; Java's -1, "leave it to the system", is 0 here."""
+    return 0 if text == "-1" else parse_integer_from(1)(text)
 
 
 _SIZE = parse_integer_from(1)
@@ -120,12 +121,12 @@ class JavaSettings:
         "sasl.jaas.config",
         parse_secret,
         "Name and password, as the text Java's clients take.",
-        accepts=(
-            "org.apache.kafka.common.security.scram.ScramLoginModule required username='u' password='p';",
-        ),
+        accepts=(f"{_SCRAM} required username='u' password='p';",),
         rejects=(
             ('com.sun.security.auth.module.JndiLoginModule required x="y";', "LOGIN_MODULE_REFUSED"),
             ("PlainLoginModule", "OPTION_INVALID"),
+            (f'{_SCRAM} required username="u" password="p" tokenauth="true";', "DELEGATION_TOKEN_REFUSED"),
+            (f'{_SCRAM} required user="u" password="p";', "OPTION_UNKNOWN"),
         ),
         needs={"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "SCRAM-SHA-256"},
     )

@@ -136,9 +136,12 @@ class PartitionFetcher:
                 try:
                     self._replica = self._routing.address(answer.preferred_replica, deadline)
                 except BrokerError:
-                    self._stay_with_leader()  # the follower has just stopped
+                    self._rack = ""  # the follower has just stopped; without a rack the leader names none
             elif deadline.expired:
                 self._raise_if_held_back(position, until, answer)
+                if self._replica is not None:
+                    self.release()
+                    self._stay_with_leader()  # it may only be behind; the leader knows
                 return None
             else:
                 empty = answer

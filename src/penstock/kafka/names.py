@@ -30,7 +30,7 @@ def connect_tcp(settings: ClientSettings, host: str, port: int, deadline: Deadli
         raw = socket.socket(family, socket.SOCK_STREAM)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # -1 means "leave it to the system".
+            # 0 means "leave it to the system".
             if settings.receive_buffer_bytes > 0:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
             if settings.send_buffer_bytes > 0:

@@ -68,7 +68,13 @@ class _RangeRead:
         except DataLossError as error:
             if self._order.fail_on_data_loss:
                 raise
-            log.warning("%s Going on without it (failOnDataLoss=false).", error)
+            _log_loss(error)
+        except BrokerError as error:
+            if error.condition != "UNKNOWN_TOPIC_OR_PARTITION":
+                raise
+            if self._order.fail_on_data_loss:
+                raise self._gone() from error
+            _log_loss(self._gone())
         finally:
             self._reader.fetches += self._fetcher.questions
             self._fetcher.release()
@@ -114,13 +120,10 @@ class _RangeRead:
         if isinstance(wanted.start, At) and isinstance(wanted.until, At) and not wanted.from_earliest:
             position, until = wanted.start.offset, wanted.until.offset
         else:
-            try:
-                with closing(KafkaLogView(self._order.client)) as view:
-                    position, until = self._look_up(view, wanted.start), self._look_up(view, wanted.until)
-                    if wanted.from_earliest:
-                        position = max(position, self._look_up(view, Earliest()))
-            except BrokerError as error:
-                raise self._gone(error) from error
+            with closing(KafkaLogView(self._order.client)) as view:
+                position, until = self._look_up(view, wanted.start), self._look_up(view, wanted.until)
+                if wanted.from_earliest:
+                    position = max(position, self._look_up(view, Earliest()))
             if position >= until:
                 # No fetch will carry the topic's id, so the broker cannot notice that it is another topic.
                 self._fetcher.raise_if_recreated(position)
@@ -149,18 +152,32 @@ class _RangeRead:
         if narrowing.until_offset is not None:
             until = min(until, narrowing.until_offset)
         if narrowing.since_ms is not None and position < until:
-            with closing(KafkaLogView(self._order.client)) as view:
-                first = view.at_time({self._partition: narrowing.since_ms})[self._partition]
-            position = until if first is None else max(position, first)
+            position = self._skip_older(position, until, narrowing.since_ms)
         return position, until
+
+    def _skip_older(self, position: int, until: int, since_ms: int) -> int:
+        """Where the first row young enough lies; `position` itself unless the log holds the whole range.
+
+        The decoder leaves old rows out anyway, so not to skip is always right, and it meets every loss. In
+        this order the answers hold together: all rows up to `until` were there when the time was looked up,
+        and none from `position` on had been deleted by then.
+        """
+        if since_ms <= 0:
+            return position  # brokers know no times before 1970, records may have them
+        with closing(KafkaLogView(self._order.client)) as view:
+            if until > self._look_up(view, Latest()):
+                return position
+            first = view.at_time({self._partition: since_ms})[self._partition]
+            if position < self._look_up(view, Earliest()):
+                return position
+        self._fetcher.raise_if_recreated(position)
+        return until if first is None else max(position, first)
 
     # --- what is not there ----------------------------------------------------------------------------
 
     def _fetch(self, position: int, until: int) -> Fetched | None:
         try:
             return self._fetcher.fetch(position, until)
-        except BrokerError as error:
-            raise self._gone(error) from error
         except DataLossError as error:
             if self._order.fail_on_data_loss or error.condition != "LOG_TRUNCATED":
                 raise
@@ -170,10 +187,8 @@ class _RangeRead:
             self._fetcher.release()
             return self._fetcher.fetch(position, until)
 
-    def _gone(self, error: BrokerError) -> BrokerError | DataLossError:
+    def _gone(self) -> DataLossError:
         """A topic that the whole cluster does not know, after several looks, was deleted."""
-        if error.condition != "UNKNOWN_TOPIC_OR_PARTITION":
-            return error
         return DataLossError(
             "PARTITION_GONE",
             f"{self._partition}: the topic was deleted while it was still to be read.",
@@ -224,3 +239,7 @@ class _RangeRead:
                 retriable=True,
             )
         self._patience.pause(LEAST_PAUSE_MS)
+
+
+def _log_loss(loss: DataLossError) -> None:
+    log.warning("%s Going on without it (failOnDataLoss=false).", loss)
