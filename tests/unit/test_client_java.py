@@ -129,9 +129,9 @@ def test_a_setting_kafka_does_not_know_is_a_warning() -> None:
 
 def test_the_settings_of_a_producer_are_called_that() -> None:
     """A job's one set of options often serves its reads and its writes; what a read leaves out is told."""
-    (warning,) = parse({"acks": "all", "linger.ms": "5", "transactional.id": "t"}).warnings
+    (warning,) = parse({"acks": "all", "linger.ms": "5", "batch.size": "9"}).warnings
     assert warning == (
-        "Settings of a producer, without effect on a read: kafka.acks, kafka.linger.ms, kafka.transactional.id."
+        "Settings of a producer, without effect on a read: kafka.acks, kafka.batch.size, kafka.linger.ms."
     )
     assert refuse({"linger.m": "5"}).facts["meant"] == "kafka.linger.ms"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange
-from penstock.core.splitting import pack_sizes, split_ranges
+from penstock.core.splitting import MOST_PIECES, pack_sizes, split_ranges
 from tests.planning_reference import split_like_spark
 
 Range = tuple[int, int, int]  # partition, start, until
@@ -147,6 +147,21 @@ def test_a_cap_that_would_drown_the_driver_is_refused() -> None:
     with pytest.raises(OptionError) as caught:
         split([(1, 0, 10**9)], cap=1)
     assert caught.value.condition == "TOO_MANY_TASKS"
+    assert "`maxRecordsPerPartition` 1 " in caught.value.what
+
+
+@pytest.mark.parametrize(("wanted", "cap"), [(MOST_PIECES + 1, None), (10**12, None), (10**9, 10**6)])
+def test_a_piece_count_that_would_drown_the_driver_is_refused(wanted: int, cap: int | None) -> None:
+    """T28: more tasks than the driver can plan are an error, whichever option asks for them."""
+    with pytest.raises(OptionError) as caught:
+        split([(1, 0, 10**9), (2, 0, 10)], wanted, cap)
+    assert caught.value.condition == "TOO_MANY_TASKS"
+    assert f"`minPartitions` {wanted} " in caught.value.what
+
+
+def test_a_huge_piece_count_over_few_offsets_makes_no_more_pieces_than_offsets() -> None:
+    """T28: what counts is the number of tasks that would come out, not the number in the option."""
+    assert len(split([(1, 0, 30), (2, 0, 20)], 10**12)) == 50
 
 
 def test_the_piece_count_is_no_fiction_for_the_largest_offsets() -> None:

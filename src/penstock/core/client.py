@@ -80,7 +80,7 @@ class ClientSettings:
     retry_backoff_ms: int = 100
     connections_max_idle_ms: int = 540_000
     metadata_max_age_ms: int = 300_000
-    # Sizes. A partition's is larger than Java's 1 MiB because each answer costs a round trip; the Arrow batches
+    # Sizes. A partition's is larger than Java's 1 MiB because each answer costs a round trip; Arrow batches
     # are cut to a size of their own, whatever arrives.
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500

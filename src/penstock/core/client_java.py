@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from penstock.core.client import ClientSettings, SaslSettings, Secret, TlsSettings
-from penstock.core.client_names import REFUSED, WITHOUT_EFFECT, explain_refusal
+from penstock.core.client_names import PRODUCER_ONLY, REFUSED, WITHOUT_EFFECT, explain_refusal
 from penstock.core.client_table import MECHANISMS, JavaSettings
 from penstock.core.errors import OptionError
 from penstock.core.jaas import parse_jaas
@@ -86,13 +86,15 @@ def parse_servers(key: str, text: str) -> tuple[tuple[str, int], ...]:
 def _sort_names(texts: Mapping[str, str]) -> list[str]:
     """Refuse what is refused; say what has no effect."""
     translated = {spec.key for spec in option_specs(JavaSettings).values()}
-    idle, strange = [], []
+    idle, producing, strange = [], [], []
     for name in sorted(set(texts) - translated):
         if name in REFUSED:
             raise explain_refusal(name)
         if name in WITHOUT_EFFECT:
             idle.append(name)
-        elif meant := find_close_key(name, {*translated, *WITHOUT_EFFECT, *REFUSED}):
+        elif name in PRODUCER_ONLY:
+            producing.append(name)
+        elif meant := find_close_key(name, {*translated, *WITHOUT_EFFECT, *PRODUCER_ONLY, *REFUSED}):
             raise OptionError(
                 "OPTION_UNKNOWN",
                 f"There is no option `kafka.{name}`.",
@@ -101,12 +103,16 @@ def _sort_names(texts: Mapping[str, str]) -> list[str]:
             )
         else:
             strange.append(name)
-    warnings = []
-    if idle:
-        warnings.append(f"Without effect in Penstock: {', '.join(PREFIX + each for each in idle)}.")
-    if strange:
-        warnings.append(f"Not known to Kafka, ignored: {', '.join(PREFIX + each for each in strange)}.")
-    return warnings
+    sorted_out = {
+        "Without effect in Penstock": idle,
+        "Settings of a producer, without effect on a read": producing,
+        "Not known to Kafka, ignored": strange,
+    }
+    return [
+        f"{what}: {', '.join(PREFIX + name for name in names)}."
+        for what, names in sorted_out.items()
+        if names
+    ]
 
 
 def _warn_about_security(java: JavaSettings, protocol: str, settings: ClientSettings) -> list[str]:
@@ -115,6 +121,11 @@ def _warn_about_security(java: JavaSettings, protocol: str, settings: ClientSett
         warnings.append("SASL PLAIN without TLS sends the password readable over the network; use SASL_SSL.")
     if settings.tls and not settings.tls.check_hostname:
         warnings.append("The check that a broker's certificate names its host is turned off.")
+    if settings.tls and settings.tls.key_password and not settings.tls.key_pem:
+        warnings.append(
+            "`kafka.ssl.key.password` is set, but no key for it to open: this client shows no certificate. "
+            "Set `kafka.ssl.keystore.location`, or `kafka.ssl.keystore.key` with its certificate chain."
+        )
     unused = [
         PREFIX + spec.key
         for name, spec in option_specs(JavaSettings).items()
@@ -175,6 +186,12 @@ def _read_tls(java: JavaSettings, read_file: ReadFile) -> TlsSettings:
     )
     _refuse_both(
         "ssl.keystore.key", java.ssl_keystore_key, "ssl.keystore.location", java.ssl_keystore_location
+    )
+    _refuse_both(
+        "ssl.keystore.certificate.chain",
+        java.ssl_keystore_certificate_chain,
+        "ssl.keystore.location",
+        java.ssl_keystore_location,
     )
     ca = java.ssl_truststore_certificates
     if java.ssl_truststore_location:

@@ -1,9 +1,9 @@
 """Java client settings that are not translated: those without effect here, and those refused.
 
 Rule: "without effect" is only for settings whose absence changes neither rows nor safety (group
-membership, metrics, back-off shapes). What would change rows or weaken security is refused with what to
-use instead, and so is everything that makes a Java client load code, files or addresses of an attacker's
-choosing.
+membership, metrics, back-off shapes, and on a read all that only a producer has). What would change rows or
+weaken security is refused with what to use instead, and so is everything that makes a Java client load code,
+files or addresses of an attacker's choosing.
 
 >>> explain_refusal("auto.offset.reset").condition
 'OPTION_REFUSED'
@@ -36,6 +36,10 @@ REFUSED: Mapping[str, str] = {
     "sasl.oauthbearer.token.endpoint.url": f"{_NO_CODE} Use PLAIN or SCRAM.",
     "sasl.oauthbearer.jwks.endpoint.url": f"{_NO_CODE} Use PLAIN or SCRAM.",
     "sasl.oauthbearer.assertion.file": f"{_NO_CODE} Use PLAIN or SCRAM.",
+    "sasl.oauthbearer.assertion.private.key.file": f"{_NO_CODE} Use PLAIN or SCRAM.",
+    "sasl.oauthbearer.assertion.template.file": f"{_NO_CODE} Use PLAIN or SCRAM.",
+    "sasl.oauthbearer.jwt.retriever.class": f"{_NO_CODE} Use PLAIN or SCRAM.",
+    "sasl.oauthbearer.jwt.validator.class": f"{_NO_CODE} Use PLAIN or SCRAM.",
     "security.providers": _NO_CODE,
     "ssl.engine.factory.class": f"{_NO_CODE} Use `kafka.ssl.truststore.*` with PEM.",
     "ssl.provider": f"{_NO_CODE} TLS is Python's own.",
@@ -81,8 +85,30 @@ WITHOUT_EFFECT = frozenset(
         "sasl.login.refresh.window.jitter",
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
+        # OAUTHBEARER itself is refused, so what shapes it has nothing to shape.
+        "sasl.oauthbearer.assertion.algorithm",
+        "sasl.oauthbearer.assertion.claim.aud",
+        "sasl.oauthbearer.assertion.claim.exp.seconds",
+        "sasl.oauthbearer.assertion.claim.iss",
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        "sasl.oauthbearer.assertion.claim.nbf.seconds",
+        "sasl.oauthbearer.assertion.claim.sub",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.header.urlencode",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
         "session.timeout.ms",
         "share.acknowledgement.mode",
+        "share.acquire.mode",
         "socket.connection.setup.timeout.max.ms",
         "ssl.keymanager.algorithm",
         "ssl.keystore.password",
@@ -90,6 +116,33 @@ WITHOUT_EFFECT = frozenset(
         "ssl.secure.random.implementation",
         "ssl.trustmanager.algorithm",
         "ssl.truststore.password",
+    )
+)
+
+#: What only Java's producer has (those it shares with the consumer stand elsewhere).
+PRODUCER_ONLY = frozenset(
+    (
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "max.request.size",
+        "metadata.max.idle.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "partitioner.class",
+        "partitioner.ignore.keys",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+        "transactional.id",
     )
 )
 

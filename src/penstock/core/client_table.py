@@ -1,9 +1,9 @@
 """The table of Java's client settings that mean something here, one field each.
 
-Rule: a setting stands in exactly one place: in this table or in one of the lists of `client_names`
-(without effect, a producer's, refused). None means "not set", so the defaults of `ClientSettings` stay the only ones. Why not
-pass the settings through: every Python client has its own names, and a setting that is silently dropped is
-found in production.
+Rule: a setting stands in exactly one place: in this table or in one of the lists of `client_names` (without
+effect, a producer's, refused). None means "not set", so the defaults of `ClientSettings` stay the only ones.
+Why not pass the settings through: every Python client has its own names, and a setting that is silently
+dropped is found in production.
 
 >>> parse_secret("hunter2")
 Secret(***)

@@ -5,6 +5,9 @@ modules that carry a plain name and password are read; every other module is ref
 naming a module loads code (that was the hole of a published vulnerability) and here nothing would honour
 it.
 
+An option the module does not take is refused as well: `tokenauth` turns a SCRAM login into one with a
+delegation token, and a misspelt `username` would be found as a wrong password, later and elsewhere.
+
 Why not a regular expression for `password="..."`: passwords hold quotes, backslashes, equals signs and
 semicolons, and a half-read password fails later as a wrong one.
 
@@ -15,10 +18,12 @@ JaasLogin(module='PlainLoginModule', username='a', password=Secret(***))
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.client import Secret
 from penstock.core.errors import OptionError
+from penstock.core.options import find_close_key
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<single>'(?:[^'\\]|\\.)*')|(?P<sign>[=;])|(?P<word>[^\s=;\"']+))",
@@ -29,6 +34,8 @@ _MODULES = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": "PlainLoginModule",
     "org.apache.kafka.common.security.scram.ScramLoginModule": "ScramLoginModule",
 }
+_NEEDED = ("username", "password")
+_TOKEN_LOGIN = "tokenauth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ def parse_jaas(text: str) -> JaasLogin:
     if flag not in _FLAGS:
         raise _malformed(f"after the module stands one of {', '.join(_FLAGS)}")
     options = _pair_up(tokens[2:-1])
-    missing = [name for name in ("username", "password") if name not in options]
+    _refuse_others(options)
+    missing = [name for name in _NEEDED if name not in options]
     if missing:
         raise _malformed(f"{' and '.join(missing)} not given")
     return JaasLogin(_MODULES[module], options["username"], Secret(options["password"]))
@@ -87,6 +95,30 @@ def _pair_up(tokens: list[tuple[str, str]]) -> dict[str, str]:
             raise _malformed('options are written name="value" with nothing between them')
         options[name[1]] = value[1]
     return options
+
+
+def _refuse_others(options: Mapping[str, str]) -> None:
+    """What the module would not take, and the one option that would log in otherwise than asked here."""
+    if options.get(_TOKEN_LOGIN, "").lower() == "true":
+        raise OptionError(
+            "DELEGATION_TOKEN_REFUSED",
+            f"`kafka.sasl.jaas.config` asks for a login with a delegation token (`{_TOKEN_LOGIN}`).",
+            hint="Delegation tokens are not supported; give a user's name and password.",
+            facts={"option": _TOKEN_LOGIN},
+        )
+    known = (*_NEEDED, _TOKEN_LOGIN)
+    for name in options:
+        if name in known:
+            continue
+        meant = find_close_key(name, known)
+        advice = f"Did you mean `{meant}`?" if meant else f"It takes {', '.join(known)}."
+        # The name is not shown: without quotes, `password=two words=x` makes one of half a password.
+        raise OptionError(
+            "OPTION_UNKNOWN",
+            "`kafka.sasl.jaas.config` holds an option that its login module does not take.",
+            hint=f"{advice} Names are case-sensitive, and a value with blanks or signs goes in quotes.",
+            facts={"option": "kafka.sasl.jaas.config", "meant": meant},
+        )
 
 
 def _malformed(why: str) -> OptionError:

@@ -28,10 +28,12 @@ def split_ranges(
     """The pieces, in the order of their ranges."""
     pieces = [each for each in ranges if each.size > 0]
     if max_records is not None:
-        _check_number(sum(math.ceil(each.size / max_records) for each in pieces), max_records)
-        pieces = [
-            piece for each in pieces for piece in split_evenly(each, math.ceil(each.size / max_records))
-        ]
+        pieces = _cut(
+            pieces,
+            [math.ceil(each.size / max_records) for each in pieces],
+            asked=f"`maxRecordsPerPartition` {max_records}",
+            remedy="Raise it",
+        )
     if min_partitions is not None and min_partitions > len(pieces):
         pieces = _split_by_size(pieces, min_partitions)
     return pieces
@@ -50,6 +52,21 @@ def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return pieces
 
 
+def _cut(
+    ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str, remedy: str
+) -> list[OffsetRange]:
+    """Each range in so many parts; the number is known, and refused, before the first piece is made."""
+    tasks = sum(min(number, each.size) for each, number in zip(ranges, parts, strict=True))
+    if tasks > MOST_PIECES:
+        raise OptionError(
+            "TOO_MANY_TASKS",
+            f"{asked} would cut this read into {tasks} tasks.",
+            hint=f"{remedy} so that at most {MOST_PIECES} tasks are needed.",
+            facts={"tasks": tasks, "most": MOST_PIECES},
+        )
+    return [piece for each, number in zip(ranges, parts, strict=True) for piece in split_evenly(each, number)]
+
+
 def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
     total = sum(each.size for each in ranges)
     small = [each for each in ranges if _share(each.size, total, wanted) == 1]
@@ -58,11 +75,10 @@ def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
     whole = {each.topic_partition for each in small}
     rest_total = total - sum(each.size for each in small)
     rest_wanted = max(wanted - len(small), 1)
-    pieces: list[OffsetRange] = []
-    for each in ranges:
-        parts = 1 if each.topic_partition in whole else _share(each.size, rest_total, rest_wanted)
-        pieces += split_evenly(each, parts)
-    return pieces
+    parts = [
+        1 if each.topic_partition in whole else _share(each.size, rest_total, rest_wanted) for each in ranges
+    ]
+    return _cut(ranges, parts, asked=f"`minPartitions` {wanted}", remedy="Lower it")
 
 
 def _share(size: int, total: int, wanted: int) -> int:
@@ -95,13 +111,3 @@ def pack_sizes(sizes: Sequence[int], *, at_least: int, at_most: int | None) -> l
         else:
             groups.append(last)
     return groups
-
-
-def _check_number(pieces: int, max_records: int) -> None:
-    if pieces > MOST_PIECES:
-        raise OptionError(
-            "TOO_MANY_TASKS",
-            f"`maxRecordsPerPartition` {max_records} would cut this read into {pieces} tasks.",
-            hint=f"Raise it so that at most {MOST_PIECES} tasks are needed.",
-            facts={"tasks": pieces, "most": MOST_PIECES},
-        )
