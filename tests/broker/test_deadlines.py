@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,9 +16,10 @@ from penstock.core.model import TopicPartition
 from penstock.kafka import admin
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.pool import ConnectionPool
-from penstock.kafka.routing import Routing
+from penstock.kafka.routing import Routing, routing_for
 from penstock.kafka.wire import Connection, Deadline
 from penstock.testing.proxy import FaultProxy
+from tests.filling import wait_until
 
 LIMIT_MS = 700
 LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR, FETCH = 2, 3, 9, 10, 1
@@ -137,16 +140,37 @@ def test_metadata_that_breaks_is_asked_again(proxy: FaultProxy, view: KafkaLogVi
 
 
 def test_a_broker_that_comes_back_within_the_deadline_is_used(proxy: FaultProxy) -> None:
-    import threading
-
+    """It comes back when it has been tried in vain, not after a time."""
     view = KafkaLogView(patient(proxy, default_api_timeout_ms=20_000))
     view.latest([PARTITION])
-    proxy.refuse()
+    broker, before = proxy.target, proxy.counts.connections
+    proxy.target = None  # connections are taken, counted and broken
     proxy.cut()
-    back = threading.Timer(0.5, proxy.accept)
-    back.start()
-    assert view.latest([PARTITION]) == {PARTITION: 0}
-    back.join()
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(view.latest, [PARTITION])
+            wait_until(lambda: proxy.counts.connections >= before + 2, "the first try has failed")
+            assert not asked.done()
+            proxy.target = broker
+            assert asked.result(timeout=30) == {PARTITION: 0}
+    finally:
+        proxy.target = broker
+
+
+def test_a_topic_that_is_being_created_is_waited_for(proxy: FaultProxy) -> None:
+    """A leader asked for a moment too early is found a moment later."""
+    settings = patient(proxy, retry_backoff_ms=500)  # so that few of its looks pass before the topic is there
+    name = f"late-{secrets.token_hex(4)}"
+    before = proxy.counts.requests[METADATA]
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(routing_for(settings).leader, name, 0, Deadline.after_ms(30_000))
+        wait_until(
+            lambda: proxy.counts.requests[METADATA] >= before + 2, "the first answer knew no such topic"
+        )
+        assert not asked.done()
+        admin.create_topic(settings, name)
+        leader = asked.result(timeout=30)
+    assert leader.topic_id == KafkaLogView(settings).describe([name])[name].topic_id
 
 
 def test_connecting_through_a_silent_network_ends_at_the_set_up_limit(proxy: FaultProxy) -> None:

@@ -107,13 +107,3 @@ def test_a_reading_that_stops_early_leaves_nothing_behind_for_the_next_one(
         following = len(first)
         assert rows(KafkaReader().read(order(settings, topic, following, ROWS))) == expected(following, ROWS)
     assert POOL.lent_count == 0
-
-
-def test_readings_one_after_the_other_use_one_connection(filled: tuple[ClientSettings, str]) -> None:
-    """B159, F40: the second task of a worker pays for no new connection."""
-    settings, topic = filled
-    rows(KafkaReader().read(order(settings, topic, 0, 5)))
-    idle = POOL.idle_count
-    for _ in range(5):
-        rows(KafkaReader().read(order(settings, topic, 0, 5)))
-    assert POOL.idle_count == idle

@@ -69,6 +69,14 @@ def test_an_empty_range_opens_no_connection(filled: str, proxy: FaultProxy) -> N
     assert proxy.counts.connections > connections
 
 
+def test_readings_one_after_the_other_use_one_connection(filled: str, proxy: FaultProxy) -> None:
+    """B159, F40: the first reading of a worker opens it, and no later one pays for another."""
+    settings, before = settings_of(proxy.bootstrap), proxy.counts.connections
+    for _ in range(6):
+        assert read_offsets(order(settings, filled, 0, 5)) == list(range(5))
+        assert proxy.counts.connections == before + 1
+
+
 def test_a_second_read_uses_the_connection_of_the_first(filled: str, proxy: FaultProxy) -> None:
     """D47, F40, B159: kept while nobody uses it, found by broker and login; no group is joined."""
     settings = settings_of(proxy.bootstrap, group_id="somebody")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptBatchError, DecodeError
 from penstock.kafka.records.decode import RecordDecoder
-from tests.decoding import COLUMNS, decode, values
+from tests.decoding import COLUMNS, decode, rows_of, values
 from tests.reference_decoder import visible_rows
 from tests.reference_encoder import Record, build_batch, compress, reseal
 
@@ -129,6 +129,25 @@ def test_any_log_reads_as_the_reference_reads_it(
         log += build_batch(base, some, codec=codec)
         base += max(len(some), 1)
     assert decode(log, start, max_rows=max_rows, max_bytes=64) == list(visible_rows(log, start))
+
+
+def test_batches_that_are_kept_are_not_overwritten_by_later_ones() -> None:
+    """Output buffers are used again only when nobody holds an Arrow batch made from them."""
+    records = [Record(b"k%d" % n, b"v%d" % n * 5, ((b"h", b"%d" % n),), time_delta=n) for n in range(40)]
+    log = build_batch(0, records[:20]) + build_batch(20, records[20:], codec=4)
+    decoder = RecordDecoder("log", 3, COLUMNS, max_rows=2)
+    decoder.open(np.frombuffer(log, np.uint8))
+    kept = list(decoder.rows(0, 40))
+    assert len(kept) == 20
+    assert [row for batch in kept for row in rows_of(batch)] == list(visible_rows(log, 0))
+
+
+def test_buffers_that_nobody_holds_are_used_again() -> None:
+    log = build_batch(0, [Record(b"k", b"%d" % n) for n in range(40)])
+    decoder = RecordDecoder("log", 3, COLUMNS, max_rows=2)
+    decoder.open(np.frombuffer(log, np.uint8))
+    places = {batch.column("value").buffers()[2].address for batch in decoder.rows(0, 40)}
+    assert len(places) <= 2
 
 
 # --- damage -------------------------------------------------------------------------------------------
