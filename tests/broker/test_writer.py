@@ -170,6 +170,25 @@ def test_silence_ends_at_the_delivery_deadline(proxied: tuple[FaultProxy, LocalK
     assert writer.write(name, pa.record_batch({"value": [b"after"]})).records == 1
 
 
+def test_without_a_back_off_a_batch_is_still_repeated_with_pauses(
+    proxied: tuple[FaultProxy, LocalKafka],
+) -> None:
+    """`retry.backoff.ms` 0 must not keep a core and a broker busy until the deadline."""
+    proxy, cluster = proxied
+    name = make_topic(cluster, "no-back-off")
+    settings = settings_for(proxy.bootstrap, retry_backoff_ms=0, request_timeout_ms=50)
+    writer = Writer(settings, delivery_timeout_ms=2_000)
+    writer.write(name, pa.record_batch({"value": [b"before"]}))
+    before = proxy.counts.requests[PRODUCE]
+    proxy.hold_answers(api_keys=[PRODUCE])
+    try:
+        with pytest.raises(BrokerError, match=r"^\[BROKER_TIMEOUT\]"):
+            writer.write(name, pa.record_batch({"value": [b"never heard of"]}))
+    finally:
+        proxy.pass_on()
+    assert 2 <= proxy.counts.requests[PRODUCE] - before <= 10
+
+
 def test_connections_go_back_to_the_pool(topic: MakeTopic, settings: ClientSettings) -> None:
     name = topic(1)
     writer = Writer(settings)

@@ -29,6 +29,21 @@ def test_what_is_compressed_comes_back(codec: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize("plain", [TEXT[:16_384], TEXT[:70_000], random.Random(6).randbytes(5_000)])
+def test_batches_are_decompressed_one_behind_the_other_until_there_is_no_room(
+    codec: int, plain: bytes
+) -> None:
+    decompressor = Decompressor()
+    source = np.frombuffer(compress(codec, plain), np.uint8)
+    ends = [decompressor.append(codec, source, 0)]
+    while (end := decompressor.append(codec, source, ends[-1])) >= 0:
+        ends.append(end)
+    assert ends == [len(plain) * (number + 1) for number in range(len(ends))]
+    assert len(ends) > 5
+    assert bytes(decompressor.held(ends[-1])) == plain * len(ends)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
 def test_bytes_that_do_not_compress_come_back(codec: int) -> None:
     noise = random.Random(5).randbytes(200_000)
     assert bytes(decompress(codec, compress(codec, noise))) == noise
@@ -124,8 +139,12 @@ def test_a_larger_kept_buffer_does_not_weaken_the_limit(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_a_result_of_exactly_the_limit_is_allowed(codec: int) -> None:
-    plain = bytes(1_000_000)
+@pytest.mark.parametrize("size", [100, 16_384, 1_000_000])
+def test_a_result_of_exactly_the_limit_is_allowed_and_one_byte_more_is_not(codec: int, size: int) -> None:
+    """T22: also for batches of one block, which take a shorter way."""
+    with pytest.raises(CorruptBatchError, match=r"^\[DECOMPRESSION_LIMIT\]"):
+        decompress(codec, compress(codec, bytes(size + 1)), limit_bytes=size)
+    plain = bytes(size)
     assert decompress(codec, compress(codec, plain), limit_bytes=len(plain)).size == len(plain)
 
 

@@ -23,7 +23,7 @@ from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka import produce
-from penstock.kafka.deadline import Deadline
+from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
 from penstock.kafka.records.encode import EncodedBatch
 from penstock.kafka.refusals import refusal
 from penstock.kafka.routing import routing_for
@@ -95,7 +95,7 @@ class Delivery:
         self.new_deadline = new_deadline
         self.deadline: Deadline = new_deadline()
         self.buffer = bytearray(1 << 12)
-        self.pause_ms = settings.retry_backoff_ms
+        self.pause_ms = self.first_pause_ms = max(LEAST_PAUSE_MS, settings.retry_backoff_ms)
         self.last_failure: BrokerError | None = None
 
     def run(self) -> None:
@@ -195,7 +195,7 @@ class Delivery:
             parcel = request.parcels[answer.partition]
             if answer.code in (0, _DUPLICATE_SEQUENCE):
                 self.written.add(answer.partition, answer.base_offset, parcel.batch.records)
-                self.deadline, self.pause_ms = self.new_deadline(), self.settings.retry_backoff_ms
+                self.deadline, self.pause_ms = self.new_deadline(), self.first_pause_ms
                 continue
             where = TopicPartition(self.topic, answer.partition)
             failure = refusal(answer.code, "Produce", broker, f"partition {where}", answer.message)

@@ -18,8 +18,7 @@ from penstock.kafka.messages import FetchRequest
 API_KEY = 1
 MAX_VERSION, MAX_VERSION_WITHOUT_TOPIC_ID, MIN_VERSION = 16, 12, 4
 
-_FIXED = struct.Struct(">ihqqq")  # partition, error code, high watermark, last stable offset, log start
-_FIXED_OLD = struct.Struct(">ihqq")  # version 4 has no log start
+_FIXED = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class FetchAnswer:
     error_code: int
     high_watermark: int
     last_stable_offset: int
-    log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
     preferred_replica: int
     diverging_end: int | None
@@ -102,7 +100,7 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
         error_code = cursor.int16()
         cursor.int32()  # session id
         if error_code:
-            return FetchAnswer(error_code, -1, -1, -1, (), -1, None, 0, 0)
+            return FetchAnswer(error_code, -1, -1, (), -1, None, 0, 0)
     if cursor.array_length() != 1:
         raise _malformed("it does not hold exactly one topic")
     if version >= 13:
@@ -111,11 +109,9 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
         cursor.skip(cursor.string_length())
     if cursor.array_length() != 1:
         raise _malformed("it does not hold exactly one partition")
+    _, error_code, high, stable = cursor.unpack(_FIXED)
     if version >= 5:
-        _, error_code, high, stable, log_start = cursor.unpack(_FIXED)
-    else:
-        _, error_code, high, stable = cursor.unpack(_FIXED_OLD)
-        log_start = -1
+        cursor.skip(8)  # log start
     aborted = []
     for _ in range(max(0, cursor.array_length())):
         producer_id, first_offset = cursor.int64(), cursor.int64()
@@ -130,7 +126,7 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
         if tag == 0 and length >= 12:
             diverging_end = struct.unpack_from(">q", frame, at + 4)[0]
     return FetchAnswer(
-        error_code, high, stable, log_start, tuple(aborted), preferred, diverging_end, begin, begin + size
+        error_code, high, stable, tuple(aborted), preferred, diverging_end, begin, begin + size
     )
 
 

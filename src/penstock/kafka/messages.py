@@ -23,31 +23,22 @@ with warnings.catch_warnings():
         DeleteTopicsRequest,
         DescribeConfigsRequest,
         DescribeProducersRequest,
-        DescribeTransactionsRequest,
         IncrementalAlterConfigsRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
         FetchResponse,
         ListOffsetsRequest,
-        OffsetCommitRequest,
         OffsetFetchRequest,
-        OffsetForLeaderEpochRequest,
     )
     from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
     from kafka.protocol.producer import (
-        AddOffsetsToTxnRequest,
-        AddPartitionsToTxnRequest,
-        EndTxnRequest,
         InitProducerIdRequest,
         ProduceRequest,
-        TxnOffsetCommitRequest,
     )
     from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 __all__ = [
-    "AddOffsetsToTxnRequest",
-    "AddPartitionsToTxnRequest",
     "ApiVersionsRequest",
     "CreatePartitionsRequest",
     "CreateTopicsRequest",
@@ -55,8 +46,6 @@ __all__ = [
     "DeleteTopicsRequest",
     "DescribeConfigsRequest",
     "DescribeProducersRequest",
-    "DescribeTransactionsRequest",
-    "EndTxnRequest",
     "FetchRequest",
     "FetchResponse",
     "FindCoordinatorRequest",
@@ -64,13 +53,10 @@ __all__ = [
     "InitProducerIdRequest",
     "ListOffsetsRequest",
     "MetadataRequest",
-    "OffsetCommitRequest",
     "OffsetFetchRequest",
-    "OffsetForLeaderEpochRequest",
     "ProduceRequest",
     "SaslAuthenticateRequest",
     "SaslHandshakeRequest",
-    "TxnOffsetCommitRequest",
     "error_name",
 ]
 

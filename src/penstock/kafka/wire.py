@@ -20,7 +20,6 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.client import ClientSettings, TlsSettings
@@ -56,7 +55,6 @@ class Connection:
         self.closed = False
         self.last_used = time.monotonic()
         self.login_expires_at: float | None = None  # when the broker will want a new login (monotonic)
-        self.finalized_features: Mapping[str, int] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._size = bytearray(4)
@@ -143,9 +141,6 @@ class Connection:
         if response.error_code:
             raise self._malformed(f"answer to ApiVersions carries error code {response.error_code}")
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-        self.finalized_features = {
-            feature.name: feature.max_version_level for feature in response.finalized_features or ()
-        }
 
     # --- frames as bytes: the data plane ----------------------------------------------------------
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.core.client import ClientSettings
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
-from penstock.kafka.deadline import Deadline
+from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
 from penstock.kafka.delivery import Delivery, Written
 from penstock.kafka.messages import InitProducerIdRequest
 from penstock.kafka.records.codecs import NONE
@@ -112,7 +112,7 @@ class Writer:
             if response.error_code not in RETRIABLE:
                 raise refusal(response.error_code, "InitProducerId", broker, "an idempotent producer")
             deadline.wait_s("a producer id")
-            deadline.pause(self._settings.retry_backoff_ms)
+            deadline.pause(max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms))
 
     def _choose_partitions(
         self, batch: pa.RecordBatch, keys: ByteColumn, partitions: int

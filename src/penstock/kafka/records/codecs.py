@@ -7,7 +7,7 @@ take the machine's memory. What a frame claims is used for room only; what comes
 
 Why not `cramjam.lz4.decompress(data)`: it grows its output without a limit, and a fresh buffer for each
 batch costs more in page faults than the decompression itself. A `Decompressor` keeps one. Both ways
-release the interpreter lock, so a prefetch thread goes on receiving.
+release the interpreter lock, so other threads of the process go on.
 
 Java writes snappy as a stream of length-prefixed blocks with a header of its own and reads lz4 frames of
 independent blocks only; `compress` writes what Java reads.
@@ -47,6 +47,7 @@ GROUP_BYTES = 2 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_FIRST_BLOCK = len(_XERIAL_HEADER) + 4
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LZ4_MAGIC = 0x184D2204
 # Version 1, independent blocks, no checksums; blocks of 64 KiB; the header's check byte.
@@ -93,7 +94,7 @@ class Decompressor:
             if codec == LZ4:
                 return self._append_lz4(source, at)
             return self._append_zstd(source, at)
-        except (cramjam.DecompressionError, struct.error) as error:
+        except cramjam.DecompressionError as error:
             raise _damaged(codec, source.data, str(error)) from error
 
     def held(self, size: int) -> npt.NDArray[np.uint8]:
@@ -119,10 +120,15 @@ class Decompressor:
 
     def _append_lz4(self, source: npt.NDArray[np.uint8], at: int) -> int:
         # A batch of ordinary size is one block in a frame without options. Its block is decompressed alone,
-        # in half the time: the library makes a context for every frame.
+        # in half the time: the library makes a context for every frame. A limit below the size of a block
+        # is left to the general way, which tells "too large" from "damaged".
         view = source.data
         head = bytes(view[: len(_LZ4_HEADER) + 4])
-        if head.startswith(_LZ4_HEADER) and len(head) == len(_LZ4_HEADER) + 4:
+        if (
+            head.startswith(_LZ4_HEADER)
+            and len(head) == len(_LZ4_HEADER) + 4
+            and self._limit_bytes >= _LZ4_BLOCK_BYTES
+        ):
             end = len(head) + int.from_bytes(head[-4:], "little")
             if len(head) < end == source.size - 4 and bytes(view[end:]) == _LZ4_END:
                 out = self._room(_LZ4_BLOCK_BYTES, at)
@@ -132,7 +138,20 @@ class Decompressor:
         return self._append_framed(cramjam.lz4, LZ4, source, bound_lz4(source, 0, source.size), at)
 
     def _append_snappy(self, source: npt.NDArray[np.uint8], at: int) -> int:
-        blocks = _split_snappy(source.data)
+        # A batch of ordinary size is one block in Java's framing; the block is found without a list.
+        view = source.data
+        head = bytes(view[:_XERIAL_FIRST_BLOCK])
+        if head.startswith(_XERIAL_MAGIC) and 0 < source.size - _XERIAL_FIRST_BLOCK == int.from_bytes(
+            head[-4:], "big"
+        ):
+            block = view[_XERIAL_FIRST_BLOCK:]
+            size = cramjam.snappy.decompress_raw_len(block)
+            if size and size <= self._limit_bytes and size <= RATIO_FREE_BYTES:
+                out = self._room(size, at)
+                if out is None:
+                    return -1
+                return at + int(cramjam.snappy.decompress_raw_into(block, out.data))
+        blocks = _split_snappy(view)
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         total = sum(sizes)
         allowed = self._allow(source.size)
