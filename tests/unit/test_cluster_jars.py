@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cluster import jars
 from penstock.cluster.jars import MANIFEST, cache_folder, fetch_jars
 from penstock.core.errors import ClusterError
+from tests.stopped_holder import hold_lock
 
 TINY = "org.slf4j:slf4j-api:2.0.17"
 JAR = "slf4j-api-2.0.17.jar"
@@ -169,3 +171,54 @@ def test_a_fetch_that_is_interrupted_ends_its_child(cache: Path, fake_java: Path
         fetch_jars("tiny", [TINY], interrupt)
     assert [path.name for path in (cache / "jars").iterdir()] == [".lock"]
     assert not is_running(int((fake_java / "fetching").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("limit", "then", "why"),
+    [
+        pytest.param("FETCH_SILENCE_S", "exec sleep 600", "said nothing for 0.5 s", id="silent"),
+        pytest.param(
+            "FETCH_TOTAL_S", "while printf .; do sleep 0.1; done", "not done after 0.5 s", id="slow"
+        ),
+        pytest.param(
+            "FETCH_TOTAL_S", "exec >/dev/null 2>&1 sleep 600", "not ended after 0.5 s", id="silent and deaf"
+        ),
+    ],
+)
+def test_a_fetch_that_does_not_end_is_given_up_and_ended(
+    cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch, limit: str, then: str, why: str
+) -> None:
+    """DESIGN house rule 7: Ivy may hang on a network that neither answers nor closes."""
+    monkeypatch.setattr(jars, limit, 0.5)
+    (fake_java / "then").write_text(f"{then}\n")
+    with pytest.raises(ClusterError) as caught:
+        fetch_jars("tiny", [TINY])
+    assert caught.value.condition == "FETCH_STALLED"
+    assert why in caught.value.what
+    assert "found org.slf4j#slf4j-api;2.0.17" in caught.value.what
+    assert [path.name for path in (cache / "jars").iterdir()] == [".lock"]
+    assert not is_running(int((fake_java / "fetching").read_text()))
+
+
+def test_dots_without_a_line_end_are_a_sign_of_life(
+    cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A big jar on a slow network: three seconds of dots under a limit of two for silence."""
+    monkeypatch.setattr(jars, "FETCH_SILENCE_S", 2.0)
+    (fake_java / "then").write_text("for i in 1 2 3 4 5 6 7 8 9 10; do printf .; sleep 0.3; done\n")
+    assert (fetch_jars("tiny", [TINY]) / JAR).exists()
+
+
+def test_a_fetch_behind_a_stopped_one_is_an_error_and_not_a_wait_for_ever(
+    cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN house rule 7: the other process is stopped while it holds the cache's lock."""
+    (fake_java / "then").write_text("")
+    monkeypatch.setattr(jars, "CACHE_PATIENCE_S", 0.3)
+    with (
+        hold_lock(cache / "jars" / ".lock"),
+        pytest.raises(ClusterError, match=r"^\[CACHE_BUSY\].*0\.3 s") as caught,
+    ):
+        fetch_jars("tiny", [TINY])
+    assert caught.value.retriable
+    assert (fetch_jars("tiny", [TINY]) / JAR).exists()

@@ -11,7 +11,6 @@ from a file alone is never signalled, since after a restart of the computer it m
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -26,13 +25,15 @@ from pathlib import Path
 from penstock.cluster.jars import Progress
 from penstock.cluster.kafka import LocalKafka
 from penstock.cluster.probe import ask_cluster
-from penstock.cluster.process import is_locked
+from penstock.cluster.process import is_locked, wait_for_lock
 from penstock.core.errors import ClusterError
 
 #: As a broker comes from its makers: who tries things out expects a topic to appear when written to.
 QUICKSTART = {"auto.create.topics.enable": "true"}
 
 STATE_VERSION = 1
+#: How long an `up` or `down` waits for another one of the same cluster.
+TURN_PATIENCE_S = 300.0
 _POLL_S = 0.1
 
 
@@ -241,7 +242,15 @@ def _hold(name: str) -> Iterator[None]:
             hint="Set PENSTOCK_STATE to a folder you may write.",
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not wait_for_lock(lock, TURN_PATIENCE_S):
+            raise ClusterError(
+                "CLUSTER_BUSY",
+                f"Another process has been bringing cluster {name} up or down for more than "
+                f"{TURN_PATIENCE_S:g} s.",
+                hint=f"It may still be fetching: wait for it, or look at it (`fuser -v {path}` names it).",
+                facts={"cluster": name, "waited_s": TURN_PATIENCE_S},
+                retriable=True,
+            )
         yield
     finally:
         os.close(lock)

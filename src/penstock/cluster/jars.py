@@ -11,7 +11,6 @@ let a second process start a broker from half of its jars.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.cluster.java import find_java
-from penstock.cluster.process import follow_output
+from penstock.cluster.process import follow_output, wait_for_lock
 from penstock.core.errors import ClusterError
 
 #: Called with (steps done, steps in all or None, what was just done).
@@ -31,6 +30,12 @@ Progress = Callable[[int, int | None, str], None]
 
 MANIFEST = "complete.json"
 MANIFEST_VERSION = 1
+#: Ivy is ended when it says nothing for so long (it gives a dead connection up by itself sooner), or is not
+#: done with one coordinate: the 45 jars of a broker take it 36 s.
+FETCH_SILENCE_S = 300.0
+FETCH_TOTAL_S = 1_800.0
+#: How long one waits for another process's fetch.
+CACHE_PATIENCE_S = 1_800.0
 _STEP = re.compile(r"^\s*(?:found|\[SUCCESSFUL ?\])\s+\S+#([^;\s]+);([^!\s]+)")
 
 
@@ -131,7 +136,15 @@ def _hold_cache(parent: Path) -> Iterator[Path]:
             facts={"folder": str(parent)},
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not wait_for_lock(lock, CACHE_PATIENCE_S):
+            raise ClusterError(
+                "CACHE_BUSY",
+                f"Another process has been fetching into {parent} for more than {CACHE_PATIENCE_S:g} s.",
+                hint=f"Look at it (`fuser -v {parent / '.lock'}` names it) and end it if it hangs, or set "
+                "PENSTOCK_CACHE to another folder.",
+                facts={"folder": str(parent), "waited_s": CACHE_PATIENCE_S},
+                retriable=True,
+            )
         yield parent
     finally:
         os.close(lock)
@@ -157,13 +170,22 @@ def _fetch_into(
         if not coordinate.transitive:
             command.append("-notransitive")
         said: list[str] = []
-        with follow_output(command) as running:
-            for line in running.lines:
-                said.append(line)
-                step = _STEP.match(line)
-                if step and progress:
-                    done += 1
-                    progress(done if total is None else min(done, total), total, f"{step[1]} {step[2]}")
+        try:
+            with follow_output(command, silence_s=FETCH_SILENCE_S, total_s=FETCH_TOTAL_S) as running:
+                for line in running.lines:
+                    said.append(line)
+                    step = _STEP.match(line)
+                    if step and progress:
+                        done += 1
+                        progress(done if total is None else min(done, total), total, f"{step[1]} {step[2]}")
+        except TimeoutError as error:
+            raise ClusterError(
+                "FETCH_STALLED",
+                f"Fetching {coordinate} was given up: {error}. Ivy's last words:\n" + "\n".join(said[-15:]),
+                hint="\nCheck the network, and the proxy settings in JAVA_TOOL_OPTIONS, then try again.",
+                facts={"coordinate": str(coordinate)},
+                retriable=True,
+            ) from error
         if running.exit_code != 0 or not any(folder.glob(f"{coordinate.name}-*.jar")):
             raise ClusterError(
                 "FETCH_FAILED",

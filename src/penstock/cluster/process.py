@@ -8,6 +8,9 @@ kills its parent. The server keeps the process id that `Popen` knows, so signals
 
 A server also inherits a locked file: while it lives the lock is held, and nobody has to trust a process
 id that may have been given to somebody else (`is_locked`).
+
+Nothing here waits without a limit: a program that falls silent is killed (`follow_output`), and who waits
+for another process's lock gives up (`wait_for_lock`), since that process may be stopped for good.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +48,7 @@ if pipe >= 0:
 os.execvp(command[0], command)
 """
 
+_LOCK_PAUSE_S = 0.05
 _life_lines: set[int] = set()
 _life_lines_lock = threading.Lock()
 
@@ -120,29 +126,57 @@ def _close_life_line(write_end: int) -> None:
 class Running:
     """A program whose output is being read: `lines` as they come, `exit_code` once it has ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], silence_s: float, total_s: float) -> None:
         self._process = process
+        self._silence_s, self._total_s = silence_s, total_s
+        self._deadline = time.monotonic() + total_s
         self.exit_code: int | None = None
 
     @property
     def lines(self) -> Iterator[str]:
+        """What it says. Any byte ends a silence: a long download prints dots, but no line."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            yield line.decode("utf-8", "replace").rstrip("\n")
+        pipe = self._process.stdout.fileno()
+        rest = b""
+        while piece := self._read(pipe):
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line.decode("utf-8", "replace")
+        if rest:
+            yield rest.decode("utf-8", "replace")
+
+    def _read(self, pipe: int) -> bytes:
+        remaining_s = self._deadline - time.monotonic()
+        poller = select.poll()  # select.select takes no descriptor above 1023
+        poller.register(pipe, select.POLLIN)
+        if remaining_s > 0 and poller.poll(min(self._silence_s, remaining_s) * 1000):
+            return os.read(pipe, 65_536)
+        if remaining_s > self._silence_s:
+            raise TimeoutError(f"it said nothing for {self._silence_s:g} s")
+        raise TimeoutError(f"it was not done after {self._total_s:g} s")
+
+    def wait(self) -> None:
+        try:
+            self.exit_code = self._process.wait(max(0.0, self._deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"it had not ended after {self._total_s:g} s") from None
 
 
 @contextlib.contextmanager
-def follow_output(command: Sequence[str]) -> Iterator[Running]:
-    """Run a program to its end, reading what it says; it is killed if the reader leaves early."""
+def follow_output(command: Sequence[str], *, silence_s: float, total_s: float) -> Iterator[Running]:
+    """Run a program to its end, reading what it says; it is killed if the reader leaves early.
+
+    A TimeoutError ends it when it says nothing for `silence_s` or is not done after `total_s`.
+    """
     process = _launch(command, subprocess.PIPE, None, None, None, owned=True)
-    running = Running(process)
+    running = Running(process, silence_s, total_s)
     with process:  # closes the pipe and waits
         try:
             yield running
+            running.wait()
         except BaseException:
             process.kill()
             raise
-        running.exit_code = process.wait()
 
 
 def take_lock(path: Path, *, whose: str) -> int:
@@ -159,6 +193,20 @@ def take_lock(path: Path, *, whose: str) -> int:
             facts={"folder": whose},
         ) from error
     return lock
+
+
+def wait_for_lock(lock: int, patience_s: float) -> bool:
+    """Lock an open file as soon as nobody else has it; False when somebody still does after so long."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return True
 
 
 def is_locked(path: Path) -> bool:
