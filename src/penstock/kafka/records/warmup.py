@@ -1,19 +1,26 @@
 """Compiling the kernels once per machine, not once per worker at the same time.
 
-Rule: the first process compiles under a lock while the others wait and then load what it wrote; when a mark
-says that this version is compiled for this processor, nobody takes the lock. Where nothing can be written,
-everybody compiles for himself, and nothing fails.
+Rules: the first process compiles under a lock while the others wait and then load what it wrote; when a mark
+says that these sources are compiled for this processor, nobody takes the lock. Where nothing can be written,
+everybody compiles for himself, and nothing fails; a lock that does not come free (its holder may be stopped)
+is waited for `LOCK_PATIENCE_S` and no longer.
 
 Why not rely on numba's cache alone: a fresh container starts all its workers together, and each would
-compile the same kernels for several seconds, on processors the others need.
+compile the same kernels for several seconds, on processors the others need. And numba looks only at the file
+a kernel stands in: when `jit.py` changes, whose copying is compiled into the kernels of other files, it would
+go on loading the old code. So sources without a mark have the old indexes removed before they are compiled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import logging
 import os
+import time
 from pathlib import Path
+from typing import IO
 
 import llvmlite.binding
 import numba
@@ -23,6 +30,11 @@ from penstock.kafka.records import bounds, codecs, jit, kernels
 from penstock.kafka.records.arrow_types import ARROW_TYPES
 from penstock.kafka.records.decode import RecordDecoder
 
+log = logging.getLogger(__name__)
+
+#: How long to wait for a process that compiles; on a busy machine it takes half of this.
+LOCK_PATIENCE_S = 60.0
+_LOCK_PAUSE_S = 0.05
 _done = False
 
 
@@ -40,13 +52,42 @@ def ensure_compiled() -> None:
 
 def _compile_in_turn() -> None:
     place = _cache_place()
-    if place is None or (place / _mark()).exists():
+    if place is None or _mark(place).exists():
         _decode_nothing()
         return
     with open(place / "penstock-kernels.lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _wait_for(lock)
+        # From here on also without the lock: numba replaces its files whole, so two at a time lose only time.
+        if not _mark(place).exists():
+            _remove_stale(place)
         _decode_nothing()
-        (place / _mark()).touch()
+        _mark(place).touch()
+
+
+def _wait_for(lock: IO[str]) -> None:
+    """Until we have the lock, or have waited long enough."""
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                log.warning("Nobody else finished compiling within %g s; compiling alone.", LOCK_PATIENCE_S)
+                return
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
+
+
+def _remove_stale(place: Path) -> None:
+    """Forget what other sources were compiled to. What the same sources gave another processor stays."""
+    if any(place.glob(f"penstock-kernels-{_source_key()}-*.compiled")):
+        return
+    ours = {path.stem for path in Path(str(kernels.__file__)).parent.glob("*.py")}  # the writer's kernels too
+    indexes = [path for path in place.glob("*.nbi") if path.name.partition(".")[0] in ours]
+    for path in (*place.glob("penstock-kernels-*.compiled"), *indexes):
+        with contextlib.suppress(FileNotFoundError):  # another process out of turn was faster
+            path.unlink()
 
 
 def _decode_nothing() -> None:
@@ -71,10 +112,20 @@ def _cache_place() -> Path | None:
     return Path(path) if os.access(path, os.W_OK) else None
 
 
-def _mark() -> str:
-    """The name of the mark: other sources, another numba or another processor make another name."""
-    parts = [numba.__version__, llvmlite.binding.get_host_cpu_name()]
+def _mark(place: Path) -> Path:
+    """The mark that these sources are compiled for this processor."""
+    processor = _shorten(llvmlite.binding.get_host_cpu_name())
+    return place / f"penstock-kernels-{_source_key()}-{processor}.compiled"
+
+
+def _source_key() -> str:
+    """Other sources or another numba make another key."""
+    parts = [numba.__version__]
     for module in (kernels, bounds, jit):
         stat = os.stat(str(module.__file__))
         parts.append(f"{module.__file__}:{stat.st_mtime_ns}:{stat.st_size}")
-    return f"penstock-kernels-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.compiled"
+    return _shorten("|".join(parts))
+
+
+def _shorten(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
