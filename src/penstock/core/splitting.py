@@ -32,7 +32,6 @@ def split_ranges(
             pieces,
             [math.ceil(each.size / max_records) for each in pieces],
             asked=f"`maxRecordsPerPartition` {max_records}",
-            remedy="Raise it",
         )
     if min_partitions is not None and min_partitions > len(pieces):
         pieces = _split_by_size(pieces, min_partitions)
@@ -52,16 +51,15 @@ def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return pieces
 
 
-def _cut(
-    ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str, remedy: str
-) -> list[OffsetRange]:
+def _cut(ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str) -> list[OffsetRange]:
     """Each range in so many parts; the number is known, and refused, before the first piece is made."""
     tasks = sum(min(number, each.size) for each, number in zip(ranges, parts, strict=True))
     if tasks > MOST_PIECES:
         raise OptionError(
             "TOO_MANY_TASKS",
-            f"{asked} would cut this read into {tasks} tasks.",
-            hint=f"{remedy} so that at most {MOST_PIECES} tasks are needed.",
+            f"This read would be cut into {tasks} tasks, because {asked} is asked for.",
+            hint="Raise `maxRecordsPerPartition` or lower `minPartitions`, so that at most "
+            f"{MOST_PIECES} tasks are needed.",
             facts={"tasks": tasks, "most": MOST_PIECES},
         )
     return [piece for each, number in zip(ranges, parts, strict=True) for piece in split_evenly(each, number)]
@@ -78,7 +76,7 @@ def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
     parts = [
         1 if each.topic_partition in whole else _share(each.size, rest_total, rest_wanted) for each in ranges
     ]
-    return _cut(ranges, parts, asked=f"`minPartitions` {wanted}", remedy="Lower it")
+    return _cut(ranges, parts, asked=f"`minPartitions` {wanted}")
 
 
 def _share(size: int, total: int, wanted: int) -> int:
