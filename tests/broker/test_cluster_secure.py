@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.cluster import LocalKafka
+from penstock.cluster import LocalKafka, broker
 from penstock.core.errors import ClusterError
 
 
@@ -48,6 +49,19 @@ def test_a_wrong_password_does_not_get_in(secure_kafka: LocalKafka, mechanism: s
     settings = tls_settings(secure_kafka, "SASL_SSL", "SASL_SSL")
     with pytest.raises(KafkaException):
         connect(**settings, **login(secure_kafka, mechanism, "wrong"))
+
+
+@pytest.mark.kafka
+def test_a_login_module_that_is_not_listed_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S08: Kafka's list of allowed modules stands on the broker's command line; Java's own are not on it."""
+    # The reason stands further up in the log than an error usually shows.
+    monkeypatch.setattr(broker, "read_tail", partial(broker.read_tail, lines=20_000, limit_bytes=4_194_304))
+    module = "com.sun.security.auth.module.UnixLoginModule"
+    jaas = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required;"}
+    with pytest.raises(ClusterError) as caught, LocalKafka(secure=True, broker_settings=jaas):
+        pass
+    assert caught.value.condition == "BROKER_DID_NOT_START"
+    assert f"{module} is not allowed" in str(caught.value)
 
 
 def test_a_client_that_trusts_the_ca_reaches_the_tls_listener(secure_kafka: LocalKafka) -> None:

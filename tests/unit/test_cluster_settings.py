@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cluster import LocalKafka
+from penstock.cluster.broker import Broker
 from penstock.cluster.ports import HIGHEST_PORT, LOWEST_PORT, demand_free, find_free_ports
 from penstock.cluster.settings import ClusterPlan, NodePlan, write_settings
 from penstock.core.errors import ClusterError, PenstockError
@@ -62,6 +63,31 @@ def test_a_value_cannot_begin_a_new_setting() -> None:
     settings = settings_of(broker_settings={"broker.rack": "a\nnode.id=9"})
     assert settings["node.id"] == "1"
     assert settings["broker.rack"] == "a\\nnode.id=9"
+
+
+def test_the_brokers_jvm_gets_kafkas_own_guards(tmp_path: Path) -> None:
+    """S08: no further settings, addresses or files are fetched, and no code but two login modules loaded."""
+    node = NodePlan(1, tmp_path, PORTS)
+    broker = Broker(
+        node,
+        ClusterPlan({1: 20003}, 1),
+        tmp_path,
+        heap_mb=64,
+        quick_start=True,
+        owned=True,
+        ready_timeout_s=1.0,
+    )
+    command = broker._write_files()
+    properties = dict(each[2:].split("=", 1) for each in command if each.startswith("-D"))
+    kafkas = {name: text for name, text in properties.items() if name.startswith("org.apache.kafka.")}
+    assert kafkas == {
+        "org.apache.kafka.automatic.config.providers": "none",
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls": "",
+        "org.apache.kafka.sasl.oauthbearer.allowed.files": "",
+        "org.apache.kafka.allowed.login.modules": "org.apache.kafka.common.security.plain.PlainLoginModule,"
+        "org.apache.kafka.common.security.scram.ScramLoginModule",
+    }
+    assert command.index("kafka.Kafka") > max(command.index(f"-D{n}={t}") for n, t in kafkas.items())
 
 
 def test_free_ports_are_different_and_below_the_range_of_outgoing_connections() -> None:

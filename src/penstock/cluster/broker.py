@@ -23,6 +23,15 @@ from penstock.core.errors import ClusterError
 _POLL_S = 0.05
 # The simple compiler only: 3.3 s of CPU until ready instead of 7 s.
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# Kafka's own switches: whatever the settings say, they fetch no further settings, a login reads no address
+# and no file, and it loads no code but the two modules that hold names and passwords.
+KAFKA_GUARDS = (
+    "-Dorg.apache.kafka.automatic.config.providers=none",
+    "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=",
+    "-Dorg.apache.kafka.sasl.oauthbearer.allowed.files=",
+    "-Dorg.apache.kafka.allowed.login.modules=org.apache.kafka.common.security.plain.PlainLoginModule,"
+    "org.apache.kafka.common.security.scram.ScramLoginModule",
+)
 _KILL_TIMEOUT_S = 30.0
 
 
@@ -110,8 +119,7 @@ class Broker:
             str(find_java()),
             f"-Xmx{self._heap_mb}m",
             *(_QUICK_START if self._quick_start else ()),
-            # Kafka's own switch: nothing in the settings may fetch more settings.
-            "-Dorg.apache.kafka.automatic.config.providers=none",
+            *KAFKA_GUARDS,
             f"-Dlog4j2.configurationFile={log4j}",
             *("-cp", f"{self._jars}/*", "kafka.Kafka", str(settings)),
         ]
