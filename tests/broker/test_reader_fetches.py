@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, Narrowing, RangeOrder, WorkOrder
+from penstock.kafka import admin
 from penstock.kafka.reader import KafkaReader
 from penstock.kafka.writer import Writer
 from penstock.testing.proxy import FaultProxy
@@ -20,6 +23,8 @@ from tests.filling import produce
 
 FETCH = 1
 MIB = 1 << 20
+#: Of messages: below, between and far above every fetch limit, the largest between two others.
+SIZES = (1, 10, 1000, 100_000, MIB + 1, 64 * MIB, 10 * MIB, 0)
 
 
 def settings_of(bootstrap: str, **fields: Any) -> ClientSettings:
@@ -83,41 +88,53 @@ def test_an_answer_that_never_comes_is_an_error_with_all_its_names(
 
 
 _PEAK = """
-import pickle, re, sys
+import json, pickle, re, sys
+from collections import Counter
+import pyarrow.compute as pc
 from penstock.kafka.reader import KafkaReader
 order = pickle.load(sys.stdin.buffer)
-rows = size = 0
+rows = Counter()
 for batch in KafkaReader().read(order):
-    rows += batch.num_rows
-    size += batch.column("value").nbytes
+    for each in pc.value_counts(pc.binary_length(batch.column("value"))).to_pylist():
+        rows[each["values"]] += each["counts"]
 # Not ru_maxrss: that begins with what the process that started this one had.
-print(rows, size, int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)
+peak_kib = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+print(json.dumps([list(rows.items()), peak_kib // 1024]))
 """
 
 
-def read_in_a_process(work: WorkOrder) -> tuple[int, int, int]:
-    """(rows, bytes of values, peak of memory in MiB) of a process that does nothing but read."""
+def read_in_a_process(work: WorkOrder) -> tuple[dict[int, int], int]:
+    """(rows by the size of their value, peak of memory in MiB) of a process that does nothing but read."""
     import pickle
 
     run = subprocess.run(
         [sys.executable, "-c", _PEAK], input=pickle.dumps(work), capture_output=True, timeout=280
     )
     assert run.returncode == 0, run.stderr.decode()
-    rows, size, peak_mib = map(int, run.stdout.split())
-    return rows, size, peak_mib
+    rows, peak_mib = json.loads(run.stdout)
+    return dict(rows), peak_mib
 
 
-def test_a_message_of_64_mib_is_read(kafka: Any, topic: Any) -> None:
-    """T23: far above every fetch limit, between two small ones, with less than 512 MiB of memory."""
-    name = topic(max_message_bytes=100 * MIB)
+@pytest.fixture(scope="module")
+def all_sizes(kafka: Any) -> str:
+    """One message of each of `SIZES`, in that order: the giant one stands between smaller ones."""
+    name = f"all-sizes-{secrets.token_hex(4)}"
+    settings = settings_of(kafka.bootstrap)
+    admin.create_topic(settings, name, configs={"max.message.bytes": str(100 * MIB)})
     big = {"message.max.bytes": 100 * MIB, "queue.buffering.max.kbytes": 200 * 1024}
-    produce(kafka.bootstrap, name, ["before"])
-    produce(kafka.bootstrap, name, [bytes(64 * MIB)], **big)
-    produce(kafka.bootstrap, name, ["after"])
-    settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=64 * 1024)
-    rows, size, peak_mib = read_in_a_process(order(settings, name, 3))
-    assert rows == 3
-    assert size >= 64 * MIB
+    for size in SIZES:
+        produce(kafka.bootstrap, name, [bytes(size)], **big)
+    return name
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_partition_fetch_bytes": 64 * 1024}], ids=["defaults", "small"])
+def test_messages_from_one_byte_to_64_mib_are_read(
+    kafka: Any, all_sizes: str, limits: dict[str, int]
+) -> None:
+    """T23: with the default settings and with smaller limits, in less than 512 MiB of memory."""
+    settings = settings_of(kafka.bootstrap, **limits)
+    rows, peak_mib = read_in_a_process(order(settings, all_sizes, len(SIZES)))
+    assert rows == dict.fromkeys(SIZES, 1)
     assert peak_mib < 512
 
 
@@ -134,7 +151,6 @@ def test_ten_million_tiny_records_are_read(kafka: Any, topic: Any) -> None:
             writer.write(name, table)
     finally:
         writer.close()
-    rows, size, peak_mib = read_in_a_process(order(settings, name, 10_000_000))
-    assert rows == 10_000_000
-    assert size >= 55_000_000
+    rows, peak_mib = read_in_a_process(order(settings, name, 10_000_000))
+    assert rows == dict.fromkeys(range(1, 11), 1_000_000)
     assert peak_mib < 512

@@ -33,7 +33,7 @@ def test_an_empty_partition_begins_and_ends_at_zero(world: World) -> None:
 
 
 def test_bounds_are_told_for_each_partition_on_its_own(world: World) -> None:
-    """F20, F26: the start follows retention, the end is the offset the next record gets."""
+    """F20: the start follows retention, the end is the offset the next record gets."""
     topic = world.create_topic(3)
     world.write(topic, [Written(b"a"), Written(b"b"), Written(b"c", partition=2)])
     world.truncate_before(topic, 0, 1)

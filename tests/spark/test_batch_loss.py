@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def settings_of(kafka: Any) -> ClientSettings:
 
 
 def test_rows_that_aged_out_fail_the_read_or_are_left_out_once(load: Load, kafka: Any, topic: Any) -> None:
-    """B057, F24, F43: deleted by retention below a given start; loss checking on and off."""
+    """B057, F24, F43, I20: deleted by retention below a given start; loss checking on and off."""
     name = topic(retention_ms=86_400_000)
     produce(kafka.bootstrap, name, [f"old-{n}" for n in range(10)], timestamp_ms=1_700_000_000_000)
     view = KafkaLogView(settings_of(kafka))
@@ -58,9 +59,9 @@ def test_retention_between_planning_and_reading_is_an_error_with_the_lost_range(
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 def test_retention_that_overtakes_the_reader_is_met_inside_the_range(
-    kafka: Any, topic: Any, fail_on_data_loss: bool
+    kafka: Any, topic: Any, fail_on_data_loss: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T15, F42: rows already returned stay, the gap is told exactly or stepped over, none comes twice."""
+    """T15, F42: rows already returned stay; the gap is an error or a logged step, exact; none comes twice."""
     name = topic()
     for n in range(20):  # a batch each, one per answer
         produce(kafka.bootstrap, name, [b"%02d" % n + bytes(2000)])
@@ -81,11 +82,14 @@ def test_retention_that_overtakes_the_reader_is_met_inside_the_range(
         facts = caught.value.facts  # type: ignore[attr-defined]
         assert (facts["offset"], facts["until"]) == (len(seen), 15)
         assert seen == list(range(len(seen)))
+        assert caplog.messages == []
     else:
         seen.extend(each for batch in batches for each in batch.column("offset").to_pylist())
         read_before = len(seen) - 5
         assert seen == [*range(read_before), *range(15, 20)]
         assert read_before < 15
+        (skip,) = caplog.messages
+        assert re.search(rf"\[OFFSET_OUT_OF_RANGE\] {name}-0: offsets {read_before} to 15 \(excluded\)", skip)
 
 
 def test_a_range_beyond_the_end_is_an_error_and_never_a_short_read(
@@ -102,7 +106,7 @@ def test_a_range_beyond_the_end_is_an_error_and_never_a_short_read(
 def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """B305: planned, then deleted; the text says which topic is gone."""
+    """B305: planned, then deleted; the text says which topic is gone, and that `read` found out."""
     from penstock.kafka import admin
 
     name = topic()
@@ -110,5 +114,6 @@ def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(
     frame = load(name, kafkaConsumer__pollTimeoutMs=20_000)
     assert offsets(frame) == span(0, 0, 1)
     admin.delete_topic(settings_of(kafka), name)
-    with pytest.raises(Exception, match=rf"\[PARTITION_GONE\] .*{name}"):
+    with pytest.raises(Exception, match=rf"\[PARTITION_GONE\] .*{name}") as caught:
         frame.select("offset").collect()
+    assert ", in read\n" in str(caught.value)

@@ -27,15 +27,17 @@ def test_option_names_do_not_depend_on_case(spark: SparkSession, kafka: Any, top
 
 
 def test_an_unknown_option_fails_at_load_with_the_one_that_was_meant(load: Load) -> None:
-    """B305: an error in create, before anything is planned."""
-    with pytest.raises(Exception, match=r"\[OPTION_UNKNOWN\].*[Dd]id you mean `startingOffsets`"):
+    """B305: an error in create, which Spark names, before anything is planned."""
+    with pytest.raises(Exception, match=r"\[OPTION_UNKNOWN\].*[Dd]id you mean `startingOffsets`") as caught:
         load("t", startingOfsets="earliest")
+    assert "Failed to create Python data source instance" in str(caught.value)
 
 
 def test_errors_of_planning_and_reading_name_their_condition(load: Load, kafka: Any, topic: Any) -> None:
-    """B305: a topic that is not there fails in `partitions`; the text has condition and advice."""
-    with pytest.raises(Exception, match=r"\[UNKNOWN_TOPIC\].*not-there.*Create it"):
+    """B305: a topic that is not there fails in `partitions`, by name; the text has condition and advice."""
+    with pytest.raises(Exception, match=r"\[UNKNOWN_TOPIC\].*not-there.*Create it") as caught:
         load("not-there", fetchOffset__numRetries=1).collect()
+    assert ", in partitions\n" in str(caught.value)
     frame = load("t", kafka__bootstrap__servers="127.0.0.1:1", kafka__default__api__timeout__ms=500)
     with pytest.raises(Exception, match=r"\[\w+\].*127\.0\.0\.1:1") as caught:
         frame.collect()

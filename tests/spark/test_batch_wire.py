@@ -38,7 +38,7 @@ def big(proxied_kafka: tuple[Any, FaultProxy], topic: Any) -> str:
 def test_planning_fetches_no_record(
     load: Load, proxied_kafka: tuple[Any, FaultProxy], proxy: FaultProxy, topic: Any
 ) -> None:
-    """F4, F8, F15: loading asks the brokers nothing, planning asks about offsets, only tasks fetch."""
+    """F8, F15: loading asks the brokers nothing, planning asks about offsets, only tasks fetch."""
     name = topic(2, on=proxied_kafka[0])
     produce(proxy.bootstrap, name, ["x"] * 10)
     before = proxy.counts.requests.copy()

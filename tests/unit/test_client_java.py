@@ -225,6 +225,34 @@ def test_a_token_login_that_is_turned_off_is_an_ordinary_one() -> None:
     assert parse_jaas(SCRAM.replace(";", " tokenauth=false;")) == parse_jaas(SCRAM)
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "SSL"])
+def test_the_protocol_decides_whether_certificates_are_used(protocol: str) -> None:
+    """Without TLS the files are not even opened; with it, what is given is used, as Java's clients do."""
+    opened: list[str] = []
+
+    def note(path: str) -> str:
+        opened.append(path)
+        return read_file(path)
+
+    given = {
+        "bootstrap.servers": "b:9092",
+        "security.protocol": protocol,
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": PLAIN,
+        "ssl.truststore.location": "/etc/ca.pem",
+        "ssl.keystore.location": "/etc/client.pem",
+        "ssl.key.password": "k",
+    }
+    found = parse_client(given, read_file=note).settings
+    if protocol.endswith("PLAINTEXT"):
+        assert (found.tls, opened) == (None, [])
+    else:
+        assert found.tls is not None
+        assert (found.tls.ca_pem, found.tls.certificate_pem) == (CERTIFICATE, CERTIFICATE)
+        assert opened == ["/etc/ca.pem", "/etc/client.pem"]
+    assert (found.sasl is not None) == protocol.startswith("SASL")
+
+
 @pytest.mark.parametrize(
     "module",
     [

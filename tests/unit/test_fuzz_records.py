@@ -49,7 +49,7 @@ def check(report: dict[str, object], inputs: int) -> None:
 
 
 def test_damaged_batches_in_front_of_a_protected_page_read_as_the_reference_reads_them() -> None:
-    """T09, T21, T22, T24, T25: twelve kinds of damage, checksums mended in most."""
+    """T09, T22, T24, T25: twelve kinds of damage, checksums mended in most."""
     check(run_fuzz(15_000, seed=20_240_601), 15_000)
 
 

@@ -21,6 +21,7 @@ from penstock.core.options_batch import BatchOptions, parse_batch_options
 from penstock.core.positions import ForAll, ForEach
 from penstock.core.selection import Assign, Subscribe, SubscribePattern
 
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NONSENSE = "this is neither a time nor JSON"
 
 
@@ -30,7 +31,7 @@ def parse(**options: str) -> BatchOptions:
 
 
 def test_the_defaults_are_sparks() -> None:
-    """B086, I17, I20, I21, I22, F13, F21: earliest to latest, fail on loss, no headers, 120 s."""
+    """B086, I17, I21, I22, F13, F21: earliest to latest, fail on loss, no headers, 120 s."""
     options = parse()
     assert (options.start, options.end) == (ForAll(Earliest()), ForAll(Latest()))
     assert options.fail_on_data_loss
@@ -115,11 +116,28 @@ def test_the_end_has_the_same_precedence() -> None:
 
 
 def test_offsets_are_json_with_minus_two_for_earliest_and_minus_one_for_latest() -> None:
-    """B078, F19: the numbers become types."""
+    """B078: the numbers become types."""
     start = parse(startingOffsets='{"t":{"0":23,"1":-2}}').start
     end = parse(endingOffsets='{"t":{"0":23,"1":-1}}').end
     assert start == ForEach({TopicPartition("t", 0): At(23), TopicPartition("t", 1): Earliest()}, {})
     assert end == ForEach({TopicPartition("t", 0): At(23), TopicPartition("t", 1): Latest()}, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, ForAll(Earliest())),
+        ({"startingOffsets": '{"t":{"0":23,"1":-2}}'}, ForEach({T0: At(23), T1: Earliest()}, {})),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":7,"1":9}}'},
+            ForEach({T0: Since(7), T1: Since(9)}, {}, by_time=True),
+        ),
+        ({"startingTimestamp": "5"}, ForAll(Since(5))),
+    ],
+)
+def test_a_start_is_a_word_an_offset_or_a_time(options: dict[str, str], expected: object) -> None:
+    """I17: for all partitions, or for each by itself."""
+    assert parse(**options).start == expected
 
 
 def test_topic_names_in_json_keep_their_capitals() -> None:

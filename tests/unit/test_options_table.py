@@ -52,7 +52,7 @@ REJECTED = [
 
 @pytest.mark.parametrize(("key", "text", "needs"), ACCEPTED)
 def test_an_accepted_example_is_accepted(key: str, text: str, needs: dict[str, str]) -> None:
-    """I15, I16, I17, I19, I20, I21, I22, I23, I25, B107, B131: every example of every option."""
+    """I15, I16, I17, I19, I21, I22, I23, I25, B107, B131: every example of every option."""
     assert isinstance(parse(complete(key, text, needs)), BatchOptions)
 
 

@@ -244,7 +244,7 @@ def test_earliest_behind_a_fixed_end_is_no_error() -> None:
 
 
 def test_offsets_asked_for_but_gone_are_reported_as_losses() -> None:
-    """F24, T08: the range is not moved, the loss is named."""
+    """F24: the range is not moved, the loss is named."""
     decided = plan(each_of(p0=At(2)), latest={T0: 9}, earliest={T0: 5})
     assert tasks(decided) == [[(0, At(2), Latest())]]
     assert [(each.start, each.until) for each in decided.losses] == [(2, 5)]

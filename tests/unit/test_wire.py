@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
+from penstock.core.options_batch import parse_batch_options
+from penstock.engines.source.batch import BatchReader
 from penstock.kafka.messages import MetadataRequest, error_name
 from penstock.kafka.wire import Connection, Deadline
 from tests.hostile_server import Answer, frame, hang_up, send_raw, serve, silence
@@ -264,3 +266,28 @@ def test_error_codes_have_the_names_that_kafka_gives_them() -> None:
     assert error_name(6) == "NOT_LEADER_OR_FOLLOWER"
     assert error_name(29) == "TOPIC_AUTHORIZATION_FAILED"
     assert error_name(31_000) == "ERROR_CODE_31000"
+
+
+def test_planning_asks_with_the_settings_that_were_given() -> None:
+    """B138: address, name and limits of the metadata client are the options'; the server sees it."""
+    asked: list[bytes] = []
+
+    def note(peer: socket.socket, request: bytes) -> None:
+        asked.append(request)
+
+    with serve(note) as port:
+        options = {
+            "kafka.bootstrap.servers": f"127.0.0.1:{port}",
+            "kafka.client.id": "reports",
+            "kafka.request.timeout.ms": "321",
+            "kafka.default.api.timeout.ms": "400",
+            "fetchOffset.numRetries": "1",
+            "subscribe": "t",
+        }
+        reader = BatchReader(parse_batch_options(options, unique="u"))
+        with pytest.raises(BrokerError, match=r"321 ms \(request\.timeout\.ms\)"):
+            reader.partitions()
+    assert asked
+    for request in asked:
+        api_key, _, _, size = struct.unpack_from(">hhih", request)
+        assert (api_key, request[10 : 10 + size]) == (3, b"reports-driver")
