@@ -72,9 +72,13 @@ def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -
 
 
 def commit_offsets(bootstrap: str, group: str, topic: str, *offsets: int) -> None:
-    """Commit for partitions 0, 1, ...; waits while the group's coordinator is still starting."""
+    """Commit for partitions 0, 1, ... of one topic."""
+    commit_positions(bootstrap, group, [At(topic, *each) for each in enumerate(offsets)])
+
+
+def commit_positions(bootstrap: str, group: str, wanted: list[At]) -> None:
+    """Commit; waits while the group's coordinator is still starting."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    wanted = [At(topic, partition, offset) for partition, offset in enumerate(offsets)]
     starting = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
     def commit() -> bool:

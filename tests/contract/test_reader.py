@@ -225,6 +225,19 @@ def test_a_range_past_the_end_is_waited_for(world: World) -> None:
     assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [10, 11]
 
 
+def test_a_range_past_an_end_that_stays_is_out_of_range_and_without_loss_checking_what_is_there(
+    world: World,
+) -> None:
+    """F44: waited for within the limit, then told with the exact range; no row is made up or repeated."""
+    topic = ten(world)
+    wanted = order(world, topic, At(8), At(12), poll_timeout_ms=700)
+    with pytest.raises(DataLossError) as caught:
+        rows(world, wanted)
+    assert caught.value.condition == "OFFSET_OUT_OF_RANGE"
+    assert caught.value.facts["offset"] == 10
+    assert offsets(world, replace(wanted, fail_on_data_loss=False)) == [8, 9]
+
+
 def test_a_range_that_never_fills_ends_with_an_error_at_its_deadline(world: World) -> None:
     """F44: the second kind of failure, a timeout, is told apart from out of range."""
     topic = world.create_topic()

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as At
 
 from penstock.core.client import ClientSettings
 from penstock.core.model import LogView, Reader, TopicPartition
@@ -17,7 +17,7 @@ from penstock.kafka import admin
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
-from tests.filling import wait_until
+from tests.filling import commit_positions, wait_until
 
 _numbers = itertools.count()
 
@@ -185,16 +185,8 @@ class KafkaWorld:
         admin.delete_records(self.settings, {TopicPartition(topic, partition): offset})
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        try:
-            consumer.commit(
-                offsets=[
-                    ConfluentPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()
-                ],
-                asynchronous=False,
-            )
-        finally:
-            consumer.close()
+        wanted = [At(each.topic, each.partition, offset) for each, offset in offsets.items()]
+        commit_positions(self.bootstrap, group, wanted)
 
     def view(self, isolation_level: str = "read_uncommitted") -> LogView:
         from dataclasses import replace

@@ -275,7 +275,9 @@ class MemoryReader:
                 position = _step_over(order, partition, position, until, log)
         while position < until:
             with self._log.changed:
-                self._wait_for(order, partition, position, log, committed_only)
+                if not self._grows(order, partition, position, log, committed_only):
+                    _step_over(order, partition, position, until, log)
+                    return
                 seen = min(until, log.visible_end(committed_only))
                 rows = [
                     record
@@ -299,26 +301,30 @@ class MemoryReader:
             )
         return self._log.find(partition)
 
-    def _wait_for(
+    def _grows(
         self,
         order: WorkOrder,
         partition: TopicPartition,
         position: int,
         log: _Partition,
         committed_only: bool,
-    ) -> None:
+    ) -> bool:
+        """Wait for a row at `position`; False when the log ends there and stays so."""
         deadline = time.monotonic() + order.poll_timeout_ms / 1000
         while log.visible_end(committed_only) <= position:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
+                if log.end <= position:
+                    return False
                 raise BrokerError(
                     "FETCH_TIMEOUT",
-                    f"{partition}: the log ends at offset {position} and did not grow within "
+                    f"{partition}: an open transaction held back offset {position} for "
                     f"{order.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs).",
                     facts={"topic": partition.topic, "partition": partition.partition, "offset": position},
                     retriable=True,
                 )
             self._log.changed.wait(remaining)
+        return True
 
 
 def _bind(bound: Bound, log: _Partition, committed_only: bool) -> int:
