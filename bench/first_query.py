@@ -4,7 +4,8 @@
 
 Each sample is a process of its own. Its session is started first; what is timed is the first read of a
 topic of 100,000 records into the `noop` sink. `cold` gives numba an empty cache folder, `warm` one that a
-process before has filled.
+process before has filled. `python floor` is the first query of the smallest Python source there can be, one
+row and no Kafka: what Spark takes to start its Python processes, which the JVM connector does not need.
 """
 
 from __future__ import annotations
@@ -32,6 +33,20 @@ spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "O
 spark.range(1).write.format("noop").mode("overwrite").save()
 began = time.perf_counter()
 options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+if form == "floor":
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+    class Reader(DataSourceReader):
+        def read(self, partition):
+            yield (1,)
+    class Floor(DataSource):
+        @classmethod
+        def name(cls):
+            return "floor"
+        def schema(self):
+            return "one int"
+        def reader(self, schema):
+            return Reader()
+    spark.dataSource.register(Floor)
 spark.read.format(form).options(**options).load().write.format("noop").mode("overwrite").save()
 print("SECONDS", time.perf_counter() - began)
 spark.stop()
@@ -64,15 +79,21 @@ def main() -> None:
     for name, value in machine.items():
         print(f"{name:<14} {value}")
     jars = ",".join(str(jar) for jar in fetch_connector())
-    seconds: dict[str, list[float]] = {"warm": [], "cold": [], "default": []}
+    seconds: dict[str, list[float]] = {"warm": [], "cold": [], "default": [], "python floor": []}
     with LocalKafka(heap_mb=1024) as kafka, tempfile.TemporaryDirectory() as warm:
         fill(kafka.bootstrap, LOAD)
         time_first_query("penstock", kafka.bootstrap, jars, warm)  # fills the cache
-        for _ in range(arguments.runs):
+        for run in range(arguments.runs):
             seconds["warm"].append(time_first_query("penstock", kafka.bootstrap, jars, warm))
             with tempfile.TemporaryDirectory() as cold:
                 seconds["cold"].append(time_first_query("penstock", kafka.bootstrap, jars, cold))
             seconds["default"].append(time_first_query("kafka", kafka.bootstrap, jars, warm))
+            seconds["python floor"].append(time_first_query("floor", kafka.bootstrap, jars, warm))
+            print(
+                f"run {run + 1}",
+                *(f"{name} {taken[-1]:.2f} s" for name, taken in seconds.items()),
+                flush=True,
+            )
     samples = {name: Samples(tuple(values)) for name, values in seconds.items()}
     print_ratios(
         "first query of a fresh process, 100,000 records of 100 B", samples, "warm", {"default": 1.0}

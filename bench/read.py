@@ -195,7 +195,10 @@ def _worker_statuses() -> Iterator[int]:
 
 
 def measure_memory(sides: SparkSides) -> dict[str, float]:
-    """A worker's peak for 5 and for 20 million records; each with workers of its own."""
+    """A worker's peak for 5 and then for 20 million records, in workers that have read nothing else before.
+
+    The peak of the second read includes the first one's, so "within 10 %" is judged too strictly, if at all.
+    """
     peaks = {}
     for millions in (5, 20):
         load = Load(f"b-memory-{millions}", millions * 1_000_000, 100)
@@ -223,8 +226,8 @@ def main() -> None:
     for name, value in machine.items():
         print(f"{name:<14} {value}")
     results: dict[str, object] = {}
-    for cluster in ("plain", "tls", "three"):
-        here = [name for name in wanted if (CASES[name].cluster if name in CASES else "plain") == cluster]
+    for cluster in ("plain", "memory", "tls", "three"):
+        here = [name for name in wanted if (CASES[name].cluster if name in CASES else name) == cluster]
         if here:
             _run_on(cluster, here, arguments.runs, results)
     if arguments.save:

@@ -234,9 +234,19 @@ class RecordDecoder:
     def _constant(self, name: str, rows: int) -> pa.Array:
         known = self._constants.get(name)
         if known is None or len(known) < rows:
-            value = pa.scalar(self._topic if name == "topic" else self._partition, ARROW_TYPES[name])
-            known = self._constants[name] = pa.repeat(value, rows)
+            known = self._constants[name] = self._repeat(name, rows)
         return known.slice(0, rows)
+
+    def _repeat(self, name: str, rows: int) -> pa.Array:
+        """A column of one value. Not by `pa.scalar` or `pa.array`: they load pandas, a second of start-up."""
+        if name == "partition":
+            numbers = np.full(rows, self._partition, np.int32)
+            return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(numbers)])
+        text = self._topic.encode()
+        ends = np.arange(rows + 1, dtype=np.int32) * len(text)
+        return pa.Array.from_buffers(
+            ARROW_TYPES[name], rows, [None, pa.py_buffer(ends), pa.py_buffer(text * rows)]
+        )
 
     def _fail(self, code: int, at: int, state: np.ndarray[Any, Any] | None = None) -> None:
         place = f"{self._topic}-{self._partition}"
