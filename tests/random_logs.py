@@ -31,6 +31,7 @@ from tests.reference_decoder import Row
 FEATURES = ("committed", "aborted", "open", "ours", "headers", "nulls", "compacted", "append time", "trimmed")
 DELIVERY_TIMEOUT_S = 60.0
 COMPACTION_TIMEOUT_S = 150
+_AFTER_ALL_MS = 1_700_000_000_000
 _HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -103,7 +104,7 @@ class LogMaker:
         if "open" in log.features:
             self._leave_open(log)
         if "compacted" in log.features:
-            self._plain(log)  # a new segment, so that the one before it can be cleaned
+            self._begin_segment(log)
 
     def _records(self, log: RandomLog, most: int = 12) -> list[dict[str, Any]]:
         rng = log.rng
@@ -120,7 +121,7 @@ class LogMaker:
             record: dict[str, Any] = {"key": octets(), "value": octets()}
             if "compacted" in log.features:
                 record["key"] = b"key-%d" % rng.randrange(6)
-            record["timestamp"] = rng.randrange(1_500_000_000_000, 1_700_000_000_000)
+            record["timestamp"] = rng.randrange(1_500_000_000_000, _AFTER_ALL_MS - 1_000)
             if "headers" in log.features and rng.random() < 0.7:
                 names = [rng.choice(("a", "b", "ü", "")) for _ in range(rng.randrange(4))]
                 record["headers"] = [(name, rng.choice((None, b"", b"mark"))) for name in names]
@@ -136,6 +137,17 @@ class LogMaker:
 
     def _plain(self, log: RandomLog) -> None:
         self._send(self._producer(log.codec, ""), log, most=30)
+
+    def _begin_segment(self, log: RandomLog) -> None:
+        """The broker cleans only behind its last segment, and begins one by the records' own times.
+
+        So one later than all before is needed: after a first batch that happened to be the youngest, no
+        other would do.
+        """
+        producer = self._producer(log.codec, "")
+        producer.produce(log.topic, partition=0, key=b"key-0", value=b"last", timestamp=_AFTER_ALL_MS)
+        log.produced += 1
+        flush(producer)
 
     def _ours(self, log: RandomLog) -> None:
         records = self._records(log, most=30)
