@@ -103,8 +103,6 @@ class LogMaker:
                 self._transaction(log, "a", outcome)
         if "open" in log.features:
             self._leave_open(log)
-        if "compacted" in log.features:
-            self._begin_segment(log)
 
     def _records(self, log: RandomLog, most: int = 12) -> list[dict[str, Any]]:
         rng = log.rng
@@ -139,13 +137,19 @@ class LogMaker:
         self._send(self._producer(log.codec, ""), log, most=30)
 
     def _begin_segment(self, log: RandomLog) -> None:
-        """The broker cleans only behind its last segment, and begins one by the records' own times.
+        """One more record, later than all before: the broker cleans only behind its last segment.
 
-        So one later than all before is needed: after a first batch that happened to be the youngest, no
-        other would do.
+        It begins one by the records' times, or by its own clock in a log of append times. So a first batch
+        that happens to be the youngest, or a log that is written in no time, would stay one segment.
         """
         producer = self._producer(log.codec, "")
-        producer.produce(log.topic, partition=0, key=b"key-0", value=b"last", timestamp=_AFTER_ALL_MS)
+        producer.produce(
+            log.topic,
+            partition=0,
+            key=b"key-0",
+            value=b"last",
+            timestamp=_AFTER_ALL_MS + 1_000 * log.produced,
+        )
         log.produced += 1
         flush(producer)
 
@@ -216,6 +220,7 @@ class LogMaker:
             deadline = time.monotonic() + COMPACTION_TIMEOUT_S
             while len(read_partition(self.bootstrap, log.topic)) >= log.produced:
                 assert time.monotonic() < deadline, f"{log.topic} was not compacted"
+                self._begin_segment(log)
                 time.sleep(0.3)
         if "trimmed" in log.features:
             rows = read_partition(self.bootstrap, log.topic, committed=True)

@@ -165,7 +165,16 @@ def write_options_page() -> str:
     from penstock.core.client_table import JavaSettings
     from penstock.core.options import reference_rows
 
-    page = [NOTICE, "# Options", "", "Names are accepted in any letter case; an unknown one is an error."]
+    page = [
+        NOTICE,
+        "# Options",
+        "",
+        "Names are accepted in any letter case; an unknown one is an error.",
+        "",
+        "A value may be kept elsewhere and named here, so that Spark's plans and pages show the name only:",
+        "`${env:NAME}` is an environment variable of the driver, `${file:/path}` a file's whole text, and",
+        "`${file:/path:name}` the line `name=value` of a file. The whole value is one such reference.",
+    ]
     for surface in find_option_tables():
         prefix = PREFIX if surface is JavaSettings else ""
         title = TITLES.get(surface.__name__, surface.__name__)

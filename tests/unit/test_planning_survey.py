@@ -162,6 +162,20 @@ def test_a_view_that_cannot_be_opened_counts_as_an_attempt() -> None:
     assert len(tried) == 3
 
 
+def test_an_address_where_nobody_is_for_all_of_a_calls_time_is_not_tried_again() -> None:
+    """The call itself has tried all of `default.api.timeout.ms`; a wrong address takes no more."""
+    tried: list[int] = []
+
+    def open_view() -> LogView:
+        tried.append(1)
+        facts = {"last_condition": "BROKER_UNREACHABLE"}
+        raise BrokerError("BROKER_TIMEOUT", "Waited in vain.", facts=facts, retriable=True)
+
+    with pytest.raises(BrokerError, match="BROKER_TIMEOUT"):
+        survey(open_view, parse(), now_ms=0, pause=lambda seconds: None)
+    assert len(tried) == 1
+
+
 def test_a_users_mistake_is_raised_at_once() -> None:
     log = WatchedLog()
     with pytest.raises(OptionError, match="DOES_NOT_MATCH_ASSIGNED"):

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument("--broker", type=int, default=None, help="only this broker's log")
     logs.add_argument("--follow", action="store_true", help="go on as the logs grow, until Ctrl-C")
     for verb in (up, down, status, logs):
-        verb.add_argument("--name", default=DEFAULT_NAME, help=f"which cluster (default {DEFAULT_NAME})")
+        verb.add_argument(
+            "--name", default=DEFAULT_NAME, help=f"which cluster; without it, the one called `{DEFAULT_NAME}`"
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,7 +69,8 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _down(arguments: argparse.Namespace) -> int:
     stopped = bring_down(arguments.name, delete_data=arguments.delete_data)
-    say(f"Cluster {arguments.name} {'is down' if stopped else 'was not running'}.")
+    deleted = " Its data is deleted." if arguments.delete_data else ""
+    say(f"Cluster {arguments.name} {'is down' if stopped else 'was not running'}.{deleted}")
     return 0
 
 

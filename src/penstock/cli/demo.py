@@ -115,7 +115,8 @@ def _compare(spark: SparkSession, bootstrap: str, arguments: argparse.Namespace,
         sides["Spark's own connector"] = count("kafka")
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     say(
-        f"Counting with spark.read.format(...).load().count(): one run to warm up, {arguments.runs} measured."
+        "Counting with spark.read.format(...).load().count(): one run to warm up, "
+        f"{arguments.runs} measured; the median counts."
     )
     for turn in range(arguments.runs + 1):
         for name, run_side in sides.items():
@@ -124,8 +125,10 @@ def _compare(spark: SparkSession, bootstrap: str, arguments: argparse.Namespace,
             if counted != arguments.records:
                 complain(f"[ROWS_DIFFER] {name} counted {counted:,} rows of {arguments.records:,}.")
                 return 1
+            took = time.perf_counter() - began
+            say(f"  {'warm-up' if turn == 0 else f'run {turn}':<8} {name:<22} {took:.2f} s")
             if turn:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(took)
     for name, samples in seconds.items():
         median = statistics.median(samples)
         raw = " ".join(f"{each:.2f}" for each in samples)

@@ -30,7 +30,8 @@ class BatchTable:
     assign: str | None = option(
         "assign",
         keep_text,
-        "Exactly these partitions, as JSON. One of `assign`, `subscribe`, `subscribePattern`.",
+        "Exactly these partitions, as JSON; one that does not exist is left out, with a warning. One of "
+        "`assign`, `subscribe`, `subscribePattern`.",
         accepts=('{"t":[0,1]}', '{"A":[0],"b":[2]}'),
         rejects=(
             ("", _WRONG),
@@ -52,7 +53,7 @@ class BatchTable:
     subscribe_pattern: str | None = option(
         "subscribePattern",
         keep_text,
-        "All topics whose whole name matches this Java regular expression.",
+        "All topics whose whole name matches this Java regular expression; none is no error.",
         accepts=("t.*", "(?i)Orders-\\d{2}", "[a-z&&[^x]]+"),
         rejects=(("", _WRONG), ("t(", "PATTERN_REFUSED"), ("a*+", "PATTERN_REFUSED")),
     )

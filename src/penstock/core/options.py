@@ -91,7 +91,7 @@ def invalid(key: str, text: str, expected: str, *, condition: str = "OPTION_INVA
     return OptionError(
         condition,
         f"Option `{key}` is {shown!r}; expected {expected}.",
-        hint="Correct it, or leave the option out to use its default.",
+        hint="Correct it; where the option has a default, leaving it out uses that.",
         facts={"option": key, "value": shown},
     )
 

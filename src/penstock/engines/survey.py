@@ -32,8 +32,10 @@ def survey(
         try:
             return _look(open_view, options, now_ms)
         except BrokerError as error:
-            # A refused login is not tried again: that can lock an account.
-            if not error.retriable or attempt >= options.fetch_offset_retries:
+            # A refused login is not tried again: that can lock an account. Nor is an address where nobody
+            # answered for the whole of one call's time: three minutes tell no more than one.
+            nobody_there = error.facts.get("last_condition") == "BROKER_UNREACHABLE"
+            if not error.retriable or nobody_there or attempt >= options.fetch_offset_retries:
                 raise
         pause(options.fetch_offset_retry_interval_ms / 1000)
         attempt += 1

@@ -16,7 +16,13 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from penstock.core.errors import OptionError
 from penstock.core.model import COLUMNS
@@ -50,10 +56,23 @@ class PenstockDataSource(DataSource):
             log.warning("%s", warning)
         return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        raise _not_yet("Streams (`readStream`)", "Read in batches with `spark.read`")
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise _not_yet("Writing (`write`)", 'Write with `format("kafka")` and its jars')
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise _not_yet("Writing a stream (`writeStream`)", 'Write with `format("kafka")` and its jars')
+
     def _parse(self) -> BatchOptions:
         return parse_batch_options(
             dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
         )
+
+
+def _not_yet(what: str, instead: str) -> OptionError:
+    return OptionError("NOT_YET", f"{what} cannot be done with `penstock` yet.", hint=f"{instead} for now.")
 
 
 def _read_text(path: str) -> str:
