@@ -136,6 +136,24 @@ def test_a_failing_call_is_repeated_with_a_fresh_view_and_then_succeeds(failing:
     assert log.pauses == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("options", [{"startingOffsets": "-3"}, {"startingTimestamp": "40"}], ids=str)
+def test_an_end_that_went_back_is_asked_for_again(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F26: below the log's start, or below a record just found by its time; the next view knows better."""
+    log = WatchedLog()
+    log.log.truncate_before("t", 0, 3)
+    fresh, answers = WatchedView.latest, [{T0: 2, T1: 2}]
+
+    def stale_once(view: WatchedView, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return answers.pop() if answers else fresh(view, partitions)
+
+    monkeypatch.setattr(WatchedView, "latest", stale_once)
+    snapshot = log.survey(parse(**options, maxRecordsPerPartition="3"))
+    assert snapshot.latest == {T0: 5, T1: 5}
+    assert log.opened == 2
+
+
 @pytest.mark.parametrize("attempts", [1, 3, 5])
 def test_after_the_last_attempt_the_original_error_is_raised(attempts: int) -> None:
     """B135: so many attempts, no more; no pause after the last."""

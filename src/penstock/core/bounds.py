@@ -71,6 +71,27 @@ class Span:
         return isinstance(self.start, At) and isinstance(self.until, At) and self.start == self.until
 
 
+def check_ends(snapshot: Snapshot) -> None:
+    """An end below what the log was just seen to hold comes from a broker that is behind: ask again.
+
+    Starts and times are asked for before ends, so an honest log's end is never below them.
+    """
+    held: dict[TopicPartition, int] = dict(snapshot.earliest)
+    for (partition, _), found in snapshot.at_time.items():
+        if found is not None:
+            held[partition] = max(held.get(partition, 0), found + 1)
+    for partition, end in snapshot.latest.items():
+        if end < held.get(partition, 0):
+            raise BrokerError(
+                "END_WENT_BACK",
+                f"{partition}: the brokers say that the log ends at {end}, but it just held offsets up to "
+                f"{held[partition]} (excluded).",
+                hint="A replica that is behind answers, or the topic was recreated; run it again.",
+                facts={"partition": str(partition), "end": end, "held": held[partition]},
+                retriable=True,
+            )
+
+
 def apply_rule(
     rule: Rule, partitions: Sequence[TopicPartition], *, side: str
 ) -> Mapping[TopicPartition, Position]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.core.bounds import Snapshot
+from penstock.core.bounds import Snapshot, check_ends
 from penstock.core.errors import BrokerError
 from penstock.core.model import LogView, TopicPartition, TopicView
 from penstock.core.options_batch import BatchOptions
@@ -67,8 +67,8 @@ def _ask(
     unmatched = {each for (each, _), offset in at_time.items() if offset is None}
     latest = questions.latest | unmatched
     group = options.client.group_id or ""
-    # The start is asked for before the end, so a snapshot never shows a log that ends before it begins.
-    return Snapshot(
+    # The start is asked for before the end, so a log that seems to end before it begins is a stale answer.
+    snapshot = Snapshot(
         topics=topics,
         committed=view.committed(group, questions.committed) if questions.committed else {},
         earliest=view.earliest(questions.earliest) if questions.earliest else {},
@@ -76,3 +76,5 @@ def _ask(
         at_time=at_time,
         now_ms=now_ms,
     )
+    check_ends(snapshot)
+    return snapshot
