@@ -76,7 +76,7 @@ KINDS = (
         "|No value found for '|No topics to subscribe to"
         "|No topicpartitions to assign|Pattern to subscribe is empty"
         r"|Invalid value .* for configuration|Invalid url in bootstrap\.servers|No resolvable bootstrap urls"
-        "|You must set either bootstrap.servers or bootstrap.controllers",
+        "|You must set either bootstrap.servers or bootstrap.controllers|No enum constant ",
         "OPTION_INVALID",
     ),
 )

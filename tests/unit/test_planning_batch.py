@@ -218,6 +218,13 @@ def test_a_start_behind_the_end_found_by_time_is_refused() -> None:
     assert caught.value.facts == {"partition": "t-0", "start": 3, "end": 1}
 
 
+def test_a_time_that_no_record_has_is_told_before_a_start_behind_its_end() -> None:
+    """Spark's own order: partition 0 starts at 5, behind its end 3; partition 1 has no record so young."""
+    seen = {"at_time": {(T0, 5): 5, (T1, 5): None}, "earliest": {T0: 0, T1: 0}, "latest": {T0: 9, T1: 9}}
+    with pytest.raises(OptionError, match="NO_OFFSET_FOR_TIMESTAMP"):
+        plan(ForAll(Since(5)), each_of(p0=At(3), p1=At(3)), partitions=2, **seen)
+
+
 def test_a_record_that_comes_between_two_looks_does_not_turn_the_range_around() -> None:
     """At the start's time nothing was there; a moment later the end's time finds a new record at 7."""
     seen = {"at_time": {(T0, 5): None, (T0, 9): 7}, "earliest": {T0: 0}, "latest": {T0: 8}}

@@ -132,8 +132,10 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
         span = Span(
             partition, start, until, _number(start, partition, snapshot), _number(until, partition, snapshot)
         )
-        _check_order(span)
         spans.append(span)
+    # After all are bound: a time that no record has is the first thing to know, as it is with Spark's own.
+    for span in spans:
+        _check_order(span)
     return spans
 
 
