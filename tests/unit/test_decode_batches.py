@@ -166,7 +166,7 @@ def test_every_flipped_bit_behind_the_checksum_is_found() -> None:
 
 
 def test_a_checksum_error_names_topic_partition_and_offset() -> None:
-    """What an operator needs to find the batch, in words and as facts."""
+    """T21: checked by default; what an operator needs to find the batch, in words and as facts."""
     broken = bytearray(three(40))
     broken[-1] ^= 1
     with pytest.raises(CorruptBatchError, match=r"^\[CHECKSUM_MISMATCH\] log-3: .* offset 40 ") as caught:
@@ -175,7 +175,7 @@ def test_a_checksum_error_names_topic_partition_and_offset() -> None:
 
 
 def test_without_the_check_a_damaged_batch_is_read_as_it_is_and_reading_goes_on() -> None:
-    """`check.crcs=false`: nothing is skipped."""
+    """T21: with `check.crcs=false` nothing is skipped, so there is nothing to count."""
     broken = bytearray(three(40))
     broken[-2] ^= 1  # the last byte of the last value
     log = bytes(broken) + three(43)
