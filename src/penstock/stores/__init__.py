@@ -1,0 +1,1 @@
+"""What is durable: places that remember after the process is gone."""
