@@ -69,6 +69,8 @@ def test_describing_nothing_asks_for_nothing(world: World) -> None:
     assert world.view().earliest([]) == {}
     assert world.view().at_time({}) == {}
     assert world.view().committed("group", []) == {}
+    assert world.view().epoch_ends({}) == {}
+    assert world.view().peek({}) == {}
 
 
 def test_internal_topics_are_listed_and_flagged(world: World) -> None:

@@ -161,12 +161,27 @@ class WorkOrder:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic as the brokers describe it. `partitions` are those that exist, in rising order."""
+    """One topic as the brokers describe it. `partitions` are those that exist, in rising order.
+
+    `leader_epochs` counts, for each of them, how often its leader has changed; empty where nobody tells.
+    """
 
     name: str
     partitions: tuple[int, ...]
     topic_id: bytes | None = None
     internal: bool = False
+    leader_epochs: tuple[int, ...] = ()
+
+    def leader_epoch(self, partition: int) -> int | None:
+        return dict(zip(self.partitions, self.leader_epochs, strict=False)).get(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What lies at a position: when it was written, and how big records are about there, as stored."""
+
+    timestamp_ms: int
+    bytes_per_record: float
 
 
 @runtime_checkable
@@ -192,6 +207,16 @@ class LogView(Protocol):
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
         """What the group has committed; None where nothing is."""
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Where the records of this leader epoch, and of all before it, end in today's log.
+
+        A position above that end was read from a log that has since been cut off and written anew. A log
+        without epochs, or one that cannot tell for a partition, leaves it out.
+        """
+
+    def peek(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Peek]:
+        """A look at the records from each position on, for estimates. What is not there is left out."""
 
     def close(self) -> None:
         """Give connections back. A closed view must not be used."""

@@ -51,7 +51,11 @@ class TopicRoute:
     learned_at: float
 
     def view(self) -> TopicView:
-        return TopicView(self.name, tuple(self.partitions), self.topic_id, self.internal)
+        epochs = tuple(route.leader_epoch for route in self.partitions.values())
+        known = all(epoch >= 0 for epoch in epochs)  # below zero: a broker that does not tell
+        return TopicView(
+            self.name, tuple(self.partitions), self.topic_id, self.internal, epochs if known else ()
+        )
 
 
 class ClusterMap:

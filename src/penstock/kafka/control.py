@@ -1,9 +1,10 @@
-"""Kafka as planning sees it: topics, bounds, times and committed offsets.
+"""Kafka as planning sees it: topics, bounds, times, leader epochs and committed offsets.
 
-Rules kept here: looking moves nothing and fetches no record; the end of a partition is asked at the isolation
-level the rows will be read with (the last stable offset for committed reads, never the high watermark);
-partitions of one broker are asked in one request. Why not a consumer's `poll` and `position`, as Spark's
-older path does: it joins a group, prefetches records nobody wants, and can reset its position on the way.
+Rules kept here: looking moves nothing and, but for `peek`, fetches no record; the end of a partition is asked
+at the isolation level the rows will be read with (the last stable offset for committed reads, never the high
+watermark); partitions of one broker are asked in one request. Why not a consumer's `poll` and `position`, as
+Spark's older path does: it joins a group, prefetches records nobody wants, and can reset its position on
+the way.
 
     view = KafkaLogView(settings)
     view.latest([TopicPartition("orders", 0)])
@@ -17,9 +18,11 @@ from typing import Any
 
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
-from penstock.core.model import TopicPartition, TopicView
+from penstock.core.model import Peek, TopicPartition, TopicView
 from penstock.kafka.deadline import Deadline
+from penstock.kafka.epochs import find_epoch_ends
 from penstock.kafka.messages import ListOffsetsRequest, OffsetFetchRequest
+from penstock.kafka.peeks import peek_at
 from penstock.kafka.refusals import refusal
 from penstock.kafka.routing import Leader, Routing, routing_for
 
@@ -111,6 +114,13 @@ class KafkaLogView:
                 if part.committed_offset != _NONE:
                     committed[partition] = part.committed_offset
         return committed
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return find_epoch_ends(self._routing, epochs, self._deadline())
+
+    def peek(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Peek]:
+        committed_only = self._settings.isolation_level == "read_committed"
+        return peek_at(self._routing, positions, self._deadline(), committed_only=committed_only)
 
     def close(self) -> None:
         """Nothing to do: connections are returned to the pool after each call."""

@@ -29,7 +29,9 @@ with warnings.catch_warnings():
         FetchRequest,
         FetchResponse,
         ListOffsetsRequest,
+        OffsetCommitRequest,
         OffsetFetchRequest,
+        OffsetForLeaderEpochRequest,
     )
     from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
     from kafka.protocol.producer import (
@@ -53,7 +55,9 @@ __all__ = [
     "InitProducerIdRequest",
     "ListOffsetsRequest",
     "MetadataRequest",
+    "OffsetCommitRequest",
     "OffsetFetchRequest",
+    "OffsetForLeaderEpochRequest",
     "ProduceRequest",
     "SaslAuthenticateRequest",
     "SaslHandshakeRequest",

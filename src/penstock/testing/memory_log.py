@@ -2,7 +2,8 @@
 
 Rule: it passes the same contract suite as the real log, so what works here works there: half-open ranges,
 offsets that are never given twice, holes (compaction, transaction markers, aborted records), retention that
-moves the start, recreated topics with a new id. Why not a mock per test: a mock answers what its author
+moves the start, recreated topics with a new id, elections that raise the leader epoch and may lose the log's
+end. Why not a mock per test: a mock answers what its author
 believed; the contract suite shows this one answering what a broker answers.
 
 >>> log = MemoryLog()
@@ -30,6 +31,7 @@ from penstock.core.model import (
     Bound,
     Earliest,
     Narrowing,
+    Peek,
     RangeOrder,
     TopicPartition,
     TopicView,
@@ -38,6 +40,8 @@ from penstock.core.model import (
 from penstock.kafka.records.arrow_types import ARROW_TYPES
 
 _ROWS_PER_BATCH = 1024
+_PEEKED_RECORDS = 256
+_RECORD_OVERHEAD = 7  # bytes of framing a small record has in Kafka's format
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -60,6 +64,10 @@ class _Partition:
     end: int = 0
     open_since: dict[str, int] = field(default_factory=dict)  # first offset of each open transaction
     aborted: set[int] = field(default_factory=set)
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # leader epoch, its first offset
+
+    def begin_epoch(self) -> None:
+        self.epochs.append((self.epochs[-1][0] + 1, self.end))
 
     def visible_end(self, committed_only: bool) -> int:
         return min([self.end, *self.open_since.values()]) if committed_only else self.end
@@ -146,6 +154,24 @@ class MemoryLog:
             log.start = max(log.start, min(offset, log.end))
             log.records = [record for record in log.records if record.offset >= log.start]
 
+    def truncate_after(self, topic: str, partition: int, offset: int) -> None:
+        """An unclean election: everything from `offset` on is gone, and new records take its place."""
+        with self.changed:
+            log = self._topics[topic].partitions[partition]
+            log.end = max(log.start, min(offset, log.end))
+            log.records = [record for record in log.records if record.offset < log.end]
+            log.open_since = {who: first for who, first in log.open_since.items() if first < log.end}
+            log.aborted = {each for each in log.aborted if each < log.end}
+            # Kept though they may be bare now: an epoch's end must not lie behind the log's own end.
+            log.epochs = [(epoch, min(first, log.end)) for epoch, first in log.epochs]
+            log.begin_epoch()
+            self.changed.notify_all()
+
+    def move_leader(self, topic: str, partition: int) -> None:
+        """A clean election: another broker leads, nothing is lost."""
+        with self.changed:
+            self._topics[topic].partitions[partition].begin_epoch()
+
     def commit(self, transaction: str) -> None:
         self._settle(transaction, keep=True)
 
@@ -181,16 +207,25 @@ class MemoryLog:
         return MemoryReader(self)
 
     def find(self, wanted: TopicPartition) -> _Partition:
-        topic = self._topics.get(wanted.topic)
-        if topic is None or wanted.partition >= len(topic.partitions):
+        if not self.holds(wanted):
             raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION", f"There is no partition {wanted}.")
-        return topic.partitions[wanted.partition]
+        return self._topics[wanted.topic].partitions[wanted.partition]
 
     def describe(self) -> dict[str, TopicView]:
         return {
-            name: TopicView(name, tuple(range(len(topic.partitions))), topic.topic_id, topic.internal)
+            name: TopicView(
+                name,
+                tuple(range(len(topic.partitions))),
+                topic.topic_id,
+                topic.internal,
+                tuple(log.epochs[-1][0] for log in topic.partitions),
+            )
             for name, topic in sorted(self._topics.items())
         }
+
+    def holds(self, wanted: TopicPartition) -> bool:
+        topic = self._topics.get(wanted.topic)
+        return topic is not None and wanted.partition < len(topic.partitions)
 
     def committed(self, group: str, partition: TopicPartition) -> int | None:
         return self._committed.get((group, partition))
@@ -235,6 +270,28 @@ class MemoryLogView:
     ) -> Mapping[TopicPartition, int | None]:
         with self._log.changed:
             return {wanted: self._log.committed(group, wanted) for wanted in partitions}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        with self._log.changed:
+            return {
+                wanted: next((first for later, first in log.epochs if later > epoch), log.end)
+                for wanted, epoch in epochs.items()
+                if self._log.holds(wanted) and epoch <= (log := self._log.find(wanted)).epochs[-1][0]
+            }
+
+    def peek(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Peek]:
+        with self._log.changed:
+            looks = {wanted: self._look(wanted, position) for wanted, position in positions.items()}
+        return {wanted: look for wanted, look in looks.items() if look is not None}
+
+    def _look(self, wanted: TopicPartition, position: int) -> Peek | None:
+        log = self._log.find(wanted) if self._log.holds(wanted) else _Partition()
+        end = log.visible_end(self._committed_only)
+        ahead = [record for record in log.records if position <= record.offset < end][:_PEEKED_RECORDS]
+        if position < log.start or not ahead:
+            return None
+        stored = sum(_RECORD_OVERHEAD + len(each.key or b"") + len(each.value or b"") for each in ahead)
+        return Peek(ahead[0].timestamp_ms, stored / (ahead[-1].offset + 1 - position))
 
     def close(self) -> None:
         """Nothing is held."""
