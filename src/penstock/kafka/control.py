@@ -13,7 +13,6 @@ the way.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
 from typing import Any
 
 from penstock.core.client import ClientSettings
@@ -21,16 +20,14 @@ from penstock.core.errors import OptionError
 from penstock.core.model import Peek, TopicPartition, TopicView
 from penstock.kafka.deadline import Deadline
 from penstock.kafka.epochs import find_epoch_ends
-from penstock.kafka.messages import ListOffsetsRequest, OffsetFetchRequest
+from penstock.kafka.groups import by_topic, fetch_committed
+from penstock.kafka.messages import ListOffsetsRequest
 from penstock.kafka.peeks import peek_at
-from penstock.kafka.refusals import refusal
 from penstock.kafka.routing import Leader, Routing, routing_for
 
 # Kafka's wire has sentinels where this house has types; they live here and nowhere else.
 _LATEST, _EARLIEST, _NONE = -1, -2, -1
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-# From version 10 OffsetFetch names topics by id; a group may remember topics that no longer have one.
-_OFFSET_FETCH_BY_NAME = 9
 
 
 class KafkaLogView:
@@ -75,45 +72,7 @@ class KafkaLogView:
     ) -> Mapping[TopicPartition, int | None]:
         if not partitions:
             return {}
-        topics = {topic: [tp.partition for tp in some] for topic, some in _by_topic(partitions)}
-
-        def build() -> Any:
-            part = OffsetFetchRequest.OffsetFetchRequestGroup
-            return OffsetFetchRequest(
-                group_id=group,
-                topics=[
-                    OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in topics.items()
-                ],
-                groups=[
-                    part(
-                        group_id=group,
-                        member_id=None,
-                        member_epoch=-1,
-                        topics=[
-                            part.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
-                            for name, indexes in topics.items()
-                        ],
-                    )
-                ],
-                require_stable=True,  # an offset inside an open transaction may still be taken back
-            )
-
-        response, broker = self._routing.call_coordinator(
-            group, build, self._deadline(), _first_error, max_version=_OFFSET_FETCH_BY_NAME
-        )
-        answer = response.groups[0] if response.groups else response
-        if answer.error_code:
-            raise refusal(answer.error_code, "OffsetFetch", broker, f"group {group}")
-        committed: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
-        for topic in answer.topics:
-            for part in topic.partitions:
-                partition = TopicPartition(topic.name, part.partition_index)
-                if part.error_code:
-                    raise refusal(part.error_code, "OffsetFetch", broker, f"group {group}, {partition}")
-                if part.committed_offset != _NONE:
-                    committed[partition] = part.committed_offset
-        return committed
+        return fetch_committed(self._routing, group, partitions, self._deadline())
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         return find_epoch_ends(self._routing, epochs, self._deadline())
@@ -148,7 +107,7 @@ class KafkaLogView:
                             for partition in some
                         ],
                     )
-                    for topic, some in _by_topic(led)
+                    for topic, some in by_topic(led)
                 ],
                 timeout_ms=self._settings.request_timeout_ms,
             )
@@ -159,14 +118,3 @@ class KafkaLogView:
                     yield TopicPartition(topic.name, part.partition_index), part.error_code, part.offset
 
         return self._routing.ask_leaders(times, build, read, self._deadline())
-
-
-def _first_error(response: Any) -> int:
-    """The code that decides whether to ask again; one partition that cannot be told yet is enough."""
-    answer = response.groups[0] if response.groups else response
-    codes = [answer.error_code, *(part.error_code for topic in answer.topics for part in topic.partitions)]
-    return next((int(code) for code in codes if code), 0)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
-    return [(topic, list(some)) for topic, some in groupby(sorted(partitions), key=lambda tp: tp.topic)]
