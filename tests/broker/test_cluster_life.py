@@ -197,24 +197,26 @@ def test_a_broker_ends_with_its_owner(end: str) -> None:
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the broker outlives its owner")
     assert not is_locked(lock)
     if end == "killed":
-        from penstock.cluster.kafka import _sweep_abandoned
+        from penstock.cluster.folders import sweep_abandoned
+        from penstock.cluster.kafka import TEMP_PREFIX
 
-        _sweep_abandoned()  # what the next start does first
+        sweep_abandoned(TEMP_PREFIX)  # what the next start does first
     assert not Path(folder).exists()
 
 
 def test_a_sweep_leaves_folders_that_are_in_use_or_not_ours_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.cluster.kafka import _lock_as_owner, _sweep_abandoned
+    from penstock.cluster.folders import lock_as_owner, sweep_abandoned
+    from penstock.cluster.kafka import TEMP_PREFIX
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     used, abandoned, fresh = (tmp_path / f"penstock-kafka-{name}" for name in ("used", "abandoned", "fresh"))
     for folder in (used, abandoned, fresh):
         folder.mkdir()
-    lock = _lock_as_owner(used)
-    os.close(_lock_as_owner(abandoned))
-    _sweep_abandoned()
+    lock = lock_as_owner(used)
+    os.close(lock_as_owner(abandoned))
+    sweep_abandoned(TEMP_PREFIX)
     assert used.exists()
     assert fresh.exists()  # about to be locked by its owner
     assert not abandoned.exists()

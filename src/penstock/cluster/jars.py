@@ -90,7 +90,7 @@ def fetch_jars(
     folder = cache_folder() / "jars" / f"{name}-{key}"
     if _is_complete(folder):
         return folder
-    with _hold_cache(folder.parent) as parent:
+    with hold_cache(folder.parent) as parent:
         if _is_complete(folder):  # another process fetched it while we waited
             return folder
         for leftover in parent.glob(f".{folder.name}.*"):
@@ -123,7 +123,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _hold_cache(parent: Path) -> Iterator[Path]:
+def hold_cache(parent: Path) -> Iterator[Path]:
     """One fetch at a time per cache: Ivy's own cache is not safe for two processes."""
     try:
         parent.mkdir(parents=True, exist_ok=True)

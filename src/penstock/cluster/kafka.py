@@ -11,11 +11,8 @@ Every node is broker and controller at once. With three, losing any one keeps th
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
-import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -23,17 +20,16 @@ from types import TracebackType
 
 from penstock.cluster.broker import Broker
 from penstock.cluster.distribution import fetch_kafka, format_node, new_id, read_cluster_id
+from penstock.cluster.folders import make_owned_folder
 from penstock.cluster.jars import Progress
 from penstock.cluster.ports import demand_free, find_free_ports
 from penstock.cluster.probe import create_topic
-from penstock.cluster.process import is_locked
 from penstock.cluster.security import SECURE_LISTENERS, SecureAccess, make_secure_access
 from penstock.cluster.settings import OFFSETS_PARTITIONS, ClusterPlan, NodePlan
 from penstock.core.errors import ClusterError
 from penstock.core.versions import check_versions
 
-_TEMP_PREFIX = "penstock-kafka-"
-_OWNER_LOCK = "owner.lock"
+TEMP_PREFIX = "penstock-kafka-"
 _PORT_ATTEMPTS = 3
 
 
@@ -203,9 +199,7 @@ class LocalKafka:
 
     def _make_data_dir(self) -> tuple[Path, int | None]:
         if self._asked_dir is None:
-            _sweep_abandoned()
-            folder = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX))  # mode 0700
-            return folder, _lock_as_owner(folder)
+            return make_owned_folder(TEMP_PREFIX)
         try:
             self._asked_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -301,21 +295,3 @@ def _clear(brokers: list[Broker], folder: Path | None, owner_lock: int | None, o
         shutil.rmtree(folder, ignore_errors=True)
     if owner_lock is not None:
         os.close(owner_lock)
-
-
-def _lock_as_owner(folder: Path) -> int:
-    # Locked under another name first: a sweep in between must not see it unlocked.
-    lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / ".locking").rename(folder / _OWNER_LOCK)
-    return lock
-
-
-def _sweep_abandoned() -> None:
-    """Remove the folders of owners that were killed: their lock is free and no server runs in them."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_TEMP_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid != os.getuid() or not (folder / _OWNER_LOCK).exists():
-                continue
-            if not any(map(is_locked, [folder / _OWNER_LOCK, *folder.glob("node-*/server.lock")])):
-                shutil.rmtree(folder, ignore_errors=True)

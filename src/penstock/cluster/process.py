@@ -19,20 +19,25 @@ import contextlib
 import fcntl
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.errors import ClusterError
 
-# Runs in a bare interpreter (-I -S: 15 ms). argv: pipe's read end or -1, then the command.
+# Runs in a bare interpreter (-I -S: 15 ms). argv: pipe's read end or -1, the signal that ends the server when
+# its owner has gone, the user and group to become (or -1, -1), then the command. The watchdog keeps the
+# owner's rights; a server that has not obeyed its signal after 5 s is killed.
 _LAUNCHER = """
 import os, select, signal, sys
-pipe, command = int(sys.argv[1]), sys.argv[2:]
+pipe, ending, user, group = map(int, sys.argv[1:5])
+command = sys.argv[5:]
 server = os.getpid()
 if pipe >= 0 and os.fork() == 0:
     os.closerange(0, pipe)
@@ -40,13 +45,31 @@ if pipe >= 0 and os.fork() == 0:
     while os.getppid() == server:
         if select.select([pipe], [], [], 0.5)[0] and not os.read(pipe, 1):
             if os.getppid() == server:
+                os.kill(server, ending)
+            for _ in range(100):
+                if os.getppid() == server:
+                    select.select([], [], [], 0.05)
+            if os.getppid() == server:
                 os.kill(server, signal.SIGKILL)
             break
     os._exit(0)
 if pipe >= 0:
     os.close(pipe)
+if user >= 0:
+    os.setgroups([])
+    os.setgid(group)
+    os.setuid(user)
 os.execvp(command[0], command)
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The user and group a server runs as when its owner is root."""
+
+    user_id: int
+    group_id: int
+
 
 _LOCK_PAUSE_S = 0.05
 _life_lines: set[int] = set()
@@ -71,14 +94,17 @@ def start_process(
     folder: Path | None = None,
     lock: int | None = None,
     owned: bool = True,
+    ending: signal.Signals = signal.SIGKILL,
+    identity: Identity | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `command` in its own session, its output appended to `output`.
 
     `owned` ties its life to this process; otherwise it stays until stopped. `lock` is a file descriptor
-    from `take_lock`, inherited by the server.
+    from `take_lock`, inherited by the server. `ending` is what it gets when its owner is gone. `identity`
+    is the user it runs as instead of root.
     """
     with output.open("ab") as sink:
-        return _launch(command, sink.fileno(), environment, folder, lock, owned)
+        return _launch(command, sink.fileno(), environment, folder, lock, owned, ending, identity)
 
 
 def _launch(
@@ -88,12 +114,23 @@ def _launch(
     folder: Path | None,
     lock: int | None,
     owned: bool,
+    ending: signal.Signals = signal.SIGKILL,
+    identity: Identity | None = None,
 ) -> subprocess.Popen[bytes]:
     read_end, write_end = os.pipe() if owned else (-1, -1)
+    become = (-1, -1) if identity is None else (identity.user_id, identity.group_id)
     try:
         # A session of its own: Ctrl-C at the terminal goes to the owner, who then stops its servers in order.
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(read_end), *command],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _LAUNCHER,
+                *map(str, (read_end, int(ending), *become)),
+                *command,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
