@@ -35,6 +35,7 @@ from penstock.core.errors import BrokerError, OptionError, PenstockError
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka import admin
 from penstock.kafka.control import KafkaLogView
+from penstock.kafka.groups import commit_offsets
 from penstock.kafka.messages import MetadataRequest
 from penstock.kafka.pool import POOL
 from penstock.kafka.reader import KafkaReader
@@ -373,6 +374,22 @@ def test_a_group_without_the_right_is_an_error_and_not_an_empty_group(secure_kaf
     error = wait_for_refusal(lambda: view.committed(group, [TopicPartition(topic, 0)]))
     assert error.condition == "GROUP_AUTHORIZATION_FAILED"
     assert f"group {group}" in str(error)
+    offsets = {TopicPartition(topic, 0): 1}
+    error = wait_for_refusal(lambda: commit_offsets(bob(secure_kafka), group, offsets, timeout_ms=10_000))
+    assert error.condition == "GROUP_AUTHORIZATION_FAILED"
+    assert f"group {group}" in str(error)
+
+
+def test_a_commit_for_a_topic_without_the_right_names_the_topic(
+    secure_kafka: LocalKafka, guarded_topic: str
+) -> None:
+    """S06: the group is open to all, the topic is not."""
+    offsets = {TopicPartition(guarded_topic, 0): 1}
+    group = f"open-{secrets.token_hex(4)}"
+    error = wait_for_refusal(lambda: commit_offsets(bob(secure_kafka), group, offsets, timeout_ms=10_000))
+    assert error.condition == "TOPIC_AUTHORIZATION_FAILED"
+    assert f"{guarded_topic}-0" in str(error)
+    assert not error.retriable
 
 
 # --- secrets ------------------------------------------------------------------------------------------
