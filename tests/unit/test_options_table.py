@@ -6,13 +6,15 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from penstock.core.batch_table import REPLACED, STREAM_ONLY, BatchTable
+from penstock.core.batch_table import REPLACED, BatchTable
 from penstock.core.client import ClientSettings
 from penstock.core.client_names import PRODUCER_ONLY, REFUSED, WITHOUT_EFFECT
 from penstock.core.client_table import JavaSettings
 from penstock.core.errors import OptionError
 from penstock.core.options import OptionSpec, option, option_specs, read_surface, reference_rows
 from penstock.core.options_batch import BatchOptions, parse_batch_options
+from penstock.core.options_stream import StreamOptions, check_load, parse_stream_options
+from penstock.core.stream_table import BATCH_ONLY, ENDS, STREAM_ONLY, StreamTable
 
 PEM = "-----BEGIN CERTIFICATE-----\n1\n-----END CERTIFICATE-----\n"
 KEY = "-----BEGIN PRIVATE KEY-----\n2\n-----END PRIVATE KEY-----\n"
@@ -81,6 +83,62 @@ def test_option_names_are_case_insensitive(key: str, text: str, needs: dict[str,
     upper = {name.upper(): value for name, value in options.items()}
     lower = {name.lower(): value for name, value in options.items()}
     assert parse(upper) == parse(lower) == parse(options)
+
+
+STREAM_TABLE = [spec for spec in option_specs(StreamTable).values() if spec.key not in ENDS]
+STREAM_ACCEPTED = [(spec.key, text, dict(spec.needs)) for spec in STREAM_TABLE for text in spec.accepts]
+STREAM_REJECTED = [
+    (spec.key, text, condition, dict(spec.needs)) for spec in STREAM_TABLE for text, condition in spec.rejects
+]
+
+
+def parse_stream(options: dict[str, str]) -> StreamOptions:
+    return parse_stream_options(options, unique="u", read_file=read_file)
+
+
+@pytest.mark.parametrize(("key", "text", "needs"), STREAM_ACCEPTED)
+def test_an_accepted_example_is_accepted_in_a_stream(key: str, text: str, needs: dict[str, str]) -> None:
+    """I1, I2, I18, B073: every example of every option, in any case, at load and at start."""
+    options = complete(key, text, needs)
+    assert check_load(options)
+    upper = {name.upper(): value for name, value in options.items()}
+    assert parse_stream(options) == parse_stream(upper)
+
+
+@pytest.mark.parametrize(("key", "text", "condition", "needs"), STREAM_REJECTED)
+def test_a_rejected_example_ends_in_its_condition_in_a_stream(
+    key: str, text: str, condition: str, needs: dict[str, str]
+) -> None:
+    """B067, B099: with a hint."""
+    with pytest.raises(OptionError) as caught:
+        parse_stream(complete(key, text, needs))
+    assert caught.value.condition == condition
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("key", ENDS)
+def test_a_stream_with_an_end_is_refused_when_it_starts(key: str) -> None:
+    """An option of batch reads: `load()` cannot know yet, the start of the query does."""
+    options = complete(key, '{"t":{"0":5}}' if key != "endingTimestamp" else "5", {})
+    assert check_load(options)
+    with pytest.raises(OptionError, match=r"\[END_IN_STREAM\].*availableNow"):
+        parse_stream(options)
+
+
+@pytest.mark.parametrize("key", BATCH_ONLY)
+def test_an_option_of_batch_reads_is_a_warning_in_a_stream(key: str) -> None:
+    assert any(key in warning for warning in parse_stream(complete(key, "true", {})).warnings)
+
+
+def test_a_minimum_above_the_maximum_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"\[OPTION_INVALID\].*minOffsetsPerTrigger.*which is 10"):
+        parse_stream(complete("minOffsetsPerTrigger", "11", {"maxOffsetsPerTrigger": "10"}))
+
+
+def test_small_ranges_share_tasks_in_a_stream_unless_the_cutting_is_asked_for() -> None:
+    assert parse_stream(complete("failOnDataLoss", "true", {})).limits.min_records_per_task > 0
+    for key in ("minPartitions", "maxRecordsPerPartition"):
+        assert parse_stream(complete(key, "4", {})).limits.min_records_per_task == 0
 
 
 def test_an_unknown_option_is_refused_with_the_one_probably_meant() -> None:

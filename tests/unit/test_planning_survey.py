@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
 
+from penstock.core.bounds import Snapshot
 from penstock.core.errors import BrokerError, OptionError
-from penstock.core.model import At, Latest, LogView, TopicPartition, TopicView
+from penstock.core.model import At, Latest, LogView, Peek, TopicPartition, TopicView
 from penstock.core.options_batch import BatchOptions, parse_batch_options
 from penstock.core.planning import step
-from penstock.engines.survey import survey
+from penstock.engines import survey as engine
 from penstock.testing.memory_log import MemoryLog
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def survey(
+    open_view: Callable[[], LogView],
+    options: BatchOptions,
+    *,
+    now_ms: int,
+    pause: Callable[[float], None],
+) -> Snapshot:
+    patience = engine.Patience(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, pause)
+    return engine.survey(
+        open_view,
+        options.reading,
+        options.limits,
+        patience,
+        group=options.client.group_id or "",
+        now_ms=now_ms,
+    )
 
 
 class WatchedView:
@@ -57,6 +76,14 @@ class WatchedView:
     ) -> Mapping[TopicPartition, int | None]:
         self._note(f"committed by {group}", partitions)
         return self._view.committed(group, partitions)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        self._note("epoch_ends", epochs)
+        return self._view.epoch_ends(epochs)
+
+    def peek(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Peek]:
+        self._note("peek", positions)
+        return self._view.peek(positions)
 
     def close(self) -> None:
         self._calls.append("close")

@@ -245,8 +245,6 @@ class BatchTable:
     )
 
 
-#: Options of streaming queries; in a batch read they mean nothing.
-STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 REPLACED = {
     "numPartitions": "Use `minPartitions`, or `repartition()` on the DataFrame.",
     "topic": "Use `subscribe` to read; `topic` belongs to writing.",

@@ -35,12 +35,14 @@ from penstock.core.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """What was asked for. `unmatched_start`: `error` or `latest` where no record is that young."""
+    """What was asked for. `unmatched_start`: `error` or `latest` where no record is that young;
+    `uncommitted_start`: where to start if the group has committed nothing, None for an error."""
 
     selection: Selection
     start: Rule
     end: Rule
     unmatched_start: str = "error"
+    uncommitted_start: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,10 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
     ends = apply_rule(state.end, partitions, side="end")
     spans = []
     for partition in partitions:
-        start = bind(starts[partition], partition, snapshot, unmatched=state.unmatched_start)
+        asked = starts[partition]
+        if isinstance(asked, Committed) and snapshot.committed.get(partition) is None:
+            asked = state.uncommitted_start or asked
+        start = bind(asked, partition, snapshot, unmatched=state.unmatched_start)
         until = bind(ends[partition], partition, snapshot, unmatched="latest")
         if _came_between(starts[partition], ends[partition], partition, snapshot):
             start = until

@@ -12,7 +12,7 @@ Why not Kafka's -1 and -2: the day somebody subtracts two offsets, a sentinel be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.core.client import ClientSettings
+    from penstock.core.errors import DataLossError
 
 #: Spark's names and types for a Kafka row, in Spark's order; `headers` only when asked for.
 COLUMNS: Mapping[str, str] = {
@@ -230,3 +231,19 @@ class Reader(Protocol):
     """
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]: ...
+
+
+class Log(Protocol):
+    """A queue as a whole: what Spark needs of it to read it. Picklable, for it travels to the workers.
+
+    Implement this, `LogView` and `Reader`, and any queue becomes a source; Kafka is one of them.
+    """
+
+    def open_view(self) -> LogView:
+        """A fresh look at the log, on the driver."""
+
+    def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
+        """A reader, in a worker. `repeated`: the task failed before, meet nothing of that attempt again.
+
+        `report` is called for each loss that `fail_on_data_loss=False` steps over.
+        """

@@ -12,31 +12,33 @@ the table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from penstock.core.batch_table import REPLACED, STREAM_ONLY, BatchTable
+from penstock.core.batch_table import BatchTable
 from penstock.core.bounds import BatchRead
 from penstock.core.client import ClientSettings
-from penstock.core.client_java import PREFIX, ReadFile, parse_client
+from penstock.core.client_java import ReadFile, parse_client
 from penstock.core.errors import OptionError
-from penstock.core.model import COLUMNS, Ago, Committed, Earliest, Latest, Position
-from penstock.core.options import find_close_key, invalid, option_specs, read_surface, unknown_option
-from penstock.core.pattern import TopicPattern
+from penstock.core.model import Ago, Earliest, Latest
+from penstock.core.options import read_surface
+from penstock.core.options_read import (
+    check_committed,
+    list_positions,
+    name_clients,
+    read_columns,
+    read_rule,
+    read_selection,
+    refuse_files,
+    sort_keys,
+    warn_about_group,
+)
 from penstock.core.planning import Limits
 from penstock.core.positions import (
-    ForAll,
-    ForEach,
     Rule,
     check_start_not_after_end,
-    parse_assignment,
-    parse_offsets_rule,
-    parse_time_rule,
-    parse_times_rule,
 )
-from penstock.core.references import resolve_reference
-from penstock.core.selection import Assign, Selection, Subscribe, SubscribePattern
-
-_PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
+from penstock.core.selection import Selection
+from penstock.core.stream_table import STREAM_ONLY
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,6 @@ class BatchOptions:
         return Limits(self.min_partitions, self.max_records_per_partition, self.min_records_per_task)
 
 
-def refuse_files(path: str) -> str:
-    """Where no files may be read, every file is missing."""
-    raise FileNotFoundError(path)
-
-
 def parse_batch_options(
     options: Mapping[str, str],
     *,
@@ -85,22 +82,28 @@ def parse_batch_options(
     environ: Mapping[str, str] | None = None,
 ) -> BatchOptions:
     """Parse all options. `unique` ends the generated group id; files and variables come from the caller."""
-    texts, java, warnings = _sort_keys(options, read_file, environ or {})
+    texts, java, warnings = sort_keys(
+        BatchTable,
+        options,
+        elsewhere={key: f"`{key}` has no effect in a batch read." for key in STREAM_ONLY},
+        read_file=read_file,
+        environ=environ or {},
+    )
     table = read_surface(BatchTable, texts)
     # Spark's order: when several things are wrong, both connectors should name the same one.
-    selection = _read_selection(table)
+    selection = read_selection(table)
     client = parse_client(java, read_file=read_file)
     start, unmatched = _read_start(table)
     end = _read_end(table)
     check_start_not_after_end(start, end)
-    _check_committed(start, end, client.settings)
+    check_committed(start, end, client.settings)
     if table.min_partitions and table.min_records_per_task:
         raise OptionError(
             "OPTION_CONFLICT",
             "`minPartitions` cuts ranges and `minRecordsPerTask` packs them; both are set.",
             hint="Set one of them.",
         )
-    driver, executor = _name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
+    driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
     return BatchOptions(
         selection=selection,
         start=start,
@@ -108,7 +111,7 @@ def parse_batch_options(
         unmatched_start=unmatched,
         client=driver,
         executor_client=executor,
-        columns=_read_columns(table),
+        columns=read_columns(table),
         min_partitions=table.min_partitions,
         max_records_per_partition=table.max_records_per_partition,
         min_records_per_task=table.min_records_per_task,
@@ -120,88 +123,25 @@ def parse_batch_options(
         push_filters=table.push_filters,
         warnings=(
             *warnings,
-            *_warn_about_group(client.settings, texts),
+            *warn_about_group(client.settings, texts),
             *_warn_about_filters(table),
             *client.warnings,
         ),
     )
 
 
-def _sort_keys(
-    options: Mapping[str, str], read_file: ReadFile, environ: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Our options, Java's settings without their prefix, and warnings. Keys come in any case."""
-    known = {spec.key.lower() for spec in option_specs(BatchTable).values()}
-    stream_only = {each.lower(): each for each in STREAM_ONLY}
-    replaced = {each.lower(): hint for each, hint in REPLACED.items()}
-    texts: dict[str, str] = {}
-    java: dict[str, str] = {}
-    warnings: list[str] = []
-    for key, text in options.items():
-        lower = key.lower()
-        if lower.startswith(PREFIX):
-            java[lower.removeprefix(PREFIX)] = resolve_reference(
-                key, text, environ=environ, read_file=read_file
-            )
-        elif lower in known:
-            texts[lower] = text
-        elif lower in stream_only:
-            warnings.append(f"`{stream_only[lower]}` has no effect in a batch read.")
-        elif lower in replaced:
-            raise OptionError(
-                "OPTION_REFUSED",
-                f"Option `{key}` is not supported.",
-                hint=replaced[lower],
-                facts={"option": key},
-            )
-        else:
-            keys = [spec.key for spec in option_specs(BatchTable).values()]
-            raise unknown_option(key, [*keys, *STREAM_ONLY, PREFIX + "bootstrap.servers"])
-    return texts, java, warnings
-
-
 # --- groups of options ----------------------------------------------------------------------------
-
-
-def _read_selection(table: BatchTable) -> Selection:
-    given = {
-        key: text
-        for key, text in (
-            ("assign", table.assign),
-            ("subscribe", table.subscribe),
-            ("subscribePattern", table.subscribe_pattern),
-        )
-        if text is not None
-    }
-    if len(given) != 1:
-        raise OptionError(
-            "OPTION_CONFLICT" if given else "OPTION_MISSING",
-            f"Of `assign`, `subscribe` and `subscribePattern` exactly one must be set, not {len(given)}.",
-            hint="Set one of them, e.g. `subscribe` to the topic's name.",
-            facts={"given": sorted(given)},
-        )
-    ((key, text),) = given.items()
-    if key == "assign":
-        return Assign(parse_assignment(key, text))
-    if key == "subscribe":
-        topics = tuple(dict.fromkeys(name for each in text.split(",") if (name := each.strip())))
-        if not topics:
-            raise invalid(key, text, "at least one topic")
-        return Subscribe(topics)
-    if not text.strip():
-        raise invalid(key, text, "a regular expression")
-    return SubscribePattern(TopicPattern(text.strip()))
 
 
 def _read_start(table: BatchTable) -> tuple[Rule, str]:
     """The start, and what to do where its time finds no record."""
-    rule = _read_rule(
+    rule = read_rule(
         ("startingTimestamp", table.starting_timestamp),
         ("startingOffsetsByTimestamp", table.starting_offsets_by_timestamp),
         ("startingOffsets", table.starting_offsets),
         default=Earliest(),
     )
-    if Latest() in _positions(rule):
+    if Latest() in list_positions(rule):
         raise OptionError(
             "START_AT_LATEST",
             "A batch read cannot start at `latest`: it would read nothing.",
@@ -209,101 +149,24 @@ def _read_start(table: BatchTable) -> tuple[Rule, str]:
         )
     # "The last ten minutes" of a partition that was silent is nothing, not an error; a time that was named
     # and is not there is Spark's error.
-    relative = any(isinstance(each, Ago) for each in _positions(rule))
+    relative = any(isinstance(each, Ago) for each in list_positions(rule))
     return rule, table.starting_strategy or ("latest" if relative else "error")
 
 
 def _read_end(table: BatchTable) -> Rule:
-    rule = _read_rule(
+    rule = read_rule(
         ("endingTimestamp", table.ending_timestamp),
         ("endingOffsetsByTimestamp", table.ending_offsets_by_timestamp),
         ("endingOffsets", table.ending_offsets),
         default=Latest(),
     )
-    if Earliest() in _positions(rule):
+    if Earliest() in list_positions(rule):
         raise OptionError(
             "END_AT_EARLIEST",
             "A batch read cannot end at `earliest`: it would read nothing.",
             hint="End at `latest`, at offsets or at a time.",
         )
     return rule
-
-
-def _read_rule(
-    time: tuple[str, str | None],
-    times: tuple[str, str | None],
-    offsets: tuple[str, str | None],
-    *,
-    default: Position,
-) -> Rule:
-    """The first that is set; the others stay unread."""
-    if time[1] is not None:
-        return parse_time_rule(time[0], time[1])
-    if times[1] is not None:
-        return parse_times_rule(times[0], times[1])
-    if offsets[1] is not None:
-        return parse_offsets_rule(offsets[0], offsets[1])
-    return ForAll(default)
-
-
-def _positions(rule: Rule) -> list[Position]:
-    if isinstance(rule, ForEach):
-        return [*rule.partitions.values(), *rule.topics.values()]
-    return [rule.position]
-
-
-def _check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
-    if Committed() in (*_positions(start), *_positions(end)) and client.group_id is None:
-        raise OptionError(
-            "OPTION_MISSING",
-            "`committed` needs to know whose commits, but `kafka.group.id` is not set.",
-            hint="Set `kafka.group.id` to the group.",
-            facts={"option": "kafka.group.id"},
-        )
-
-
-def _read_columns(table: BatchTable) -> tuple[str, ...]:
-    headers = ("headers",) if table.include_headers else ()
-    if table.columns is None:
-        return (*_PLAIN_COLUMNS, *headers)
-    known = {name.lower(): name for name in COLUMNS}
-    chosen: list[str] = []
-    for name in (each.strip() for each in table.columns.split(",")):
-        if not name:
-            raise invalid("columns", table.columns, "names of columns separated by commas")
-        if name.lower() not in known:
-            meant = find_close_key(name, COLUMNS)
-            raise OptionError(
-                "COLUMN_UNKNOWN",
-                f"Option `columns` names `{name}`, which is no column of a Kafka row.",
-                hint=f"Did you mean `{meant}`?" if meant else f"The columns are {', '.join(COLUMNS)}.",
-                facts={"column": name},
-            )
-        chosen.append(known[name.lower()])
-    if len(set(chosen)) < len(chosen):
-        raise invalid("columns", table.columns, "each column once")
-    return tuple(dict.fromkeys((*chosen, *headers)))
-
-
-def _name_clients(client: ClientSettings, generated: str) -> tuple[ClientSettings, ClientSettings]:
-    """The driver's and the tasks' settings: told apart by name, each read with a group of its own."""
-
-    def name(role: str) -> ClientSettings:
-        group = client.group_id if client.group_id is not None else f"{generated}-{role}"
-        return replace(client, client_id=f"{client.client_id}-{role}", group_id=group)
-
-    return name("driver"), name("executor")
-
-
-def _warn_about_group(client: ClientSettings, texts: Mapping[str, str]) -> list[str]:
-    if client.group_id is None:
-        return []
-    warnings = [
-        "`kafka.group.id` is set: queries that share a group share its quotas and its committed offsets."
-    ]
-    if "groupidprefix" in texts:
-        warnings.append("`groupIdPrefix` has no effect, because `kafka.group.id` is set.")
-    return warnings
 
 
 def _warn_about_filters(table: BatchTable) -> list[str]:

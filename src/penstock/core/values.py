@@ -104,3 +104,46 @@ def parse_duration_ms(text: str) -> int:
     if not found:
         raise ValueError("a length of time such as `30s`, `10m`, `2h` or `1d`")
     return int(found[1]) * _UNITS_MS[found[2]]
+
+
+_SIZE = re.compile(r"([0-9]+)([kmgt]?)b?")
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_size_bytes(text: str) -> int:
+    """A number of bytes such as `65536`, `512k`, `64m`, `1g`, from 1 on."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    size = int(found[1]) * _SIZES[found[2]] if found else 0
+    if not 0 < size <= INT64_MAX:
+        raise ValueError("a size such as `65536`, `512k`, `64m` or `1g`")
+    return size
+
+
+def parse_delay_ms(text: str) -> int:
+    """A length of time such as `15m`, or, as Spark reads it, a bare number of milliseconds."""
+    if _INTEGER.fullmatch(text.strip()):
+        return parse_integer(text.strip(), least=0, most=INT64_MAX)
+    return parse_duration_ms(text)
+
+
+def parse_span_ms(text: str) -> int:
+    """The same, but not nothing."""
+    span_ms = parse_delay_ms(text)
+    if span_ms == 0:
+        raise ValueError("a length of time above 0, such as `500ms` or `1s`")
+    return span_ms
+
+
+def parse_rate(text: str) -> float:
+    """A finite number from 0 on, with or without a fraction."""
+    if not re.fullmatch(r"[0-9]+([.][0-9]+)?", text) or float(text) > INT64_MAX:
+        raise ValueError("a number from 0 on, such as `100` or `0.5`")
+    return float(text)
+
+
+def parse_rate_above_zero(text: str) -> float:
+    """A finite number above 0."""
+    rate = parse_rate(text)
+    if rate == 0:
+        raise ValueError("a number above 0, such as `100` or `0.5`")
+    return rate

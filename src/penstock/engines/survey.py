@@ -4,60 +4,76 @@ Rules: only what the rules need is asked, and a view is closed whatever happens.
 asked again with a fresh view, so many times in all, and the last error is raised as it is: a client that
 has failed once may be stuck to a dead connection. Other errors are the user's and are raised at once.
 
-    survey(open_view, options, now_ms=..., pause=time.sleep)
+    survey(open_view, reading, limits, patience, group="", now_ms=...)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
 
-from penstock.core.bounds import Snapshot, check_ends
+from penstock.core.bounds import BatchRead, Snapshot, check_ends
 from penstock.core.errors import BrokerError
 from penstock.core.model import LogView, TopicPartition, TopicView
-from penstock.core.options_batch import BatchOptions
-from penstock.core.planning import Questions, find_questions
+from penstock.core.planning import Limits, Questions, find_questions
 from penstock.core.selection import name_topics
 
+Seen = TypeVar("Seen")
 
-def survey(
-    open_view: Callable[[], LogView],
-    options: BatchOptions,
-    *,
-    now_ms: int,
-    pause: Callable[[float], None],
-) -> Snapshot:
-    """What planning needs to know. `pause` waits for so many seconds."""
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often the brokers are asked, and how long it is waited between. `pause` waits for seconds."""
+
+    attempts: int
+    interval_ms: int
+    pause: Callable[[float], None]
+
+    def wait(self) -> None:
+        self.pause(self.interval_ms / 1000)
+
+
+def look(open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: Patience) -> Seen:
+    """Ask a fresh view, and another one if the brokers fail."""
     attempt = 1
     while True:
         try:
-            return _look(open_view, options, now_ms)
+            with closing(open_view()) as view:
+                return question(view)
         except BrokerError as error:
             # A refused login is not tried again: that can lock an account. Nor is an address where nobody
             # answered for the whole of one call's time: three minutes tell no more than one.
             nobody_there = error.facts.get("last_condition") == "BROKER_UNREACHABLE"
-            if not error.retriable or nobody_there or attempt >= options.fetch_offset_retries:
+            if not error.retriable or nobody_there or attempt >= patience.attempts:
                 raise
-        pause(options.fetch_offset_retry_interval_ms / 1000)
+        patience.wait()
         attempt += 1
 
 
-def _look(open_view: Callable[[], LogView], options: BatchOptions, now_ms: int) -> Snapshot:
-    view = open_view()
-    try:
-        topics = _describe(view, options)
-        questions = find_questions(options.reading, options.limits, topics, now_ms)
-        return _ask(view, options, topics, questions, now_ms)
-    finally:
-        view.close()
+def survey(
+    open_view: Callable[[], LogView],
+    reading: BatchRead,
+    limits: Limits,
+    patience: Patience,
+    *,
+    group: str,
+    now_ms: int,
+) -> Snapshot:
+    """What planning needs to know. `group` is whose commits are meant by `committed`."""
 
+    def ask(view: LogView) -> Snapshot:
+        named = name_topics(reading.selection)
+        topics = view.topics() if named is None else view.describe(named)
+        questions = find_questions(reading, limits, topics, now_ms)
+        return _ask(view, group, topics, questions, now_ms)
 
-def _describe(view: LogView, options: BatchOptions) -> Mapping[str, TopicView]:
-    named = name_topics(options.selection)
-    return view.topics() if named is None else view.describe(named)
+    return look(open_view, ask, patience)
 
 
 def _ask(
-    view: LogView, options: BatchOptions, topics: Mapping[str, TopicView], questions: Questions, now_ms: int
+    view: LogView, group: str, topics: Mapping[str, TopicView], questions: Questions, now_ms: int
 ) -> Snapshot:
     at_time: dict[tuple[TopicPartition, int], int | None] = {}
     for times in (questions.start_times_ms, questions.end_times_ms):
@@ -66,7 +82,6 @@ def _ask(
             at_time.update({(each, time): found.get(each) for each, time in times.items()})
     unmatched = {each for (each, _), offset in at_time.items() if offset is None}
     latest = questions.latest | unmatched
-    group = options.client.group_id or ""
     # The start is asked for before the end, so a log that seems to end before it begins is a stale answer.
     snapshot = Snapshot(
         topics=topics,

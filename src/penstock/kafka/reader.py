@@ -15,7 +15,7 @@ fills the socket while the kernels work.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pyarrow as pa
@@ -35,12 +35,14 @@ log = logging.getLogger(__name__)
 class KafkaReader:
     """Reads ranges one after the other over pooled connections. One per thread.
 
-    `fresh` is for a repeated task: it must not meet the connection that failed before.
+    `fresh` is for a repeated task: it must not meet the connection that failed before. `report` hears of
+    each loss that is stepped over because the order says so.
     """
 
-    def __init__(self, *, fresh: bool = False) -> None:
+    def __init__(self, *, fresh: bool = False, report: Callable[[DataLossError], None] | None = None) -> None:
         self.fetches = 0
         self.fresh = fresh
+        self._report = report
         self.buffer = ReceiveBuffer()
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
@@ -51,6 +53,12 @@ class KafkaReader:
         finally:
             if not order.use_pool:
                 POOL.close()  # questions about leaders and bounds went through it all the same
+
+    def step_over(self, loss: DataLossError) -> None:
+        """Say what is lost, and go on."""
+        log.warning("%s Going on without it (failOnDataLoss=false).", loss)
+        if self._report is not None:
+            self._report(loss)
 
 
 class _RangeRead:
@@ -68,13 +76,13 @@ class _RangeRead:
         except DataLossError as error:
             if self._order.fail_on_data_loss:
                 raise
-            _log_loss(error)
+            self._reader.step_over(error)
         except BrokerError as error:
             if error.condition != "UNKNOWN_TOPIC_OR_PARTITION":
                 raise
             if self._order.fail_on_data_loss:
                 raise self._gone() from error
-            _log_loss(self._gone())
+            self._reader.step_over(self._gone())
         finally:
             self._reader.fetches += self._fetcher.questions
             self._fetcher.release()
@@ -182,7 +190,7 @@ class _RangeRead:
             if self._order.fail_on_data_loss or error.condition != "LOG_TRUNCATED":
                 raise
             # What was read before the cut is gone from the log; what lies from here on is still to be read.
-            log.warning("%s Going on at offset %d (failOnDataLoss=false).", error, position)
+            self._reader.step_over(error)
             self._fetcher.last_epoch = -1
             self._fetcher.release()
             return self._fetcher.fetch(position, until)
@@ -209,20 +217,20 @@ class _RangeRead:
             f"{self._partition}: offsets {position} to {lost_until} (excluded) cannot be read; the log holds "
             f"{earliest} to {latest} (excluded)."
         )
+        loss = DataLossError(
+            "OFFSET_OUT_OF_RANGE",
+            what,
+            hint="They aged out, or the topic is another one. Set failOnDataLoss=false to read what is left.",
+            facts={
+                **self._fetcher.facts(position),
+                "until": lost_until,
+                "earliest": earliest,
+                "latest": latest,
+            },
+        )
         if self._order.fail_on_data_loss:
-            raise DataLossError(
-                "OFFSET_OUT_OF_RANGE",
-                what,
-                hint="They aged out, or the topic is another one. "
-                "Set failOnDataLoss=false to read what is left.",
-                facts={
-                    **self._fetcher.facts(position),
-                    "until": lost_until,
-                    "earliest": earliest,
-                    "latest": latest,
-                },
-            )
-        log.warning("[OFFSET_OUT_OF_RANGE] %s Going on without them (failOnDataLoss=false).", what)
+            raise loss
+        self._reader.step_over(loss)
         return lost_until
 
     def _wait_for(self, position: int, earliest: int, latest: int) -> None:
@@ -239,7 +247,3 @@ class _RangeRead:
                 retriable=True,
             )
         self._patience.pause(LEAST_PAUSE_MS)
-
-
-def _log_loss(loss: DataLossError) -> None:
-    log.warning("%s Going on without it (failOnDataLoss=false).", loss)

@@ -1,8 +1,7 @@
 """The batch reader: translates decisions into what Spark asks for, and decides nothing itself.
 
-Rule: planning asks the brokers about offsets and fetches nothing; each partition handed to Spark is a
-complete work order, and `read` uses nothing else. Offsets are compared in `core.planning` and bound in
-`penstock.kafka`, never here.
+Rule: planning asks the brokers about offsets and fetches nothing. Offsets are compared in `core.planning`
+and bound in the log's reader, never here.
 
 Spark fails every read of a source that defines `pushFilters` unless an internal setting is on, so that
 method exists only on the reader that the option `pushFilters` asks for.
@@ -10,13 +9,11 @@ method exists only on the reader that the option `pushFilters` asks for.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -30,10 +27,12 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.core.filters import Comparison, narrow
-from penstock.core.model import Narrowing, RangeOrder, WorkOrder
+from penstock.core.model import Log, Narrowing, RangeOrder, WorkOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.planning import explain_losses, step
-from penstock.engines.survey import survey
+from penstock.engines.source.kafka_log import KafkaLog
+from penstock.engines.source.tasks import WorkPartition, read_partition
+from penstock.engines.survey import Patience, survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,31 +49,24 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 
-class WorkPartition(InputPartition):
-    """One task's work order, as Spark carries it."""
-
-    def __init__(self, order: WorkOrder) -> None:
-        super().__init__(order)
-        self.order = order
-
-    def __repr__(self) -> str:
-        ranges = ", ".join(f"{each.topic}-{each.partition}" for each in self.order.ranges)
-        return f"WorkPartition({ranges})"
-
-
 class BatchReader(DataSourceReader):
-    """Reads what the options say, once."""
+    """Reads what the options say, once, from Kafka or from another log."""
 
-    def __init__(self, options: BatchOptions) -> None:
+    def __init__(self, options: BatchOptions, source: Log | None = None) -> None:
         self.options = options
+        self.source = source or KafkaLog(options.client)
         self.narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
-        from penstock.kafka.control import KafkaLogView
-
         options = self.options
-        now_ms = time.time_ns() // 1_000_000
-        snapshot = survey(lambda: KafkaLogView(options.client), options, now_ms=now_ms, pause=time.sleep)
+        snapshot = survey(
+            self.source.open_view,
+            options.reading,
+            options.limits,
+            Patience(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep),
+            group=options.client.group_id or "",
+            now_ms=time.time_ns() // 1_000_000,
+        )
         plan = step(options.reading, snapshot, options.limits)
         for news in plan.news:
             log.warning("%s", news)
@@ -87,16 +79,7 @@ class BatchReader(DataSourceReader):
         return [WorkPartition(self._order(task)) for task in tasks if task]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, WorkPartition):
-            return  # nothing to read at all: Spark wants one partition even then
-        from penstock.kafka.reader import KafkaReader
-
-        context = TaskContext.get()
-        repeated = context is not None and context.attemptNumber() > 0
-        try:
-            yield from KafkaReader(fresh=repeated).read(partition.order)
-        finally:
-            spare_the_collector()
+        return read_partition(self.source, partition)
 
     def _keep(self, task: tuple[RangeOrder, ...]) -> tuple[RangeOrder, ...]:
         wanted = self.narrowing.partitions
@@ -113,16 +96,6 @@ class BatchReader(DataSourceReader):
             use_pool=options.connection_pool,
             narrowing=self.narrowing,
         )
-
-
-def spare_the_collector() -> None:
-    """Keep what is loaded by now out of the worker's garbage collections.
-
-    PySpark collects after every task, before the worker takes the next one. With numba loaded that walks
-    140,000 objects which never go away: 60 ms a task; frozen, nothing.
-    """
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
 
 
 class FilteringBatchReader(BatchReader):

@@ -1,9 +1,9 @@
 """The door: what Spark calls by name, and where option texts become a parsed read.
 
-Rule: options are parsed here, in `schema()` (so that a wrong one fails at `load()`) and in `reader()`; behind
-it no option text exists. Spark makes a new object, in a new process, for each of the two calls, so nothing
-is carried between them. This module is imported at every Python source look-up of every user, so it
-imports nothing heavy: numba, pyarrow and kafka-python come when a read begins.
+Rule: options are parsed here, in `schema()` (so that a wrong one fails at `load()`) and when a reader is
+made; behind it no option text exists. Spark makes a new object, in a new process, for each of the two
+calls, so nothing is carried between them. This module is imported at every Python source look-up of every
+user, so it imports nothing heavy: numba, pyarrow and kafka-python come when a read begins.
 
     spark.read.format("penstock").option("kafka.bootstrap.servers", "b:9092").option("subscribe", "t").load()
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ from pyspark.sql.datasource import (
 
 from penstock.core.errors import OptionError
 from penstock.core.model import COLUMNS
-from penstock.core.options_batch import BatchOptions, parse_batch_options
+from penstock.core.options_batch import parse_batch_options
+from penstock.core.options_stream import check_load, parse_stream_options
 from penstock.core.versions import check_versions
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class PenstockDataSource(DataSource):
-    """Kafka as a Spark data source. Batch reads; streams and writes say that they are not there yet."""
+    """Kafka as a Spark data source. Batch reads and streams; writes say that they are not there yet."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,19 +47,28 @@ class PenstockDataSource(DataSource):
     def schema(self) -> str:
         """Kafka's columns as Spark names them. Wrong options end here, before anything is planned."""
         check_versions()
-        return ", ".join(f"{name} {COLUMNS[name]}" for name in self._parse().columns)
+        columns = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.engines.source.batch import BatchReader, FilteringBatchReader
 
-        options = self._parse()
-        _refuse_other_schema(schema, options)
-        for warning in options.warnings:
-            log.warning("%s", warning)
+        options = parse_batch_options(
+            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+        _refuse_other_schema(schema, options.columns)
+        _warn(options.warnings)
         return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        raise _not_yet("Streams (`readStream`)", "Read in batches with `spark.read`")
+        from penstock.engines.source.stream import StreamReader
+
+        options = parse_stream_options(
+            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+        _refuse_other_schema(schema, options.columns)
+        _warn(options.warnings)
+        return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise _not_yet("Writing (`write`)", 'Write with `format("kafka")` and its jars')
@@ -65,10 +76,10 @@ class PenstockDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         raise _not_yet("Writing a stream (`writeStream`)", 'Write with `format("kafka")` and its jars')
 
-    def _parse(self) -> BatchOptions:
-        return parse_batch_options(
-            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
-        )
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        log.warning("%s", warning)
 
 
 def _not_yet(what: str, instead: str) -> OptionError:
@@ -79,11 +90,11 @@ def _read_text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8")
 
 
-def _refuse_other_schema(schema: StructType, options: BatchOptions) -> None:
-    if tuple(schema.fieldNames()) != options.columns:
+def _refuse_other_schema(schema: StructType, columns: tuple[str, ...]) -> None:
+    if tuple(schema.fieldNames()) != columns:
         raise OptionError(
             "SCHEMA_FIXED",
-            f"A Kafka row has the columns {', '.join(options.columns)}; a schema with "
+            f"A Kafka row has the columns {', '.join(columns)}; a schema with "
             f"{', '.join(schema.fieldNames())} was given.",
             hint="Leave out `.schema(...)`; choose columns with the option `columns`.",
         )

@@ -1,0 +1,196 @@
+"""The options of a stream: `spark.readStream.format("penstock")`.
+
+Rule: as for a batch read, parsed once, at the door. Spark's `load()` does not say whether a frame will be
+read as a batch or as a stream, so `check_load` refuses there only what is wrong for both; what is
+wrong for one kind fails when that kind of query starts.
+
+>>> parse_stream_options({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, unique="x").start
+ForAll(position=Latest())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.core.bounds import BatchRead
+from penstock.core.client import ClientSettings
+from penstock.core.client_java import ReadFile, parse_client
+from penstock.core.errors import OptionError
+from penstock.core.model import Ago, Committed, Earliest, Latest, Position
+from penstock.core.options import invalid, read_surface
+from penstock.core.options_read import (
+    list_positions,
+    name_clients,
+    read_columns,
+    read_rule,
+    read_selection,
+    refuse_files,
+    sort_keys,
+    warn_about_group,
+)
+from penstock.core.planning import Limits
+from penstock.core.positions import ForAll, Rule
+from penstock.core.references import resolve_reference
+from penstock.core.selection import Selection
+from penstock.core.stream_table import BATCH_ONLY, ENDS, RECORDS_WORTH_A_TASK, StreamTable
+
+_FALLBACKS: Mapping[str, Position | None] = {"error": None, "earliest": Earliest(), "latest": Latest()}
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """A stream, parsed. `client` is the driver's, `executor_client` the tasks'."""
+
+    selection: Selection
+    start: Rule
+    unmatched_start: str
+    uncommitted_start: Position | None
+    client: ClientSettings
+    executor_client: ClientSettings
+    columns: tuple[str, ...]
+    limits: Limits
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+    fetch_offset_retries: int
+    fetch_offset_retry_interval_ms: int
+    connection_pool: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
+    max_bytes: int | None
+    commit_group: str | None
+    fixed_group: str | None
+    loss_ledger: str | None
+    warnings: tuple[str, ...]
+
+    @property
+    def reading(self) -> BatchRead:
+        """What the first position is resolved from: the start rule against the log's end."""
+        return BatchRead(
+            self.selection, self.start, ForAll(Latest()), self.unmatched_start, self.uncommitted_start
+        )
+
+
+def check_load(
+    options: Mapping[str, str],
+    *,
+    read_file: ReadFile = refuse_files,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """Refuse what is wrong in every kind of query; returns the columns."""
+    texts, java, _ = sort_keys(StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {})
+    table = read_surface(StreamTable, texts)
+    read_selection(table)
+    parse_client(java, read_file=read_file)
+    _read_start(table)
+    read_rule(*((key, texts.get(key.lower())) for key in ENDS), default=Latest())
+    return read_columns(table)
+
+
+def parse_stream_options(
+    options: Mapping[str, str],
+    *,
+    unique: str,
+    read_file: ReadFile = refuse_files,
+    environ: Mapping[str, str] | None = None,
+) -> StreamOptions:
+    """Parse all options. `unique` ends the generated group id; files and variables come from the caller."""
+    texts, java, warnings = sort_keys(
+        StreamTable,
+        options,
+        elsewhere={},
+        read_file=read_file,
+        environ=environ or {},
+    )
+    table = read_surface(StreamTable, texts)
+    selection = read_selection(table)
+    client = parse_client(java, read_file=read_file)
+    _refuse_ends(texts)
+    start, unmatched = _read_start(table)
+    _check_committed(start, client.settings)
+    _check_bounds(table, options)
+    warnings += [f"`{key}` has no effect in a stream." for key in BATCH_ONLY if key.lower() in texts]
+    driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
+    return StreamOptions(
+        selection=selection,
+        start=start,
+        unmatched_start=unmatched,
+        uncommitted_start=_FALLBACKS[table.starting_offsets_fallback],
+        client=driver,
+        executor_client=executor,
+        columns=read_columns(table),
+        limits=_read_limits(table),
+        fail_on_data_loss=table.fail_on_data_loss,
+        poll_timeout_ms=table.poll_timeout_ms,
+        fetch_offset_retries=table.fetch_offset_retries,
+        fetch_offset_retry_interval_ms=table.fetch_offset_retry_interval_ms,
+        connection_pool=table.connection_pool,
+        max_offsets=table.max_offsets_per_trigger,
+        min_offsets=table.min_offsets_per_trigger,
+        max_delay_ms=table.max_trigger_delay_ms,
+        max_bytes=table.max_bytes_per_trigger,
+        commit_group=table.commit_offsets_to_group,
+        fixed_group=client.settings.group_id,
+        loss_ledger=_read_ledger(table, read_file, environ or {}),
+        warnings=(*warnings, *warn_about_group(client.settings, texts), *client.warnings),
+    )
+
+
+def _read_start(table: StreamTable) -> tuple[Rule, str]:
+    rule = read_rule(
+        ("startingTimestamp", table.starting_timestamp),
+        ("startingOffsetsByTimestamp", table.starting_offsets_by_timestamp),
+        ("startingOffsets", table.starting_offsets),
+        default=Latest(),
+    )
+    relative = any(isinstance(each, Ago) for each in list_positions(rule))
+    return rule, table.starting_strategy or ("latest" if relative else "error")
+
+
+def _refuse_ends(texts: Mapping[str, str]) -> None:
+    given = [key for key in ENDS if key.lower() in texts]
+    if given:
+        raise OptionError(
+            "END_IN_STREAM",
+            f"A stream has no end, but `{given[0]}` is set.",
+            hint="Leave it out; to read what is there now and stop, use the trigger `availableNow`.",
+            facts={"option": given[0]},
+        )
+
+
+def _check_committed(start: Rule, client: ClientSettings) -> None:
+    if Committed() in list_positions(start) and client.group_id is None:
+        raise OptionError(
+            "OPTION_MISSING",
+            "`committed` needs to know whose commits, but `kafka.group.id` is not set.",
+            hint="Set `kafka.group.id` to the group.",
+            facts={"option": "kafka.group.id"},
+        )
+
+
+def _check_bounds(table: StreamTable, options: Mapping[str, str]) -> None:
+    least, most = table.min_offsets_per_trigger, table.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise invalid("minOffsetsPerTrigger", str(least), f"at most `maxOffsetsPerTrigger`, which is {most}")
+    if table.min_partitions and table.min_records_per_task:
+        raise OptionError(
+            "OPTION_CONFLICT",
+            "`minPartitions` cuts ranges and `minRecordsPerTask` packs them; both are set.",
+            hint="Set one of them.",
+        )
+
+
+def _read_limits(table: StreamTable) -> Limits:
+    """Small ranges share tasks, unless the user says how the work is to be cut."""
+    packed = table.min_records_per_task
+    if packed is None:
+        cut = table.min_partitions is not None or table.max_records_per_partition is not None
+        packed = 0 if cut else RECORDS_WORTH_A_TASK
+    return Limits(table.min_partitions, table.max_records_per_partition, packed)
+
+
+def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, str]) -> str | None:
+    if table.loss_ledger is None:
+        return None
+    return resolve_reference("lossLedger", table.loss_ledger, environ=environ, read_file=read_file)

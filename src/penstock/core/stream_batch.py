@@ -1,0 +1,141 @@
+"""One batch of a stream: how far it goes, and how it is cut into tasks.
+
+`take` decides the next end within a budget; `aim` holds a course to the ends that an AvailableNow run
+fixed at its start; `plan_batch` cuts a decided batch into tasks, from its two positions alone: it asks
+nobody, so a repeated batch is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from penstock.core.errors import DataLossError
+from penstock.core.model import At, Earliest, OffsetRange, RangeOrder, TopicPartition
+from penstock.core.planning import Limits
+from penstock.core.sharing import share_by_lag
+from penstock.core.splitting import pack_sizes, split_ranges
+from penstock.core.stream_offsets import StreamPosition
+from penstock.core.streaming import Course, list_names
+
+
+def take(course: Course, budget: Mapping[TopicPartition, int] | int | None = None) -> StreamPosition:
+    """The end of the next batch. A budget is shared by lag, or given for each partition; None takes all.
+
+    The position before comes back itself when nothing moves: Spark then runs no batch. Not one partition
+    at all is no news either: to store that would make every partition look new the next time.
+    """
+    before, sizes = course.before, course.sizes
+    if isinstance(budget, int):
+        shares = share_by_lag(budget, sizes)
+    elif budget is None:
+        shares = sizes
+    else:
+        shares = {each: min(size, budget.get(each, 0)) for each, size in sizes.items()}
+    untils = {each: begin + shares[each] for each, begin in course.begins.items()}
+    moved = any(shares.values()) or any(
+        begin != before.offsets[each] for each, begin in course.begins.items() if each in before.offsets
+    )
+    other_topic = any(before.topic_ids.get(name, each) != each for name, each in course.topic_ids.items())
+    if not moved and not other_topic:
+        return before
+    return StreamPosition(
+        offsets={**course.kept, **untils},
+        topic_ids=course.topic_ids,
+        leader_epochs={
+            **{each: epoch for each, epoch in before.leader_epochs.items() if each in course.kept},
+            **course.leader_epochs,
+        },
+        starts={
+            each: begin
+            for each, begin in course.begins.items()
+            if before.offsets.get(each) != begin or before.starts.get(each) == begin
+        },
+    )
+
+
+def holds_back(course: Course, at_least: int | None, waited_ms: int | None, max_delay_ms: int) -> bool:
+    """Whether too little waits for a batch. The first batch of a run (`waited_ms` None) never waits."""
+    if at_least is None or waited_ms is None:
+        return False
+    return course.waiting < at_least and waited_ms < max_delay_ms
+
+
+def aim(course: Course, targets: StreamPosition) -> Course:
+    """The same course, not past the ends that were fixed when an AvailableNow run began.
+
+    A fixed end that cannot be reached any more is an error whatever the loss option says: the run would
+    either never end or end without saying that it fell short.
+    """
+    planned, there = set(targets.offsets), set(course.begins)
+    lost = sorted((planned | (set(course.before.offsets) & set(course.kept))) - there)
+    if lost:
+        raise DataLossError(
+            "AVAILABLE_NOW_PARTITIONS_LOST",
+            f"This run was to read {list_names(sorted(planned))}; "
+            f"what is there now is {list_names(sorted(there))}.",
+            hint="Run the query again to read what is there now.",
+            facts={"planned": _name(planned), "present": _name(there), "lost": _name(lost)},
+        )
+    ends: dict[TopicPartition, int] = {}
+    for each, target in targets.offsets.items():
+        end, begin = course.ends[each], course.begins[each]
+        other = targets.topic_ids.get(each.topic) != course.topic_ids.get(each.topic)
+        if end < target or begin > target or other:
+            raise DataLossError(
+                "AVAILABLE_NOW_END_WENT_BACK",
+                f"This run was to read {each} up to {target}, but the log "
+                + ("is another one now, and " if other else "")
+                + f"ends at {end} and is read from {begin}.",
+                hint="The log was truncated or the topic recreated; run the query again.",
+                facts={"partition": str(each), "planned": target, "end": end, "begin": begin},
+            )
+        ends[each] = target
+    return replace(
+        course,
+        begins={each: course.begins[each] for each in ends},
+        ends=ends,
+        leader_epochs={each: epoch for each, epoch in course.leader_epochs.items() if each in ends},
+        added=tuple(each for each in course.added if each in ends),
+    )
+
+
+def plan_batch(
+    before: StreamPosition, end: StreamPosition, limits: Limits
+) -> tuple[tuple[RangeOrder, ...], ...]:
+    """The tasks of the batch between two positions. Looks at nothing else."""
+    known: list[OffsetRange] = []
+    unknown: list[RangeOrder] = []
+    for each, until in sorted(end.offsets.items()):
+        start = end.start_of(each, before)
+        if start is None:
+            # A batch that Spark's own connector planned: it reads new partitions from their first offset.
+            unknown.append(_order(each, Earliest(), until, end))
+        elif start > until:
+            raise DataLossError(
+                "PARTITION_OFFSET_CHANGED",
+                f"The checkpoint has a batch that reads {each} from {start} back to {until}.",
+                hint="The topic was recreated while another connector read it; start with a new checkpoint.",
+                facts={"partition": str(each), "start": start, "until": until},
+            )
+        elif start < until:
+            known.append(OffsetRange(each.topic, each.partition, start, until))
+    pieces = split_ranges(
+        known, min_partitions=limits.min_partitions, max_records=limits.max_records_per_partition
+    )
+    orders = [_order(piece.topic_partition, At(piece.start), piece.until, end) for piece in pieces]
+    groups = [range(index, index + 1) for index in range(len(pieces))]
+    if limits.min_records_per_task > 0:
+        groups = pack_sizes(
+            [each.size for each in pieces], at_least=limits.min_records_per_task, at_most=None
+        )
+    tasks = [tuple(orders[index] for index in group) for group in groups]
+    return (*tasks, *((each,) for each in unknown))
+
+
+def _order(each: TopicPartition, start: At | Earliest, until: int, end: StreamPosition) -> RangeOrder:
+    return RangeOrder(each.topic, each.partition, start, At(until), end.topic_ids.get(each.topic))
+
+
+def _name(partitions: Iterable[TopicPartition]) -> list[str]:
+    return [str(each) for each in sorted(partitions)]

@@ -1,0 +1,129 @@
+"""The ways in which a stream can lose rows, each with its own condition and its exact range.
+
+Names are those of Spark's connector where it has one, so that what people have learnt to look for stays
+true; `TOPIC_RECREATED` and `LOG_TRUNCATED` are ours, it does not notice them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.errors import DataLossError
+from penstock.core.losses import Loss
+from penstock.core.model import TopicPartition, TopicView
+from penstock.core.stream_offsets import StreamPosition
+
+_SHOWN = 20
+
+
+def explain_stream_losses(losses: Sequence[Loss], *, fixed_group: str | None = None) -> DataLossError:
+    """One error for what is lost: its condition is the first one's, its text names every range."""
+    first = losses[0]
+    hint = "Set `failOnDataLoss` to false to go on with what is there; `lossLedger` then keeps what was lost."
+    if fixed_group is not None and first.condition == "PARTITIONS_DELETED":
+        hint += f" Queries that share the group {fixed_group} (`kafka.group.id`) can disturb each other."
+    details = " ".join(each.detail for each in losses[:_SHOWN])
+    more = f" And {len(losses) - _SHOWN} more." if len(losses) > _SHOWN else ""
+    return DataLossError(
+        first.condition,
+        details + more,
+        hint=hint,
+        facts={
+            "losses": [
+                (each.condition, each.topic, each.partition, each.start, each.until) for each in losses
+            ]
+        },
+    )
+
+
+def added_late(each: TopicPartition, first: int, topic: TopicView) -> Loss:
+    return Loss(
+        "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+        each.topic,
+        each.partition,
+        0,
+        first,
+        topic.topic_id,
+        f"{each} is new, but its log already begins at {first}: offsets [0, {first}) were never seen.",
+    )
+
+
+def recreated(
+    each: TopicPartition, position: StreamPosition, topic: TopicView, first: int, end: int, known_end: int
+) -> Loss:
+    stored, old = position.offsets[each], position.topic_ids[each.topic]
+    return Loss(
+        "TOPIC_RECREATED",
+        each.topic,
+        each.partition,
+        stored,
+        max(stored, known_end),
+        old,
+        f"{each}: the topic was deleted and created again (id {old.hex()}, now "
+        f"{(topic.topic_id or b'').hex()}). What the old one held from {stored} on is lost; the new one "
+        f"holds [{first}, {end}).",
+    )
+
+
+def truncated(each: TopicPartition, position: StreamPosition, topic: TopicView, cut: int, end: int) -> Loss:
+    stored, epoch = position.offsets[each], position.leader_epochs[each]
+    return Loss(
+        "LOG_TRUNCATED",
+        each.topic,
+        each.partition,
+        cut,
+        stored,
+        topic.topic_id,
+        f"{each}: a new leader (epoch {topic.leader_epoch(each.partition)}, was {epoch}) has cut the log off "
+        f"at {cut}. The offsets [{cut}, {stored}), already read, now stand for other rows or none; the log "
+        f"ends at {end}.",
+    )
+
+
+def aged_out(each: TopicPartition, stored: int, first: int, topic: TopicView) -> Loss:
+    return Loss(
+        "START_OFFSET_RESET",
+        each.topic,
+        each.partition,
+        stored,
+        first,
+        topic.topic_id,
+        f"{each}: offsets [{stored}, {first}) were deleted before they were read; the log begins at {first}.",
+    )
+
+
+def went_back(each: TopicPartition, stored: int, end: int, topic: TopicView) -> Loss:
+    return Loss(
+        "PARTITION_OFFSET_CHANGED",
+        each.topic,
+        each.partition,
+        end,
+        stored,
+        topic.topic_id,
+        f"{each}: the log ends at {end}, before the position {stored} that was already reached.",
+    )
+
+
+def deleted(each: TopicPartition, position: StreamPosition, known_end: int) -> Loss:
+    stored = position.offsets[each]
+    until = max(stored, known_end)
+    seen = f" and was last seen to end at {until}." if until > stored else "; what came later is lost."
+    return Loss(
+        "PARTITIONS_DELETED",
+        each.topic,
+        each.partition,
+        stored,
+        until,
+        position.topic_ids.get(each.topic),
+        f"{each} is gone. It was read up to {stored}{seen}",
+    )
+
+
+def no_first_offset(each: TopicPartition) -> DataLossError:
+    return DataLossError(
+        "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+        f"{each} is new, but the brokers gave no first offset for it.",
+        hint="It was deleted again at once, or is moving; run the query again.",
+        facts={"partition": str(each)},
+        retriable=True,
+    )

@@ -1,0 +1,121 @@
+"""The position of a stream, as Spark keeps it in a checkpoint: JSON with a version, always written alike.
+
+Rules: equal positions give equal text (Spark compares texts, and a difference in key order would look like
+new data); a text of a newer version is refused, never guessed; a text of Spark's own connector is read too,
+so a query can move here with its checkpoint. Beside each offset stands what it is an offset *of*: the
+topic's id and the leader epoch it was seen under, because a recreated or truncated log reuses the numbers.
+
+`starts` is what makes a repeated batch equal to its first run. Spark hands a batch the end of the one before
+as its start, but it asks for the very first start again, and no end before this one knows a partition that
+is new. So the end of a batch carries where the batch begins, wherever the position before it cannot tell.
+
+>>> position = StreamPosition({TopicPartition("t", 0): 5})
+>>> write_position(position)
+{'version': 1, 'offsets': {'t': {'0': 5}}}
+>>> read_position({"t": {"0": 5}}) == position
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import TopicPartition
+
+VERSION = 1
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """The next offset of each partition, and what log it belongs to."""
+
+    offsets: Offsets
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    starts: Offsets = field(default_factory=dict)
+
+    def start_of(self, partition: TopicPartition, before: StreamPosition) -> int | None:
+        """Where the batch that ends here begins, given the position before it."""
+        return self.starts.get(partition, before.offsets.get(partition))
+
+
+def write_position(position: StreamPosition) -> dict[str, Any]:
+    """What Spark stores. Topics by name, partitions by number, nothing that is empty."""
+    written: dict[str, Any] = {"version": VERSION, "offsets": _nest(position.offsets)}
+    if position.topic_ids:
+        written["topicIds"] = {name: each.hex() for name, each in sorted(position.topic_ids.items())}
+    if position.leader_epochs:
+        written["leaderEpochs"] = _nest(position.leader_epochs)
+    if position.starts:
+        written["starts"] = _nest(position.starts)
+    return written
+
+
+def read_position(stored: object) -> StreamPosition:
+    """The position in a stored text, of this version, or as Spark's own connector writes it."""
+    if not isinstance(stored, Mapping):
+        raise _unreadable(stored, "it is no JSON object")
+    version = stored.get("version")
+    if version is None or isinstance(version, Mapping):
+        return StreamPosition(_flatten(stored, stored))  # Spark's: {"topic":{"0":5}}; no ids, no epochs
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise _unreadable(stored, f"its version is {version!r}")
+    if version > VERSION:
+        raise OffsetStoreError(
+            "CHECKPOINT_TOO_NEW",
+            f"The checkpoint holds a position of version {version}; this Penstock reads up to {VERSION}.",
+            hint="Run the query with the Penstock that wrote it, or a newer one.",
+            facts={"version": version, "supported": VERSION},
+        )
+    return StreamPosition(
+        _flatten(stored, stored.get("offsets")),
+        _read_ids(stored),
+        _flatten(stored, stored.get("leaderEpochs", {})),
+        _flatten(stored, stored.get("starts", {})),
+    )
+
+
+def _nest(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    by_topic = groupby(sorted(numbers), key=lambda each: each.topic)
+    return {topic: {str(each.partition): numbers[each] for each in some} for topic, some in by_topic}
+
+
+def _flatten(stored: Mapping[str, Any], nested: object) -> dict[TopicPartition, int]:
+    if not isinstance(nested, Mapping):
+        raise _unreadable(stored, "it has no offsets")
+    numbers: dict[TopicPartition, int] = {}
+    for topic, partitions in nested.items():
+        if not isinstance(partitions, Mapping):
+            raise _unreadable(stored, f"{topic!r} has no partitions")
+        for partition, number in partitions.items():
+            whole = isinstance(number, int) and not isinstance(number, bool) and number >= 0
+            if not whole or not str(partition).isascii() or not str(partition).isdigit():
+                raise _unreadable(stored, f"partition {partition!r} of {topic!r} is at {number!r}")
+            numbers[TopicPartition(str(topic), int(partition))] = number
+    return numbers
+
+
+def _read_ids(stored: Mapping[str, Any]) -> dict[str, bytes]:
+    ids = stored.get("topicIds", {})
+    if not isinstance(ids, Mapping):
+        raise _unreadable(stored, "its topic ids cannot be read")
+    try:
+        return {str(name): bytes.fromhex(each) for name, each in ids.items()}
+    except (TypeError, ValueError):
+        raise _unreadable(stored, "its topic ids cannot be read") from None
+
+
+def _unreadable(stored: object, reason: str) -> OffsetStoreError:
+    return OffsetStoreError(
+        "CHECKPOINT_UNREADABLE",
+        f"A position in the checkpoint cannot be read: {reason}. It begins {str(stored)[:200]!r}.",
+        hint="If the checkpoint belongs to another source, give this query its own; if a file was damaged, "
+        "restore it.",
+        facts={"reason": reason},
+    )

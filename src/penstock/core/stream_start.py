@@ -1,0 +1,38 @@
+"""Where a new stream starts: its start rule, bound to numbers once.
+
+Rule: resolved when the query first runs and never again; the end of the first batch carries the answer
+(`StreamPosition.starts`), so a repeated first batch begins where the first attempt began, not at a newer
+`latest`.
+"""
+
+from __future__ import annotations
+
+from penstock.core.bounds import BatchRead, Snapshot, bound_spans, look_up
+from penstock.core.planning import Limits
+from penstock.core.selection import select_partitions
+from penstock.core.stream_offsets import StreamPosition
+
+#: Makes planning ask for both ends of every partition: a stream's position is numbers, never words.
+NUMBERS = Limits(min_records_per_task=1)
+
+
+def resolve_start(reading: BatchRead, snapshot: Snapshot) -> StreamPosition:
+    """The first position. A start beyond the log's end is an error with facts."""
+    partitions = select_partitions(reading.selection, snapshot.topics).partitions
+    offsets = {
+        span.partition: span.start_number
+        if span.start_number is not None
+        else look_up({}, span.partition, "start")
+        for span in bound_spans(reading, snapshot, partitions)
+    }
+    views = {each.topic: snapshot.topics[each.topic] for each in partitions}
+    return StreamPosition(
+        offsets,
+        {name: view.topic_id for name, view in views.items() if view.topic_id is not None},
+        {
+            each: epoch
+            for each in partitions
+            if (epoch := views[each.topic].leader_epoch(each.partition)) is not None
+        },
+        starts=offsets,
+    )

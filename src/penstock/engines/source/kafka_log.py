@@ -1,0 +1,30 @@
+"""Kafka as a `Log`: where the source opens its views and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.client import ClientSettings
+from penstock.core.errors import DataLossError
+
+if TYPE_CHECKING:
+    from penstock.core.model import LogView, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLog:
+    """A Kafka cluster. `client` are the driver's settings; a task's are in its work order."""
+
+    client: ClientSettings
+
+    def open_view(self) -> LogView:
+        from penstock.kafka.control import KafkaLogView
+
+        return KafkaLogView(self.client)
+
+    def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
+        from penstock.kafka.reader import KafkaReader
+
+        return KafkaReader(fresh=repeated, report=report)

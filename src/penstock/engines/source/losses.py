@@ -1,0 +1,61 @@
+"""Losses that a query steps over because `failOnDataLoss` is false: logged, counted, and kept in a ledger.
+
+Rule: the ledger is written before the query goes on. A ledger that cannot be written fails the query: who
+asked for one wants no loss to be forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from penstock.core.errors import DataLossError
+from penstock.core.losses import Loss
+from penstock.core.model import WorkOrder
+
+log = logging.getLogger(__name__)
+
+
+class LossBook:
+    """The losses of one query's driver. Each is told once, however often it is seen."""
+
+    def __init__(self, ledger: str | None) -> None:
+        self.ranges = 0
+        self.offsets = 0
+        self._ledger = ledger
+        self._told: set[tuple[str, str, int, int, int]] = set()
+
+    def is_known(self, loss: Loss) -> bool:
+        return _key(loss) in self._told
+
+    def keep(self, losses: Sequence[Loss]) -> None:
+        new = [each for each in losses if not self.is_known(each)]
+        if not new:
+            return
+        if self._ledger is not None:
+            write_losses(self._ledger, new)
+        for each in new:
+            self._told.add(_key(each))
+            self.ranges += 1
+            self.offsets += each.size
+            log.warning("[%s] %s Going on without it (failOnDataLoss=false).", each.condition, each.detail)
+
+
+def keep_task_loss(ledger: str, order: WorkOrder, loss: DataLossError) -> None:
+    """Write down what a task in a worker met. Its facts name the partition and the range."""
+    topic, partition = str(loss.facts["topic"]), int(str(loss.facts["partition"]))
+    (wanted,) = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)][:1]
+    start = int(str(loss.facts.get("offset", 0)))
+    until = int(str(loss.facts.get("until", start)))
+    write_losses(ledger, [Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)])
+
+
+def write_losses(ledger: str, losses: Sequence[Loss]) -> None:
+    from penstock.stores.losses import open_loss_ledger
+
+    with open_loss_ledger(ledger) as place:
+        place.record(losses)
+
+
+def _key(loss: Loss) -> tuple[str, str, int, int, int]:
+    return loss.condition, loss.topic, loss.partition, loss.start, loss.until

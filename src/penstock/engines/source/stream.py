@@ -1,0 +1,95 @@
+"""The stream reader: what Spark's micro-batch engine calls, translated.
+
+Spark keeps one of these in a process of its own beside the driver, calls it at each trigger, and kills the
+process when the query stops; so nothing that matters is kept here. The order of calls: `initialOffset` (a
+new query, or one whose first batch must be repeated), then for each batch `latestOffset`, `partitions`,
+and, when the next batch is planned, `commit`. `read` runs in the workers.
+
+Spark passes `ReadAllAvailable` when a trigger wants everything (`Once`), and our own default otherwise. Which
+limits apply is in the options, so that default only has to be something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.core.model import Log, WorkOrder
+from penstock.core.options_stream import StreamOptions
+from penstock.core.stream_batch import plan_batch
+from penstock.core.stream_offsets import read_position, write_position
+from penstock.core.values import INT64_MAX
+from penstock.engines.source.kafka_log import KafkaLog
+from penstock.engines.source.tasks import WorkPartition, read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.engines.source.watch import StreamWatch
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what the options say for as long as the query runs, from Kafka or from another log."""
+
+    def __init__(self, options: StreamOptions, source: Log | None = None) -> None:
+        self.options = options
+        self.source = source or KafkaLog(options.client)
+        self._watch: StreamWatch | None = None  # only on the driver: this object also travels to workers
+
+    @property
+    def watch(self) -> StreamWatch:
+        if self._watch is None:
+            from penstock.engines.source.watch import StreamWatch
+
+            self._watch = StreamWatch(self.options, self.source)
+        return self._watch
+
+    def initialOffset(self) -> dict[str, Any]:
+        return write_position(self.watch.resolve_start())
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.watch.fix_targets()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(INT64_MAX)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        position = read_position(start)
+        end = self.watch.find_end(position, take_all=isinstance(limit, ReadAllAvailable))
+        # Unchanged to the letter: Spark compares texts, and another spelling would look like new data.
+        return start if end is position else write_position(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self.watch.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        options = self.options
+        tasks = plan_batch(read_position(start), read_position(end), options.limits)
+        return [
+            WorkPartition(
+                WorkOrder(
+                    ranges=task,
+                    client=options.executor_client,
+                    columns=options.columns,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                    poll_timeout_ms=options.poll_timeout_ms,
+                    use_pool=options.connection_pool,
+                ),
+                options.loss_ledger,
+            )
+            for task in tasks
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self.source, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self.watch.finish(read_position(end))

@@ -1,0 +1,208 @@
+"""The driver's side of one running stream: looks at the log at each trigger and remembers between them.
+
+Rule: what is decided is decided in `core`; here it is asked, waited, remembered and told. What must outlive
+the process is in the positions that Spark keeps; what is remembered here (ends seen before, the time of the
+last batch, losses already told) only saves questions and words.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from penstock.core.errors import DataLossError
+from penstock.core.lag import measure_lags, summarize
+from penstock.core.model import Log, LogView, Peek, TopicPartition
+from penstock.core.options_stream import StreamOptions
+from penstock.core.stream_batch import aim, holds_back, take
+from penstock.core.stream_losses import explain_stream_losses
+from penstock.core.stream_offsets import Offsets, StreamPosition, write_position
+from penstock.core.stream_start import NUMBERS, resolve_start
+from penstock.core.streaming import (
+    Course,
+    StreamView,
+    chart,
+    choose_partitions,
+    find_doubtful,
+    name_stream_topics,
+)
+from penstock.engines.source.commits import GroupCommits
+from penstock.engines.source.losses import LossBook
+from penstock.engines.survey import Patience, look, survey
+
+log = logging.getLogger(__name__)
+
+#: Looks at the size and age of waiting records: how often, and at how many partitions at once.
+_PEEK_INTERVAL_S = 5.0
+_PEEKED_AT_ONCE = 16
+_NOWHERE = StreamPosition({})
+
+
+class StreamWatch:
+    """One query's view of its log. Used by one thread."""
+
+    def __init__(
+        self, options: StreamOptions, source: Log, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options, self._source, self._clock = options, source, clock
+        self._patience = Patience(
+            options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep
+        )
+        self._losses = LossBook(options.loss_ledger)
+        self._commits = self._start_commits()
+        self._known_ends: dict[TopicPartition, int] = {}
+        self._targets: StreamPosition | None = None
+        self._last_batch_at: float | None = None
+        self._told: set[str] = set()
+        self._added = 0
+        self._epoch_ends: dict[tuple[TopicPartition, int, int | None], int] = {}
+        self._peeks: dict[TopicPartition, Peek] = {}
+        self._peeked_at: float | None = None
+        self._reported: tuple[Offsets, Offsets] | None = None
+
+    # --- what Spark asks --------------------------------------------------------------------------------
+
+    def resolve_start(self) -> StreamPosition:
+        """The first position of a new query."""
+        options = self._options
+        snapshot = survey(
+            self._source.open_view,
+            options.reading,
+            NUMBERS,
+            self._patience,
+            group=options.client.group_id or "",
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        position = resolve_start(options.reading, snapshot)
+        log.info("A new query starts at %s.", write_position(position)["offsets"])
+        self._offer(position)
+        return position
+
+    def fix_targets(self) -> None:
+        """AvailableNow: what is there now is what this run will read."""
+        course = self._chart(_NOWHERE)
+        self._targets = StreamPosition(course.ends, course.topic_ids)
+
+    def find_end(self, position: StreamPosition, *, take_all: bool) -> StreamPosition:
+        """How far the next batch goes; the position itself when there is none to run."""
+        self._offer(position)
+        course = self._chart(position)
+        if self._targets is not None:
+            course = aim(course, self._targets)
+        self._settle(course)
+        end = position
+        if take_all or self._targets is not None or not self._holds_back(course):
+            end = take(course, None if take_all else self._options.max_offsets)
+        if end is not position:
+            self._last_batch_at = self._clock()
+            self._added += len(course.added) if position.offsets else 0
+        self._reported = (end.offsets, course.ends)
+        if end is position and self._targets is not None and self._commits is not None:
+            self._commits.flush(5.0)  # the last call of an AvailableNow run: nobody comes after it
+        return end
+
+    def report(self) -> dict[str, Any] | None:
+        """What Spark shows as the source's latest offset: the ends, and beside them what users ask about."""
+        if self._reported is None:
+            return None
+        offsets, ends = self._reported
+        lags = measure_lags(offsets, ends, self._peek_behind(), now_ms=time.time_ns() // 1_000_000)
+        report = write_position(StreamPosition(ends))
+        report["lag"] = summarize(lags)
+        report["losses"] = {"ranges": self._losses.ranges, "offsets": self._losses.offsets}
+        report["newPartitions"] = self._added
+        if self._commits is not None:
+            report["groupCommits"] = {"done": self._commits.done, "failed": self._commits.failed}
+        return report
+
+    def finish(self, position: StreamPosition) -> None:
+        """A batch up to here is done."""
+        self._offer(position)
+
+    # --- looking ----------------------------------------------------------------------------------------
+
+    def _chart(self, position: StreamPosition) -> Course:
+        """What has happened to the log. What looks like loss is looked at again before it is believed."""
+        attempt = 1
+        while True:
+            view = look(self._source.open_view, lambda view: self._look(view, position), self._patience)
+            course = chart(self._options.selection, position, view, known_ends=self._known_ends)
+            new = [each for each in course.doubts if each not in self._told]
+            if not new or attempt >= self._patience.attempts:
+                break
+            self._patience.wait()
+            attempt += 1
+        self._told.update(course.doubts)
+        self._known_ends = dict(course.ends)
+        for news in course.news:
+            if news not in self._told:
+                self._told.add(news)
+                log.warning("%s", news)
+        return course
+
+    def _look(self, view: LogView, position: StreamPosition) -> StreamView:
+        named = name_stream_topics(self._options.selection, position)
+        topics = view.topics() if named is None else view.describe(named)
+        partitions = choose_partitions(self._options.selection, topics, position)
+        latest = view.latest(partitions) if partitions else {}
+        starts, epochs = find_doubtful(position, partitions, topics, latest)
+        # What an old epoch ends at is settled once another leader is there: ask once, not at every trigger.
+        asked = {
+            each: (each, epoch, topics[each.topic].leader_epoch(each.partition))
+            for each, epoch in epochs.items()
+        }
+        new = {each: epoch for each, epoch in epochs.items() if asked[each] not in self._epoch_ends}
+        if new:
+            found = view.epoch_ends(new)
+            self._epoch_ends.update({asked[each]: end for each, end in found.items()})
+        ends = {each: self._epoch_ends[key] for each, key in asked.items() if key in self._epoch_ends}
+        return StreamView(topics, latest, view.earliest(starts) if starts else {}, ends)
+
+    def _settle(self, course: Course) -> None:
+        if not course.losses:
+            return
+        if self._options.fail_on_data_loss:
+            raise explain_stream_losses(course.losses, fixed_group=self._options.fixed_group)
+        self._losses.keep(course.losses)
+
+    def _holds_back(self, course: Course) -> bool:
+        options, last = self._options, self._last_batch_at
+        waited_ms = None if last is None else int((self._clock() - last) * 1000)
+        return holds_back(course, options.min_offsets, waited_ms, options.max_delay_ms)
+
+    def _peek_behind(self) -> dict[TopicPartition, Peek]:
+        """Sizes and ages near the position, for partitions that are behind; looked up now and then."""
+        assert self._reported is not None
+        offsets, ends = self._reported
+        behind = {each: offsets[each] for each in offsets if ends.get(each, 0) != offsets[each]}
+        due = self._peeked_at is None or self._clock() - self._peeked_at >= _PEEK_INTERVAL_S
+        if behind and due:
+            self._peeked_at = self._clock()
+            most = sorted(behind, key=lambda each: behind[each] - ends.get(each, 0))[:_PEEKED_AT_ONCE]
+            try:
+                view = self._source.open_view()
+                self._peeks.update(view.peek({each: behind[each] for each in most}))
+                view.close()
+            except DataLossError:  # about to be noticed where it is acted upon
+                log.debug("A look at waiting records met a loss.", exc_info=True)
+        return {each: self._peeks[each] for each in behind if each in self._peeks}
+
+    # --- the group --------------------------------------------------------------------------------------
+
+    def _start_commits(self) -> GroupCommits | None:
+        group, client = self._options.commit_group, self._options.client
+        if group is None:
+            return None
+
+        def commit(offsets: Offsets) -> None:
+            from penstock.kafka.groups import commit_offsets
+
+            commit_offsets(client, group, offsets, timeout_ms=client.default_api_timeout_ms)
+
+        return GroupCommits(commit, group)
+
+    def _offer(self, position: StreamPosition) -> None:
+        if self._commits is not None:
+            self._commits.offer(position.offsets)
