@@ -101,7 +101,6 @@ class StreamTable(BatchTable):
     max_bytes_per_trigger: int | None = option(
         "maxBytesPerTrigger",
         parse_size_bytes,
-    parse_span_ms,
         "Ours: at most about so many bytes in a batch, as the brokers store them; an estimate from samples.",
         accepts=("64m", "1g", "1048576"),
         rejects=(("0", _WRONG), ("-1m", _WRONG), ("big", _WRONG)),
@@ -134,7 +133,6 @@ class StreamTable(BatchTable):
     initial_rate: float | None = option(
         "backpressure.initialRate",
         parse_rate,
-    parse_rate_above_zero,
         "Records a second until the first batch has been measured; without it, `minRate`.",
         default_doc="`backpressure.pid.minRate`",
         accepts=("1000", "0.5"),
@@ -154,7 +152,6 @@ class StreamTable(BatchTable):
     pid_proportional: float = option(
         "backpressure.pid.proportional",
         parse_rate,
-    parse_rate_above_zero,
         "Weight of the last batch's error.",
         default=1.0,
         accepts=("1.0",),
@@ -164,7 +161,6 @@ class StreamTable(BatchTable):
     pid_integral: float = option(
         "backpressure.pid.integral",
         parse_rate,
-    parse_rate_above_zero,
         "Weight of the errors so far.",
         default=0.2,
         accepts=("0", "0.2"),
@@ -174,7 +170,6 @@ class StreamTable(BatchTable):
     pid_derived: float = option(
         "backpressure.pid.derived",
         parse_rate,
-    parse_rate_above_zero,
         "Weight of the error's change.",
         default=0.0,
         accepts=("0.0",),
@@ -193,7 +188,6 @@ class StreamTable(BatchTable):
     max_rate_per_partition: float | None = option(
         "maxRatePerPartition",
         parse_rate,
-    parse_rate_above_zero,
         "At most so many records a second of one partition; 0 for no such limit.",
         accepts=("1000", "0"),
         rejects=(("-1", _WRONG), ("fast", _WRONG)),
@@ -202,7 +196,6 @@ class StreamTable(BatchTable):
     min_rate_per_partition: float = option(
         "minRatePerPartition",
         parse_rate,
-    parse_rate_above_zero,
         "At least so many records a second of a partition where something waits.",
         default=1.0,
         accepts=("1", "10"),
