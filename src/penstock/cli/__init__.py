@@ -21,6 +21,7 @@ from penstock.core.errors import PenstockError
 COMMANDS = {
     "cluster": "start, stop and watch a real Kafka on this computer",
     "demo": "a local Kafka, a million log lines, and Spark counting them",
+    "loss": "show what a loss ledger has recorded as lost",
     "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 

@@ -177,6 +177,7 @@ class LocalDatabase:
 
     def run_to_its_end(self, command: list[str], input_file: Path | None = None) -> None:
         """Run one of the program's tools as the server's user; an error tells what it said."""
+        identity = self._identity
         with open(input_file or os.devnull, "rb") as source:
             try:
                 done = subprocess.run(
@@ -188,7 +189,9 @@ class LocalDatabase:
                     cwd=self.folder,
                     timeout=PREPARE_TIMEOUT_S,
                     check=False,
-                    **({} if self._identity is None else _as_user(self._identity)),
+                    user=None if identity is None else identity.user_id,
+                    group=None if identity is None else identity.group_id,
+                    extra_groups=None if identity is None else [],
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise self._not_prepared(command, f"{type(error).__name__}: {error}") from error
@@ -296,10 +299,6 @@ def make_environment() -> dict[str, str]:
         if not name.startswith(_FOREIGN_SETTINGS) and not is_secret_name(name)
     }
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
-
-
-def _as_user(identity: Identity) -> dict[str, int | list[int]]:
-    return {"user": identity.user_id, "group": identity.group_id, "extra_groups": []}
 
 
 def _link_or_copy(source: str, target: str) -> str:

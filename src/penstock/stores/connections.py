@@ -1,0 +1,266 @@
+"""Connections to SQLite, PostgreSQL, MySQL and MariaDB, and what their errors mean.
+
+Rule: foreign exceptions end here. Each is told once, with the place (never its password), as a condition
+that says whether to look at the network, the login, the file or the statement. Every wait ends: for a
+connection, for a lock, and for a server that took a statement and fell silent. The last one needs us:
+PostgreSQL's own timeouts run in the server, and one that is stuck does not keep them.
+
+    with translate_errors(place), closing(connect(place, writes=False)) as connection: ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from penstock.core.errors import OffsetStoreError, PenstockError, VersionError
+from penstock.core.places import FilePlace, Place, ServerPlace
+from penstock.core.redaction import HIDDEN, redact_text
+
+#: How long a connection may take to be made, a lock to be got, and a server to answer.
+CONNECT_TIMEOUT_S = 10
+LOCK_TIMEOUT_S = 30
+ANSWER_TIMEOUT_S = 120
+
+# By PostgreSQL's names and MySQL's numbers.
+_CONFLICT = ("40001", "40P01", 1213, 1020)
+_LOCK_WAIT = ("55P03", "57014", 1205)
+_REFUSED = ("28P01", "28000", "3D000", "42501", 1044, 1045, 1049, 1130, 1142, 1227, 1698)
+_CONNECTION = ("57P01", "57P02", "57P03", 2002, 2003, 2006, 2013, 2055, 1053, 1040, 0)
+
+
+def connect(place: Place, *, writes: bool) -> Any:
+    """A connection in a transaction. Only one that writes makes an SQLite file that is not there."""
+    if isinstance(place, FilePlace):
+        return _connect_sqlite(place, writes)
+    return _connect_postgresql(place) if place.dialect == "postgresql" else _connect_mysql(place)
+
+
+def _connect_sqlite(place: FilePlace, writes: bool) -> sqlite3.Connection:
+    # A reader may write, too, if it is allowed: what a killed writer has left half done must be undone.
+    path = Path(place.path).absolute()
+    if not writes and not path.exists():
+        raise OffsetStoreError(
+            "DATABASE_NOT_FOUND",
+            f"There is no file {place.path}.",
+            hint="Check the path; it is made when the first loss is kept.",
+            facts={"place": str(place)},
+        )
+    uri = f"file:{quote(str(path))}?mode={'rwc' if writes else 'rw'}"
+    connection = sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        # A writer takes its turn now: two readers that both want to write later would block each other.
+        connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_postgresql(place: ServerPlace) -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise _driver_missing("PostgreSQL", "psycopg") from error
+    connection = psycopg.connect(
+        host=place.host,
+        port=place.port,
+        user=place.user,
+        password=place.password.reveal() if place.password else None,
+        dbname=place.database,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name="penstock",
+        prepare_threshold=None,  # a pooler between us and the server may not keep prepared statements
+        **dict(place.settings),  # type: ignore[arg-type]  # all of them are text
+    )
+    try:
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
+    except psycopg.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_mysql(place: ServerPlace) -> Any:
+    try:
+        import pymysql
+    except ImportError as error:
+        raise _driver_missing("MySQL and MariaDB", "PyMySQL") from error
+    settings: dict[str, Any] = dict(place.settings)
+    connection = pymysql.connect(
+        host=place.host,
+        port=place.port,
+        user=place.user,
+        password=place.password.reveal() if place.password else "",
+        database=place.database,
+        charset="utf8mb4",
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=ANSWER_TIMEOUT_S,
+        write_timeout=ANSWER_TIMEOUT_S,
+        sql_mode="STRICT_ALL_TABLES",  # otherwise text that is too long for its column is cut silently
+        init_command=f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}",
+        ssl_verify_identity=bool(settings.get("ssl_ca")),
+        **settings,
+    )
+    try:
+        with connection.cursor() as cursor:
+            # Who has waited for another one's commit must see what it committed.
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    except pymysql.err.MySQLError:
+        connection.close()
+        raise
+    return connection
+
+
+def _driver_missing(server: str, driver: str) -> VersionError:
+    return VersionError(
+        "DRIVER_MISSING",
+        f"{server} cannot be reached without {driver}, which is not installed here.",
+        hint="Install it where the query runs, driver and workers: pip install 'penstock[sql]'.",
+        facts={"driver": driver},
+    )
+
+
+@contextlib.contextmanager
+def limit_silence(place: Place, connection: Any) -> Iterator[None]:
+    """Cut the connection when the work inside the block takes too long.
+
+    Only psycopg needs it: it waits for an answer without a limit.
+    """
+    if place.dialect != "postgresql":
+        yield
+        return
+    wire = socket.socket(fileno=socket.dup(connection.fileno()))
+
+    def cut() -> None:
+        with contextlib.suppress(OSError):
+            wire.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(ANSWER_TIMEOUT_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it must not cut what will have this descriptor's number next
+        wire.close()
+
+
+def foreign_errors() -> tuple[type[BaseException], ...]:
+    """What the drivers in use raise; one that was never imported has raised nothing."""
+    kinds: list[type[BaseException]] = [sqlite3.Error, OSError]
+    if psycopg := sys.modules.get("psycopg"):
+        kinds.append(psycopg.Error)
+    if pymysql := sys.modules.get("pymysql"):
+        kinds.append(pymysql.err.MySQLError)
+    return tuple(kinds)
+
+
+@contextlib.contextmanager
+def translate_errors(place: Place) -> Iterator[None]:
+    """Turn any driver's error into one of ours."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except RuntimeError as error:
+        # PyMySQL says so when it meets MySQL's own way to log in and cannot encrypt the password.
+        if "cryptography" not in str(error):
+            raise
+        raise _driver_missing("This MySQL", "the package cryptography") from error
+    except Exception as error:
+        if not isinstance(error, foreign_errors()):
+            raise
+        raise _explain(place, error) from error
+
+
+def _explain(place: Place, error: Exception) -> OffsetStoreError:
+    said = " ".join(redact_text(str(error)).split()).rstrip(".")
+    if isinstance(place, FilePlace):
+        condition, what, hint, retriable = _explain_sqlite(error)
+    else:
+        if place.password and place.password.reveal():
+            said = said.replace(place.password.reveal(), HIDDEN)
+        condition, what, hint, retriable = _explain_server(_read_code(place, error))
+    return OffsetStoreError(
+        condition,
+        f"{what.format(place=place)}: {said}.",
+        hint=hint,
+        facts={"place": str(place)},
+        retriable=retriable,
+    )
+
+
+def _read_code(place: ServerPlace, error: Exception) -> object:
+    """PostgreSQL's five letters, or MySQL's number."""
+    if place.dialect == "mysql":
+        return error.args[0] if error.args else None
+    code = getattr(error, "sqlstate", None)
+    if code is None and re.search(r"authentication failed|no password|does not exist|pg_hba", str(error)):
+        return "28P01"  # libpq gives no letters to what goes wrong before a session begins
+    return code
+
+
+def _explain_sqlite(error: Exception) -> tuple[str, str, str, bool]:
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return (
+            "DATABASE_BUSY",
+            f"Another process has held the file {{place}} for more than {LOCK_TIMEOUT_S} s",
+            "Look at what has it open (`fuser -v FILE` names it), then try again.",
+            True,
+        )
+    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return (
+            "DATABASE_DAMAGED",
+            "The file {place} is no SQLite database, or a damaged one",
+            "Name another file, or put this one back from a copy.",
+            False,
+        )
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or primary is None:
+        return (
+            "DATABASE_UNREACHABLE",
+            "The file {place} cannot be opened or written",
+            "Its folder must exist, and both must be yours to write. A file is on one computer: tasks on "
+            "several need a server.",
+            False,
+        )
+    return ("DATABASE_FAILED", "The database in {place} failed", "Check the disk it is on.", False)
+
+
+def _explain_server(code: object) -> tuple[str, str, str, bool]:
+    if code in _CONFLICT:
+        return ("DATABASE_CONFLICT", "{place} ended a transaction for another one", "Try again.", True)
+    if code in _LOCK_WAIT:
+        return (
+            "DATABASE_BUSY",
+            f"Another transaction at {{place}} has held what we need for {LOCK_TIMEOUT_S} s",
+            "End the transaction that was left open there, then try again.",
+            True,
+        )
+    if code in _REFUSED:
+        return (
+            "DATABASE_REFUSED",
+            "{place} refuses us",
+            "Check user, password and database, and that the user may make and write tables there.",
+            False,
+        )
+    if code is None or code in _CONNECTION or str(code).startswith("08"):
+        return (
+            "DATABASE_UNREACHABLE",
+            "{place} cannot be reached, or the connection to it broke",
+            "Check host, port and network, and that the server runs.",
+            True,
+        )
+    return ("DATABASE_FAILED", "{place} failed", "The server's message tells why.", False)
