@@ -1,8 +1,9 @@
-"""Real servers for tests: Kafka with one broker or three, Kafka with logins, Spark.
+"""Real servers for tests: Kafka with one broker or three, Kafka with logins, Spark, PostgreSQL, MariaDB.
 
 Each is started when the first test asks for it, shared by the session and ended with it. A test that asks
-for one gets the marker of the same family (`kafka`, `spark`) by itself, so `-m "not kafka"` needs no care.
-For quick runs during development, PENSTOCK_TEST_BOOTSTRAP names a broker to use instead of starting one.
+for one gets the marker of the same family (`kafka`, `spark`, `sql`) by itself, so `-m "not kafka"` needs no
+care. For quick runs during development, PENSTOCK_TEST_BOOTSTRAP names a broker to use instead of starting
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.cluster import LocalKafka
+    from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
     from penstock.cluster.spark import LocalSpark
     from penstock.testing.proxy import FaultProxy
 
@@ -35,6 +36,7 @@ IMPATIENT = {
 _FAMILIES = {
     "kafka": {"kafka", "kafka3", "secure_kafka", "proxied_kafka", "topic"},
     "spark": {"spark", "spark_standalone"},
+    "sql": {"postgres", "mariadb"},
 }
 
 
@@ -180,3 +182,21 @@ def spark_standalone() -> Iterator[LocalSpark]:
 
     with LocalSpark() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    """A real PostgreSQL; `.url` is its address. Shared: make your own database, do not stop it."""
+    from penstock.cluster import LocalPostgres
+
+    with LocalPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[LocalMariaDB]:
+    """A real MariaDB; `.url` is its address. Shared: make your own database, do not stop it."""
+    from penstock.cluster import LocalMariaDB
+
+    with LocalMariaDB() as server:
+        yield server

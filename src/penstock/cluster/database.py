@@ -208,10 +208,13 @@ class LocalDatabase:
     # --- how it is done ---------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
+        if self._identity is not None:
+            self._open_way_in()
         self.data.mkdir()
         self.give_to_server(self.data)
-        if self._identity is None:
-            return
+
+    def _open_way_in(self) -> None:
+        """Let the server's user reach its folder, and the program inside it."""
         closed = [parent for parent in self.folder.parents if not parent.stat().st_mode & 0o001]
         if closed:
             raise ClusterError(
