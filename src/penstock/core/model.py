@@ -123,7 +123,8 @@ class RangeOrder:
     """One range to read. `topic_id` (16 bytes) lets the broker itself refuse a recreated topic.
 
     `from_earliest`: the range is a piece of one that was asked from `earliest`, so what has aged out before
-    its task begins was never promised and is no loss.
+    its task begins was never promised and is no loss. `leader_epoch`: under which the range's end was seen;
+    a record in it of a later epoch is another one than was meant, for the log was cut off in between.
     """
 
     topic: str
@@ -132,6 +133,7 @@ class RangeOrder:
     until: Bound
     topic_id: bytes | None = None
     from_earliest: bool = False
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

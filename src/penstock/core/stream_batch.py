@@ -134,7 +134,14 @@ def plan_batch(
 
 
 def _order(each: TopicPartition, start: At | Earliest, until: int, end: StreamPosition) -> RangeOrder:
-    return RangeOrder(each.topic, each.partition, start, At(until), end.topic_ids.get(each.topic))
+    return RangeOrder(
+        each.topic,
+        each.partition,
+        start,
+        At(until),
+        end.topic_ids.get(each.topic),
+        leader_epoch=end.leader_epochs.get(each),
+    )
 
 
 def _name(partitions: Iterable[TopicPartition]) -> list[str]:

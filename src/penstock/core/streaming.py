@@ -161,7 +161,12 @@ def chart(
             for each in begins
             if (epoch := view.topics[each.topic].leader_epoch(each.partition)) is not None
         },
-        kept={each: position.offsets[each] for each in gone},
+        # Of a topic that was made anew, an old partition can only come back as a new one.
+        kept={
+            each: position.offsets[each]
+            for each in gone
+            if each.topic not in view.topics or not _is_recreated(each.topic, position, view.topics)
+        },
         losses=tuple(losses),
         news=news,
         doubts=tuple(doubts),

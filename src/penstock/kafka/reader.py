@@ -112,9 +112,14 @@ class _RangeRead:
                 continue
             if decoder.leader_epoch is not None:
                 fetcher.last_epoch = decoder.leader_epoch
+            aborted = fetched.aborted if committed_only else None
+            other = None if wanted.leader_epoch is None else decoder.first_after_epoch(wanted.leader_epoch)
+            if other is not None and other < until:
+                yield from decoder.rows(position, other, aborted)
+                raise self._rewritten(max(position, other), until)
             if following < until:
                 fetcher.ask(following)
-            yield from decoder.rows(position, until, fetched.aborted if committed_only else None)
+            yield from decoder.rows(position, until, aborted)
             position, self._patience = following, None
             if position >= until and isinstance(wanted.until, Latest) and fetched.held_from is not None:
                 hold = fetcher.explain_hold(fetched.held_from)
@@ -202,6 +207,16 @@ class _RangeRead:
             f"{self._partition}: the topic was deleted while it was still to be read.",
             hint="Start a new read for the topics that are there now.",
             facts={"topic": self._partition.topic, "partition": self._partition.partition},
+        )
+
+    def _rewritten(self, position: int, until: int) -> DataLossError:
+        """What stands here now was written after the range was planned: it is not what was planned."""
+        return DataLossError(
+            "LOG_TRUNCATED",
+            f"{self._partition}: offsets [{position}, {until}) were cut off and written anew after this read "
+            "was planned.",
+            hint="Plan it again: what stands there now has not been read.",
+            facts={**self._fetcher.facts(position), "until": until},
         )
 
     def _step_over(self, position: int, until: int) -> int:

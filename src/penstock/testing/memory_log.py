@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -203,8 +203,9 @@ class MemoryLog:
     def view(self, isolation_level: str = "read_uncommitted") -> MemoryLogView:
         return MemoryLogView(self, isolation_level == "read_committed")
 
-    def reader(self) -> MemoryReader:
-        return MemoryReader(self)
+    def reader(self, report: Callable[[DataLossError], None] | None = None) -> MemoryReader:
+        """`report` hears of each loss that is stepped over because the order says so."""
+        return MemoryReader(self, report)
 
     def find(self, wanted: TopicPartition) -> _Partition:
         if not self.holds(wanted):
@@ -300,16 +301,22 @@ class MemoryLogView:
 class MemoryReader:
     """A `Reader` of a `MemoryLog`; `order.client` only tells the isolation level."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: MemoryLog, report: Callable[[DataLossError], None] | None = None) -> None:
         self._log = log
+        self._report = report
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
         for wanted in order.ranges:
             try:
                 yield from self._read_range(order, wanted)
-            except DataLossError:
-                if order.fail_on_data_loss:
-                    raise
+            except DataLossError as loss:
+                self._step_over(order, loss)
+
+    def _step_over(self, order: WorkOrder, loss: DataLossError) -> None:
+        if order.fail_on_data_loss:
+            raise loss
+        if self._report is not None:
+            self._report(loss)
 
     def _read_range(self, order: WorkOrder, wanted: RangeOrder) -> Iterator[pa.RecordBatch]:
         committed_only = order.client.isolation_level == "read_committed"
@@ -329,13 +336,17 @@ class MemoryReader:
                     "START_AFTER_END", f"{partition}: the range starts at {position}, after its end {until}."
                 )
             if position < log.start or position > log.end:
-                position = _step_over(order, partition, position, until, log)
+                self._step_over(order, _out_of_range(partition, position, until, log))
+                position = min(until, log.start) if position < log.start else until
         while position < until:
             with self._log.changed:
                 if not self._grows(order, partition, position, log, committed_only):
-                    _step_over(order, partition, position, until, log)
+                    self._step_over(order, _out_of_range(partition, position, until, log))
                     return
                 seen = min(until, log.visible_end(committed_only))
+                other = _first_of_later_epoch(wanted, log)
+                if other is not None and other < seen:
+                    seen = max(position, other)
                 rows = [
                     record
                     for record in log.records
@@ -345,11 +356,17 @@ class MemoryReader:
                 ]
             for begin in range(0, len(rows), _ROWS_PER_BATCH):
                 yield _batch(partition, rows[begin : begin + _ROWS_PER_BATCH], order.columns)
+            if other is not None and seen < until and seen >= other:
+                raise DataLossError(
+                    "LOG_TRUNCATED",
+                    f"{partition}: offsets [{seen}, {until}) were written anew after this read was planned.",
+                    facts={**_facts(wanted), "offset": seen, "until": until},
+                )
             position = seen
 
     def _same_log(self, wanted: RangeOrder, partition: TopicPartition) -> _Partition:
         found = self._log.describe().get(wanted.topic)
-        facts = {"topic": wanted.topic, "partition": wanted.partition}
+        facts = _facts(wanted)
         if found is None or wanted.partition not in found.partitions:
             raise DataLossError("PARTITION_GONE", f"{partition}: the topic was deleted.", facts=facts)
         if wanted.topic_id is not None and wanted.topic_id != found.topic_id:
@@ -384,18 +401,24 @@ class MemoryReader:
         return True
 
 
+def _facts(wanted: RangeOrder) -> dict[str, object]:
+    return {"topic": wanted.topic, "partition": wanted.partition}
+
+
+def _first_of_later_epoch(wanted: RangeOrder, log: _Partition) -> int | None:
+    if wanted.leader_epoch is None:
+        return None
+    return next((first for epoch, first in log.epochs if epoch > wanted.leader_epoch), None)
+
+
 def _bind(bound: Bound, log: _Partition, committed_only: bool) -> int:
     if isinstance(bound, At):
         return bound.offset
     return log.start if isinstance(bound, Earliest) else log.visible_end(committed_only)
 
 
-def _step_over(
-    order: WorkOrder, partition: TopicPartition, position: int, until: int, log: _Partition
-) -> int:
-    if not order.fail_on_data_loss:
-        return min(until, log.start) if position < log.start else until
-    raise DataLossError(
+def _out_of_range(partition: TopicPartition, position: int, until: int, log: _Partition) -> DataLossError:
+    return DataLossError(
         "OFFSET_OUT_OF_RANGE",
         f"{partition}: offset {position} is not available; the log holds {log.start} to {log.end} "
         "(excluded).",
@@ -404,6 +427,7 @@ def _step_over(
             "topic": partition.topic,
             "partition": partition.partition,
             "offset": position,
+            "until": min(until, log.start) if position < log.start else until,
             "earliest": log.start,
             "latest": log.end,
         },

@@ -105,6 +105,11 @@ class RecordDecoder:
             self.leader_epoch = int(self._table[self._count - 1, k.EPOCH])
         return self._count
 
+    def first_after_epoch(self, epoch: int) -> int | None:
+        """Where, in the opened buffer, batches of a later leader epoch begin."""
+        later = self._table[: self._count, k.EPOCH] > epoch
+        return int(self._table[int(np.argmax(later)), k.BASE_OFFSET]) if later.any() else None
+
     def rows(
         self, start: int, until: int, aborted: Sequence[tuple[int, int]] | None = None
     ) -> Iterator[pa.RecordBatch]:
