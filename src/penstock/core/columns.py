@@ -1,0 +1,43 @@
+"""Typed columns: what turns the bytes of a column into values, and what comes out of it.
+
+Rule: every value that goes in comes out as exactly one row, good, null or bad; a bad one says why and never
+shows what it held. Why not raise at the first bad value: one broken producer would stop everybody's read,
+and a reader that merely left the row out could not prove that nothing was lost.
+
+A decoder is a frozen dataclass: it travels inside work orders to the workers that fetch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A reason is one short line; it is shown beside every bad row.
+MAX_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One column of typed values, as long as its input.
+
+    `column` is null where the input was null (a tombstone) or bad; `errors` is None when nothing was bad,
+    otherwise null where good and a short reason, never the payload, where bad.
+    """
+
+    column: pa.Array
+    errors: pa.StringArray | None = None
+
+
+@runtime_checkable
+class ColumnDecoder(Protocol):
+    """Turns binary values into a typed column. Picklable, hashable, and safe to use from two threads."""
+
+    @property
+    def spark_type(self) -> str:
+        """Spark's DDL of the column, for example `struct<id:bigint,name:string>`."""
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decode a `pa.binary()` array; it may have nulls, be a slice, be empty."""

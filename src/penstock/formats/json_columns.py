@@ -1,0 +1,99 @@
+"""Drives the JSON kernel over a column and finishes what it leaves to Arrow.
+
+Numbers the kernel cannot make exactly (more than 53 bits of digits, large powers of ten) are noted with
+their place; Arrow parses all of them at once afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.columns import Decoded
+from penstock.formats import json_kernel as k
+from penstock.formats.bulk import Array, Input, explain, open_column
+from penstock.formats.layout import Layout, Workspace
+from penstock.formats.sink import BASE
+from penstock.formats.types import ColumnType
+
+_REASONS = {
+    k.NOT_AN_OBJECT: "the value is not a JSON object",
+    k.CUT_OFF: "the document ends too early",
+    k.SYNTAX: "the document is not JSON",
+    k.BAD_TEXT: "a string is cut off, not UTF-8, or has a control character or an unknown escape",
+    k.TOO_DEEP: f"the document is nested deeper than {k.MAX_DEPTH} levels",
+    k.TRAILING: "something follows the JSON object",
+}
+_idle = threading.local()
+
+
+class _Documents:
+    """The memory to decode documents of one type."""
+
+    def __init__(self, column: ColumnType) -> None:
+        self.layout = Layout.of(column)
+        self.workspace = Workspace(self.layout)
+        self._frames = np.empty((k.MAX_DEPTH, 3), np.int64)
+        self._late = np.empty((256, k.LATE_WIDTH), np.int64)
+        self._state = np.zeros(k.STATE_WIDTH, np.int64)
+
+    def decode(self, source: Input) -> Decoded:
+        rows = source.rows
+        faults, nodes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        scratch = np.empty(source.longest + 8, np.uint8)
+        self.workspace.begin(rows, source.total_bytes)
+        self._state[:] = 0
+        done = 0
+        while True:
+            done = k.decode_documents(
+                source.data, source.ends, source.present, done, rows,
+                *self.workspace.arrays, self._frames, self._late, self._state, scratch, faults, nodes,
+            )  # fmt: skip
+            if done == rows:
+                break
+            if self.workspace.table[-1, 0] == k.LATE_FULL:
+                self._late = np.concatenate([self._late, np.empty_like(self._late)])
+            else:
+                self.workspace.grow()
+        self._fill_late(source)
+        return Decoded(self.workspace.finish(), explain(faults, nodes, self._describe))
+
+    def _fill_late(self, source: Input) -> None:
+        late = self._late[: self._state[k.LATE]]
+        if not len(late):
+            return
+        where = self.workspace.table[late[:, 0], BASE] + late[:, 1]
+        self.workspace.slots.view(np.float64)[where] = parse_reals(source.data, late[:, 2], late[:, 3])
+
+    def _describe(self, fault: int, node: int) -> str:
+        if fault in (k.WRONG_TYPE, k.OUT_OF_RANGE):
+            path, column = self.layout.paths[node], self.layout.types[node]
+            why = "is too large for" if fault == k.OUT_OF_RANGE else "is not"
+            return f"field `{path[:80]}` {why} {column.ddl[:80]}"
+        return _REASONS[fault]
+
+
+def parse_reals(data: Array, starts: Array, sizes: Array) -> Array:
+    """The numbers that stand at these places, each right to the last bit."""
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    where = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
+    texts = pa.Array.from_buffers(
+        pa.string(), len(sizes), [None, pa.py_buffer(ends), pa.py_buffer(data[where])]
+    )
+    return np.asarray(pc.cast(texts, pa.float64()))
+
+
+def decode_json(column: ColumnType, values: pa.Array) -> Decoded:
+    """Decode with memory that this thread has used for the type before, if it has."""
+    kept: dict[Any, _Documents] = _idle.__dict__
+    documents = kept.pop(column.ddl, None) or _Documents(column)
+    decoded = documents.decode(open_column(values))
+    if len(kept) > 8:
+        kept.clear()
+    kept[column.ddl] = documents
+    return decoded
