@@ -1,14 +1,18 @@
-"""What the tests on a real Spark share: a short way to load a topic."""
+"""What the tests on a real Spark share: a short way to load a topic, and to run a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.streaming import Flow
+
 Load = Callable[..., DataFrame]
+MakeFlow = Callable[[], Flow]
 
 
 @pytest.fixture
@@ -20,12 +24,46 @@ def load(spark: SparkSession, kafka: Any) -> Load:
     """
 
     def load(topic: str | None, *, on: Any = None, **options: object) -> DataFrame:
-        reader = spark.read.format("penstock")
-        reader.option("kafka.bootstrap.servers", (on or kafka).bootstrap)
-        if topic is not None:
-            reader.option("subscribe", topic)
-        for key, text in options.items():
-            reader.option(key.replace("__", "."), text)  # type: ignore[arg-type]
-        return reader.load()
+        return _load(spark.read, topic, on or kafka, options)
 
     return load
+
+
+@pytest.fixture
+def stream(spark: SparkSession, request: pytest.FixtureRequest) -> Load:
+    """`stream(topic, startingOffsets=...)`: a frame to be read as a stream; the rest as in `load`."""
+
+    def stream(topic: str | None, *, on: Any = None, **options: object) -> DataFrame:
+        return _load(spark.readStream, topic, on or request.getfixturevalue("kafka"), options)
+
+    return stream
+
+
+@pytest.fixture
+def make_flow(stream: Load, tmp_path: Path) -> Iterator[MakeFlow]:
+    """Makes queries with a checkpoint each; whatever a test leaves running is stopped."""
+    flows: list[Flow] = []
+
+    def make() -> Flow:
+        flows.append(Flow(stream, tmp_path / f"checkpoint-{len(flows)}"))
+        return flows[-1]
+
+    yield make
+    for each in flows:
+        each.stop()
+
+
+@pytest.fixture
+def flow(make_flow: MakeFlow) -> Flow:
+    """One query with its checkpoint."""
+    return make_flow()
+
+
+def _load(reader: Any, topic: str | None, cluster: Any, options: dict[str, object]) -> DataFrame:
+    reader = reader.format("penstock").option("kafka.bootstrap.servers", cluster.bootstrap)
+    if topic is not None:
+        reader = reader.option("subscribe", topic)
+    for key, text in options.items():
+        reader = reader.option(key.replace("__", "."), text)
+    frame: DataFrame = reader.load()
+    return frame
