@@ -21,6 +21,7 @@ positions = st.builds(
     st.dictionaries(st.text(max_size=5), st.binary(min_size=16, max_size=16), max_size=4),
     numbers,
     numbers,
+    numbers,
 )
 
 
@@ -44,6 +45,7 @@ def test_equal_positions_have_equal_texts(position: StreamPosition, random: Any)
         shuffle(position.topic_ids),
         shuffle(position.leader_epochs),
         shuffle(position.starts),
+        shuffle(position.gone),
     )
     assert json.dumps(write_position(again)) == json.dumps(write_position(position))
 

@@ -11,7 +11,7 @@ from penstock.core.model import At, Earliest, TopicPartition, TopicView
 from penstock.core.pattern import TopicPattern
 from penstock.core.planning import Limits
 from penstock.core.selection import Assign, Selection, Subscribe, SubscribePattern
-from penstock.core.stream_batch import aim, holds_back, plan_batch, take
+from penstock.core.stream_batch import aim, holds_back, plan_batch, share_budget, take
 from penstock.core.stream_losses import explain_stream_losses
 from penstock.core.stream_offsets import StreamPosition
 from penstock.core.streaming import Course, StreamView, chart, find_doubtful, name_stream_topics
@@ -122,18 +122,24 @@ def test_a_pattern_that_matched_nothing_reads_the_first_topic_from_its_beginning
 def test_a_cap_is_shared_by_what_waits() -> None:
     """B037, F27: rounded down, but nobody who has something gets nothing."""
     course = chart(T, at({T0: 0, T1: 0, T2: 0}), see({T0: 1000, T1: 10, T2: 0}, earliest={T0: 0, T1: 0}))
-    assert take(course, 50).offsets == {T0: 49, T1: 1, T2: 0}
+    assert take(course, share_budget(course, [50], None)).offsets == {T0: 49, T1: 1, T2: 0}
 
 
 def test_the_largest_cap_does_not_overflow() -> None:
     """B040: 64 bits of records are all there are."""
     course = chart(T, at({T0: 2**62}), see({T0: 2**62 + 7}, earliest={T0: 0}))
-    assert take(course, 2**63 - 1).offsets == {T0: 2**62 + 7}
+    assert take(course, share_budget(course, [2**63 - 1], None)).offsets == {T0: 2**62 + 7}
 
 
 def test_a_budget_for_each_partition_is_kept() -> None:
     course = chart(T, at({T0: 0, T1: 0}), see({T0: 10, T1: 10}, earliest={T0: 0, T1: 0}))
     assert take(course, {T0: 3, T1: 99}).offsets == {T0: 3, T1: 10}
+
+
+def test_the_tightest_limit_wins_in_each_partition() -> None:
+    course = chart(T, at({T0: 0, T1: 0}), see({T0: 100, T1: 100}, earliest={T0: 0, T1: 0}))
+    assert share_budget(course, [None, None], None) is None
+    assert share_budget(course, [None, 80, 60], {T0: 20, T1: 90}) == {T0: 20, T1: 30}
 
 
 def test_a_batch_waits_for_its_minimum_but_not_for_ever() -> None:
@@ -211,7 +217,8 @@ def test_a_partition_that_is_gone_is_told_with_what_it_last_held_and_keeps_its_p
     assert conditions(course) == [("PARTITIONS_DELETED", "t-0", 5, 9)]
     assert course.doubts
     after = take(course)
-    assert after.offsets == {T0: 5, other: 4}
+    assert (after.offsets, after.gone) == ({other: 4}, {T0: 5})
+    assert chart(selection, after, view).losses == ()  # told once, not at every trigger or restart
     assert (after.topic_ids, after.leader_epochs[T0]) == ({"t": ID, "u": OTHER_ID}, 3)
     back = see({T0: 7, other: 4}, earliest={T0: 0}, topics=[topic(1), topic(1, name="u", topic_id=OTHER_ID)])
     assert take(chart(selection, after, back)).offsets == {T0: 7, other: 4}

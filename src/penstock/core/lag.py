@@ -71,3 +71,14 @@ def summarize(lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
     if behind:
         summary["partitions"] = behind
     return summary
+
+
+def count_within(
+    max_bytes: int, sizes: Mapping[TopicPartition, int], peeks: Mapping[TopicPartition, Peek]
+) -> int | None:
+    """How many of these records make about so many bytes, by the sizes seen; None where none was."""
+    seen = {each: size for each, size in sizes.items() if size > 0 and each in peeks}
+    weight = sum(size * peeks[each].bytes_per_record for each, size in seen.items())
+    if not weight:
+        return None
+    return max(1, int(max_bytes / (weight / sum(seen.values()))))

@@ -29,6 +29,8 @@ from penstock.core.options_read import (
     sort_keys,
     warn_about_group,
 )
+from penstock.core.pacing import Pacing, PidSettings
+from penstock.core.places import Place, parse_place
 from penstock.core.planning import Limits
 from penstock.core.positions import ForAll, Rule
 from penstock.core.references import resolve_reference
@@ -61,7 +63,8 @@ class StreamOptions:
     max_bytes: int | None
     commit_group: str | None
     fixed_group: str | None
-    loss_ledger: str | None
+    loss_ledger: Place | None
+    pacing: Pacing | None
     warnings: tuple[str, ...]
 
     @property
@@ -133,7 +136,13 @@ def parse_stream_options(
         commit_group=table.commit_offsets_to_group,
         fixed_group=client.settings.group_id,
         loss_ledger=_read_ledger(table, read_file, environ or {}),
-        warnings=(*warnings, *warn_about_group(client.settings, texts), *client.warnings),
+        pacing=_read_pacing(table),
+        warnings=(
+            *warnings,
+            *warn_about_group(client.settings, texts),
+            *_warn_about_cold_start(table),
+            *client.warnings,
+        ),
     )
 
 
@@ -190,7 +199,36 @@ def _read_limits(table: StreamTable) -> Limits:
     return Limits(table.min_partitions, table.max_records_per_partition, packed)
 
 
-def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, str]) -> str | None:
+def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, str]) -> Place | None:
     if table.loss_ledger is None:
         return None
-    return resolve_reference("lossLedger", table.loss_ledger, environ=environ, read_file=read_file)
+    return parse_place(
+        resolve_reference("lossLedger", table.loss_ledger, environ=environ, read_file=read_file)
+    )
+
+
+def _read_pacing(table: StreamTable) -> Pacing | None:
+    if not table.backpressure:
+        return None
+    return Pacing(
+        target_ms=table.target_batch_duration_ms,
+        pid=PidSettings(table.pid_proportional, table.pid_integral, table.pid_derived, table.pid_min_rate),
+        initial_rate=table.initial_rate,
+        max_rate_per_partition=table.max_rate_per_partition or None,
+        min_rate_per_partition=table.min_rate_per_partition,
+    )
+
+
+def _warn_about_cold_start(table: StreamTable) -> list[str]:
+    bounds = (
+        table.initial_rate,
+        table.max_rate_per_partition,
+        table.max_offsets_per_trigger,
+        table.max_bytes_per_trigger,
+    )
+    if not table.backpressure or any(bounds):
+        return []
+    return [
+        "`backpressure.enabled` is set without a limit for the cold start: the first batch takes all that "
+        "waits. Set `backpressure.initialRate`."
+    ]

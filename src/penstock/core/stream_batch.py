@@ -7,7 +7,7 @@ nobody, so a repeated batch is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.core.errors import DataLossError
@@ -19,31 +19,28 @@ from penstock.core.stream_offsets import StreamPosition
 from penstock.core.streaming import Course, list_names
 
 
-def take(course: Course, budget: Mapping[TopicPartition, int] | int | None = None) -> StreamPosition:
-    """The end of the next batch. A budget is shared by lag, or given for each partition; None takes all.
+def take(course: Course, budget: Mapping[TopicPartition, int] | None = None) -> StreamPosition:
+    """The end of the next batch, within a budget for each partition; None takes all.
 
     The position before comes back itself when nothing moves: Spark then runs no batch. Not one partition
     at all is no news either: to store that would make every partition look new the next time.
     """
     before, sizes = course.before, course.sizes
-    if isinstance(budget, int):
-        shares = share_by_lag(budget, sizes)
-    elif budget is None:
-        shares = sizes
-    else:
-        shares = {each: min(size, budget.get(each, 0)) for each, size in sizes.items()}
+    shares = sizes
+    if budget is not None:
+        shares = {each: min(size, budget[each]) for each, size in sizes.items()}
     untils = {each: begin + shares[each] for each, begin in course.begins.items()}
     moved = any(shares.values()) or any(
         begin != before.offsets[each] for each, begin in course.begins.items() if each in before.offsets
     )
     other_topic = any(before.topic_ids.get(name, each) != each for name, each in course.topic_ids.items())
-    if not moved and not other_topic:
+    if not course.begins or (not moved and not other_topic and set(course.gone) == set(before.gone)):
         return before
     return StreamPosition(
-        offsets={**course.kept, **untils},
+        offsets=untils,
         topic_ids=course.topic_ids,
         leader_epochs={
-            **{each: epoch for each, epoch in before.leader_epochs.items() if each in course.kept},
+            **{each: epoch for each, epoch in before.leader_epochs.items() if each in course.gone},
             **course.leader_epochs,
         },
         starts={
@@ -51,7 +48,21 @@ def take(course: Course, budget: Mapping[TopicPartition, int] | int | None = Non
             for each, begin in course.begins.items()
             if before.offsets.get(each) != begin or before.starts.get(each) == begin
         },
+        gone=course.gone,
     )
+
+
+def share_budget(
+    course: Course, records: Sequence[int | None], paced: Mapping[TopicPartition, int] | None
+) -> Mapping[TopicPartition, int] | None:
+    """The tightest of all limits, for each partition: totals, shared by lag, and what pacing allows."""
+    totals = [each for each in records if each is not None]
+    limits: list[Mapping[TopicPartition, int]] = [share_by_lag(min(totals), course.sizes)] if totals else []
+    if paced is not None:
+        limits.append(paced)
+    if not limits:
+        return None
+    return {each: min(limit[each] for limit in limits) for each in course.begins}
 
 
 def holds_back(course: Course, at_least: int | None, waited_ms: int | None, max_delay_ms: int) -> bool:
@@ -68,7 +79,7 @@ def aim(course: Course, targets: StreamPosition) -> Course:
     either never end or end without saying that it fell short.
     """
     planned, there = set(targets.offsets), set(course.begins)
-    lost = sorted((planned | (set(course.before.offsets) & set(course.kept))) - there)
+    lost = sorted((planned | (set(course.before.offsets) & set(course.gone))) - there)
     if lost:
         raise DataLossError(
             "AVAILABLE_NOW_PARTITIONS_LOST",

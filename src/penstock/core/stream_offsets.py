@@ -33,12 +33,18 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """The next offset of each partition, and what log it belongs to."""
+    """The next offset of each partition, and what log it belongs to. `gone`: those that had one and are not
+    there any more; should the brokers only have hidden them for a moment, nothing is read twice."""
 
     offsets: Offsets
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
     leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
+    gone: Offsets = field(default_factory=dict)
+
+    @property
+    def topics(self) -> set[str]:
+        return {each.topic for each in (*self.offsets, *self.gone)}
 
     def start_of(self, partition: TopicPartition, before: StreamPosition) -> int | None:
         """Where the batch that ends here begins, given the position before it."""
@@ -54,6 +60,8 @@ def write_position(position: StreamPosition) -> dict[str, Any]:
         written["leaderEpochs"] = _nest(position.leader_epochs)
     if position.starts:
         written["starts"] = _nest(position.starts)
+    if position.gone:
+        written["gone"] = _nest(position.gone)
     return written
 
 
@@ -78,6 +86,7 @@ def read_position(stored: object) -> StreamPosition:
         _read_ids(stored),
         _flatten(stored, stored.get("leaderEpochs", {})),
         _flatten(stored, stored.get("starts", {})),
+        _flatten(stored, stored.get("gone", {})),
     )
 
 

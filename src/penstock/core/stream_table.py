@@ -132,11 +132,11 @@ class StreamTable(BatchTable):
     )
     initial_rate: float | None = option(
         "backpressure.initialRate",
-        parse_rate,
-        "Records a second until the first batch has been measured; without it, `minRate`.",
-        default_doc="`backpressure.pid.minRate`",
+        parse_rate_above_zero,
+        "Records a second until batches have been measured. Without it the first batches take all there is, "
+        "within the other limits.",
         accepts=("1000", "0.5"),
-        rejects=(("-1", _WRONG), ("inf", _WRONG), ("nan", _WRONG)),
+        rejects=(("-1", _WRONG), ("inf", _WRONG), ("nan", _WRONG), ("0", _WRONG)),
         needs=_PACED,
     )
     target_batch_duration_ms: int = option(
@@ -195,11 +195,11 @@ class StreamTable(BatchTable):
     )
     min_rate_per_partition: float = option(
         "minRatePerPartition",
-        parse_rate,
+        parse_rate_above_zero,
         "At least so many records a second of a partition where something waits.",
         default=1.0,
         accepts=("1", "10"),
-        rejects=(("-1", _WRONG),),
+        rejects=(("-1", _WRONG), ("0", _WRONG)),
         needs=_PACED,
     )
 

@@ -59,7 +59,7 @@ class Course:
     ends: Offsets
     topic_ids: Mapping[str, bytes]
     leader_epochs: Mapping[TopicPartition, int]
-    kept: Offsets  # positions of partitions that are gone
+    gone: Offsets  # positions of partitions that are not there
     losses: tuple[Loss, ...] = ()
     news: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def name_stream_topics(selection: Selection, position: StreamPosition) -> tuple[
     named = name_topics(selection)
     if named is None:
         return None
-    return tuple(sorted({*named, *(each.topic for each in position.offsets)}))
+    return tuple(sorted({*named, *position.topics}))
 
 
 def choose_partitions(
@@ -107,7 +107,7 @@ def find_doubtful(
     starts: set[TopicPartition] = set()
     epochs: dict[TopicPartition, int] = {}
     for each in partitions:
-        known = position.offsets.get(each)
+        known = _find_stored(each, position, topics)
         if known is None or _is_recreated(each.topic, position, topics):
             starts.add(each)
             continue
@@ -134,7 +134,8 @@ def chart(
     doubts: list[str] = []
     added: list[TopicPartition] = []
     for each in partitions:
-        topic, stored, end = view.topics[each.topic], position.offsets.get(each), view.latest[each]
+        topic, end = view.topics[each.topic], view.latest[each]
+        stored = _find_stored(each, position, view.topics)
         begin, loss = _go_on(each, position, view, seen)
         if stored is None:
             added.append(each)
@@ -144,13 +145,19 @@ def chart(
         if loss is not None:
             losses.append(loss)
         begins[each], ends[each] = begin, max(begin, end)
-    gone = _find_gone(selection, position, view.topics, partitions)
-    for each in gone:
+    lost_now = _find_gone(selection, position, view.topics, partitions)
+    for each in lost_now:
         lost = deleted(each, position, seen.get(each, 0))
         losses.append(lost)
         doubts.append(lost.detail)
     if added and position.offsets:
         news = (*news, f"New partitions: {list_names(added)}; they are read from their first offset.")
+    gone = {
+        each: offset
+        for each, offset in (*position.gone.items(), *((each, position.offsets[each]) for each in lost_now))
+        # Of a topic that was made anew, an old partition can only come back as a new one.
+        if each not in begins and not _is_recreated(each.topic, position, view.topics)
+    }
     return Course(
         before=position,
         begins=begins,
@@ -161,12 +168,7 @@ def chart(
             for each in begins
             if (epoch := view.topics[each.topic].leader_epoch(each.partition)) is not None
         },
-        # Of a topic that was made anew, an old partition can only come back as a new one.
-        kept={
-            each: position.offsets[each]
-            for each in gone
-            if each.topic not in view.topics or not _is_recreated(each.topic, position, view.topics)
-        },
+        gone=gone,
         losses=tuple(losses),
         news=news,
         doubts=tuple(doubts),
@@ -179,7 +181,7 @@ def _go_on(
 ) -> tuple[int, Loss | None]:
     """Where this partition goes on, and what was lost before that."""
     first, end, topic = view.earliest.get(each), view.latest[each], view.topics[each.topic]
-    stored = position.offsets.get(each)
+    stored = _find_stored(each, position, view.topics)
     other_topic = stored is not None and _is_recreated(each.topic, position, view.topics)
     if stored is None or other_topic:
         if first is None:
@@ -199,8 +201,7 @@ def _go_on(
 def _choose(
     selection: Selection, topics: Mapping[str, TopicView], position: StreamPosition
 ) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-    known = {each.topic for each in position.offsets}
-    vanished = {name for name in known if name not in topics}
+    vanished = {name for name in position.topics if name not in topics}
     match selection:
         case Subscribe(names):
             still: Selection = Subscribe(tuple(name for name in names if name not in vanished))
@@ -262,14 +263,24 @@ def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
 
 
 def _is_recreated(topic: str, position: StreamPosition, topics: Mapping[str, TopicView]) -> bool:
-    then, now = position.topic_ids.get(topic), topics[topic].topic_id
+    then, now = position.topic_ids.get(topic), topics[topic].topic_id if topic in topics else None
     return then is not None and now is not None and then != now
+
+
+def _find_stored(
+    each: TopicPartition, position: StreamPosition, topics: Mapping[str, TopicView]
+) -> int | None:
+    """Where this partition stands. One that was gone and is back goes on there, unless it is another's."""
+    stored = position.offsets.get(each)
+    if stored is None and not _is_recreated(each.topic, position, topics):
+        stored = position.gone.get(each)
+    return stored
 
 
 def _learn_ids(
     position: StreamPosition,
     begins: Offsets,
-    gone: Sequence[TopicPartition],
+    gone: Offsets,
     topics: Mapping[str, TopicView],
 ) -> dict[str, bytes]:
     ids = {each.topic: position.topic_ids[each.topic] for each in gone if each.topic in position.topic_ids}

@@ -7,11 +7,13 @@ asked for one wants no loss to be forgotten.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from penstock.core.errors import DataLossError
 from penstock.core.losses import Loss
 from penstock.core.model import WorkOrder
+from penstock.core.places import Place
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +21,7 @@ log = logging.getLogger(__name__)
 class LossBook:
     """The losses of one query's driver. Each is told once, however often it is seen."""
 
-    def __init__(self, ledger: str | None) -> None:
+    def __init__(self, ledger: Place | None) -> None:
         self.ranges = 0
         self.offsets = 0
         self._ledger = ledger
@@ -41,20 +43,19 @@ class LossBook:
             log.warning("[%s] %s Going on without it (failOnDataLoss=false).", each.condition, each.detail)
 
 
-def keep_task_loss(ledger: str, order: WorkOrder, loss: DataLossError) -> None:
+def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None:
     """Write down what a task in a worker met. Its facts name the partition and the range."""
     topic, partition = str(loss.facts["topic"]), int(str(loss.facts["partition"]))
     (wanted,) = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)][:1]
     start = int(str(loss.facts.get("offset", 0)))
-    until = int(str(loss.facts.get("until", start)))
+    until = max(start, int(str(loss.facts.get("until", start))))
     write_losses(ledger, [Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)])
 
 
-def write_losses(ledger: str, losses: Sequence[Loss]) -> None:
+def write_losses(ledger: Place, losses: Sequence[Loss]) -> None:
     from penstock.stores.losses import open_loss_ledger
 
-    with open_loss_ledger(ledger) as place:
-        place.record(losses)
+    open_loss_ledger(ledger).record(losses, seen_ms=time.time_ns() // 1_000_000)
 
 
 def _key(loss: Loss) -> tuple[str, str, int, int, int]:

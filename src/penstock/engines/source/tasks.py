@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.core.errors import DataLossError
 from penstock.core.model import Log, WorkOrder
+from penstock.core.places import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 class WorkPartition(InputPartition):
     """One task's work order, as Spark carries it, and where its losses are kept, if anywhere."""
 
-    def __init__(self, order: WorkOrder, loss_ledger: str | None = None) -> None:
+    def __init__(self, order: WorkOrder, loss_ledger: Place | None = None) -> None:
         super().__init__(order)
         self.order = order
         self.loss_ledger = loss_ledger

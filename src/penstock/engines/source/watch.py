@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
-from penstock.core.errors import DataLossError
-from penstock.core.lag import measure_lags, summarize
+from penstock.core.errors import BrokerError
+from penstock.core.lag import count_within, measure_lags, summarize
 from penstock.core.model import Log, LogView, Peek, TopicPartition
 from penstock.core.options_stream import StreamOptions
-from penstock.core.stream_batch import aim, holds_back, take
+from penstock.core.stream_batch import aim, holds_back, share_budget, take
 from penstock.core.stream_losses import explain_stream_losses
 from penstock.core.stream_offsets import Offsets, StreamPosition, write_position
 from penstock.core.stream_start import NUMBERS, resolve_start
@@ -30,6 +31,7 @@ from penstock.core.streaming import (
 )
 from penstock.engines.source.commits import GroupCommits
 from penstock.engines.source.losses import LossBook
+from penstock.engines.source.pace import Pace
 from penstock.engines.survey import Patience, look, survey
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 #: Looks at the size and age of waiting records: how often, and at how many partitions at once.
 _PEEK_INTERVAL_S = 5.0
 _PEEKED_AT_ONCE = 16
+#: With a limit in bytes and no record looked at yet: few enough for any size.
+_BLIND_RECORDS = 1000
 _NOWHERE = StreamPosition({})
 
 
@@ -57,10 +61,11 @@ class StreamWatch:
         self._last_batch_at: float | None = None
         self._told: set[str] = set()
         self._added = 0
-        self._epoch_ends: dict[tuple[TopicPartition, int, int | None], int] = {}
+        self._epoch_ends: dict[tuple[TopicPartition, int, int | None, bytes | None], int] = {}
         self._peeks: dict[TopicPartition, Peek] = {}
         self._peeked_at: float | None = None
         self._reported: tuple[Offsets, Offsets] | None = None
+        self._pace = Pace(options.pacing, clock) if options.pacing is not None else None
 
     # --- what Spark asks --------------------------------------------------------------------------------
 
@@ -88,15 +93,19 @@ class StreamWatch:
     def find_end(self, position: StreamPosition, *, take_all: bool) -> StreamPosition:
         """How far the next batch goes; the position itself when there is none to run."""
         self._offer(position)
+        if self._pace is not None:
+            self._pace.learn()
         course = self._chart(position)
         if self._targets is not None:
             course = aim(course, self._targets)
         self._settle(course)
         end = position
         if take_all or self._targets is not None or not self._holds_back(course):
-            end = take(course, None if take_all else self._options.max_offsets)
+            end = take(course, None if take_all else self._find_budget(course))
         if end is not position:
             self._last_batch_at = self._clock()
+            if self._pace is not None:
+                self._pace.begin(course, end)
             self._added += len(course.added) if position.offsets else 0
         self._reported = (end.offsets, course.ends)
         if end is position and self._targets is not None and self._commits is not None:
@@ -108,13 +117,18 @@ class StreamWatch:
         if self._reported is None:
             return None
         offsets, ends = self._reported
-        lags = measure_lags(offsets, ends, self._peek_behind(), now_ms=time.time_ns() // 1_000_000)
+        lags = measure_lags(offsets, ends, {}, now_ms=0)
+        behind = {each: offsets[each] for each, lag in lags.items() if lag.records}
+        peeks = self._peek(behind, {each: lags[each].records for each in behind})
+        lags = measure_lags(offsets, ends, peeks, now_ms=time.time_ns() // 1_000_000)
         report = write_position(StreamPosition(ends))
         report["lag"] = summarize(lags)
         report["losses"] = {"ranges": self._losses.ranges, "offsets": self._losses.offsets}
         report["newPartitions"] = self._added
         if self._commits is not None:
             report["groupCommits"] = {"done": self._commits.done, "failed": self._commits.failed}
+        if self._pace is not None:
+            report["pace"] = self._pace.report()
         return report
 
     def finish(self, position: StreamPosition) -> None:
@@ -150,7 +164,7 @@ class StreamWatch:
         starts, epochs = find_doubtful(position, partitions, topics, latest)
         # What an old epoch ends at is settled once another leader is there: ask once, not at every trigger.
         asked = {
-            each: (each, epoch, topics[each.topic].leader_epoch(each.partition))
+            each: (each, epoch, topics[each.topic].leader_epoch(each.partition), topics[each.topic].topic_id)
             for each, epoch in epochs.items()
         }
         new = {each: epoch for each, epoch in epochs.items() if asked[each] not in self._epoch_ends}
@@ -167,27 +181,32 @@ class StreamWatch:
             raise explain_stream_losses(course.losses, fixed_group=self._options.fixed_group)
         self._losses.keep(course.losses)
 
+    def _find_budget(self, course: Course) -> Mapping[TopicPartition, int] | None:
+        options = self._options
+        limits = [options.max_offsets]
+        if options.max_bytes is not None:
+            waiting = {each: begin for each, begin in course.begins.items() if course.sizes[each]}
+            sample = self._peek(waiting, course.sizes)
+            limits.append(count_within(options.max_bytes, course.sizes, sample) or _BLIND_RECORDS)
+        return share_budget(course, limits, self._pace.budget(course.sizes) if self._pace else None)
+
     def _holds_back(self, course: Course) -> bool:
         options, last = self._options, self._last_batch_at
         waited_ms = None if last is None else int((self._clock() - last) * 1000)
         return holds_back(course, options.min_offsets, waited_ms, options.max_delay_ms)
 
-    def _peek_behind(self) -> dict[TopicPartition, Peek]:
-        """Sizes and ages near the position, for partitions that are behind; looked up now and then."""
-        assert self._reported is not None
-        offsets, ends = self._reported
-        behind = {each: offsets[each] for each in offsets if ends.get(each, 0) != offsets[each]}
+    def _peek(self, positions: Offsets, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, Peek]:
+        """Sizes and ages of waiting records, where most of them wait; looked up now and then."""
         due = self._peeked_at is None or self._clock() - self._peeked_at >= _PEEK_INTERVAL_S
-        if behind and due:
+        if positions and due:
             self._peeked_at = self._clock()
-            most = sorted(behind, key=lambda each: behind[each] - ends.get(each, 0))[:_PEEKED_AT_ONCE]
+            most = sorted(positions, key=lambda each: -sizes[each])[:_PEEKED_AT_ONCE]
             try:
-                view = self._source.open_view()
-                self._peeks.update(view.peek({each: behind[each] for each in most}))
-                view.close()
-            except DataLossError:  # about to be noticed where it is acted upon
-                log.debug("A look at waiting records met a loss.", exc_info=True)
-        return {each: self._peeks[each] for each in behind if each in self._peeks}
+                with closing(self._source.open_view()) as view:
+                    self._peeks.update(view.peek({each: positions[each] for each in most}))
+            except BrokerError as error:
+                log.warning("Sizes and ages of waiting records were not seen: %s", error)
+        return {each: self._peeks[each] for each in positions if each in self._peeks}
 
     # --- the group --------------------------------------------------------------------------------------
 

@@ -1,0 +1,73 @@
+"""How a listener tells a running stream how long its batches took.
+
+Spark does not tell a source, and the source cannot know: seen from it, a batch that is done in 0.1 s and then
+waits for the next tick of a trigger took the whole interval. A query listener is told. It runs in the user's
+process, the stream's reader in another one on the same computer, so they speak over loopback: the reader
+opens a port and shows it, with a random word, in what it reports as progress; the listener sends datagrams.
+One that gets lost costs one measurement. Without a listener the reader goes by its own clock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_MAX_BYTES = 60_000  # a datagram holds no more
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One finished batch: the text of its end, and how long its trigger took."""
+
+    end: str
+    trigger_ms: int
+
+
+class FeedbackPort:
+    """The reader's end. `address` is what to show."""
+
+    def __init__(self) -> None:
+        self._word = secrets.token_hex(16)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+
+    @property
+    def address(self) -> str:
+        return f"{self._socket.getsockname()[1]}/{self._word}"
+
+    def drain(self) -> Iterator[Told]:
+        """What has come since the last time. Bytes from anywhere: what is not understood is left out."""
+        while True:
+            try:
+                message = json.loads(self._socket.recv(_MAX_BYTES))
+            except BlockingIOError:
+                return
+            except (OSError, ValueError):
+                continue
+            if isinstance(message, dict) and secrets.compare_digest(str(message.get("word")), self._word):
+                end, trigger_ms = message.get("end"), message.get("triggerMs")
+                if isinstance(end, str) and isinstance(trigger_ms, int) and trigger_ms >= 0:
+                    yield Told(end, trigger_ms)
+
+
+def name_end(offset: Any) -> str:
+    """A short name for a batch's end, the same on both sides whatever the spacing of the JSON."""
+    import hashlib
+
+    return hashlib.sha256(json.dumps(offset, sort_keys=True).encode()).hexdigest()
+
+
+def tell(address: str, end: Any, trigger_ms: int) -> None:
+    """The listener's end."""
+    port, _, word = address.partition("/")
+    message = json.dumps({"word": word, "end": name_end(end), "triggerMs": trigger_ms}).encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(message, ("127.0.0.1", int(port)))
