@@ -14,7 +14,7 @@ import pytest
 from penstock.core.errors import OffsetStoreError, PenstockError, VersionError
 from penstock.core.losses import Loss
 from penstock.core.places import parse_place
-from penstock.stores import connections
+from penstock.stores import connections, sql
 from penstock.stores.losses import DETAIL_LIMIT, open_loss_ledger
 from penstock.stores.sql import Database
 from tests.sql.databases import OwnDatabase
@@ -192,6 +192,54 @@ def test_processes_that_report_the_same_losses_at_once_make_one_row_each(own_dat
     assert len(found) == LOSSES
     assert {each.times for each in found} == {WRITERS * ROUNDS}
     assert {(each.first_seen_ms, each.last_seen_ms) for each in found} == {(0, ROUNDS - 1)}
+
+
+def test_tables_are_made_by_one_process_at_a_time(
+    own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql, "LOCK_TIMEOUT_S", 1)
+    place = parse_place(own_database.url)
+
+    def make_tables_meanwhile(session: sql.Session) -> None:
+        session.lock_schema(place)
+        with pytest.raises(OffsetStoreError, match="DATABASE_BUSY") as caught:
+            open_loss_ledger(place)
+        assert caught.value.retriable
+
+    Database(place).run(make_tables_meanwhile, writes=True)
+    open_loss_ledger(place)
+
+
+@pytest.mark.parametrize("conflicts", [2, 100])
+def test_a_transaction_that_the_database_ended_for_another_is_done_again(
+    server_database: OwnDatabase, conflicts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's own deadlock error, raised on purpose so that it comes each time."""
+    monkeypatch.setattr(sql, "CONFLICT_PAUSE_S", 0.001)
+    server_database.run("CREATE TABLE done (n INT)")
+    database = Database(parse_place(server_database.url))
+    deadlock = (
+        "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"
+        if database.place.dialect == "postgresql"
+        else "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213"
+    )
+    attempts = []
+
+    def work(session: sql.Session) -> None:
+        attempts.append(1)
+        session.execute("INSERT INTO done VALUES (1)")
+        if len(attempts) <= conflicts:
+            session.execute(deadlock)
+
+    if conflicts == 2:
+        database.run(work, writes=True)
+        assert len(attempts) == 3
+    else:
+        with pytest.raises(OffsetStoreError, match="DATABASE_CONFLICT"):
+            database.run(work, writes=True)
+        assert len(attempts) == sql.CONFLICT_ATTEMPTS
+    assert server_database.run("SELECT COUNT(*) FROM done") == [(1 if conflicts == 2 else 0,)]
 
 
 # A crash point of the test's own: the rows are written, the commit is not reached. So many rows that SQLite
