@@ -100,6 +100,16 @@ def bits_of(context, value):  # type: ignore[no-untyped-def]
     return types.int64(types.float64), generate
 
 
+@intrinsic
+def single_of(context, bits):  # type: ignore[no-untyped-def]
+    """The floating point number that these 32 bits are."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.bitcast(arguments[0], context.get_value_type(types.float32))
+
+    return types.float32(types.uint32), generate
+
+
 if numba.config.BOUNDSCHECK:  # memcpy checks nothing; a test run with bounds checks copies byte by byte
 
     @inlined

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.jit import part
+from penstock.formats.jit import part, single_of
 
 _TENS = 10.0 ** np.arange(23)  # exact up to 10^22
 _HIGHS = np.array([(10**n) >> 64 for n in range(39)], np.uint64)
@@ -324,3 +324,32 @@ def read_timestamp(buf, at, end, zoned):
     if days > 106_751_990 or days < -106_751_990:  # microseconds of more days do not fit 64 bits
         return False, np.int64(0)
     return True, (days * 86400 + seconds) * 1_000_000 + micros
+
+
+@part
+def wide_at(buf, at, size, precision):
+    """A signed big-endian number of `size` bytes, all of them there: (fits the precision, high, low)."""
+    negative = size > 0 and buf[at] >= 0x80
+    while size > 16:  # bytes that only repeat the sign
+        if buf[at] != (0xFF if negative else 0) or (buf[at + 1] >= 0x80) != negative:
+            return False, np.uint64(0), np.uint64(0)
+        at += 1
+        size -= 1
+    high = ~np.uint64(0) if negative else np.uint64(0)
+    low = high
+    for i in range(size):
+        high = (high << np.uint64(8)) | (low >> np.uint64(56))
+        low = (low << np.uint64(8)) | np.uint64(buf[at + i])
+    plain_high, plain_low = high, low
+    if negative:
+        plain_high, plain_low = negate(high, low)
+    return below_power(plain_high, plain_low, precision), high, low
+
+
+@part
+def float_at(buf, at):
+    """Four bytes, all of them there, as a little-endian floating point number."""
+    word = np.uint32(0)
+    for i in range(4):
+        word |= np.uint32(np.uint32(buf[at + i]) << np.uint32(8 * i))
+    return np.float64(single_of(word))
