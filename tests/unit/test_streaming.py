@@ -207,6 +207,13 @@ def test_an_end_that_went_back_is_doubted_and_never_becomes_an_end() -> None:
     assert take(course) is position
 
 
+def test_an_end_that_went_back_behind_the_position_is_a_loss_of_what_was_seen() -> None:
+    """T13: those rows were there, were not read, and are not there any more."""
+    course = chart(T, at({T0: 3}), see({T0: 5}, earliest={T0: 0}), known_ends={T0: 9})
+    assert conditions(course) == [("PARTITION_OFFSET_CHANGED", "t-0", 5, 9)]
+    assert take(course).offsets == {T0: 5}
+
+
 def test_a_partition_that_is_gone_is_told_with_what_it_last_held_and_keeps_its_position() -> None:
     """B061, F37, T14: should it only be hidden for a moment, nothing is read twice."""
     selection = SubscribePattern(TopicPattern(".*"))

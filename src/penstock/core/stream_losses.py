@@ -92,15 +92,19 @@ def aged_out(each: TopicPartition, stored: int, first: int, topic: TopicView) ->
     )
 
 
-def went_back(each: TopicPartition, stored: int, end: int, topic: TopicView) -> Loss:
+def went_back(each: TopicPartition, stored: int, end: int, known_end: int, topic: TopicView) -> Loss:
+    if stored > end:
+        what = f"before the position {stored} that was already reached."
+    else:
+        what = f"but was seen to end at {known_end} before; it was read up to {stored}."
     return Loss(
         "PARTITION_OFFSET_CHANGED",
         each.topic,
         each.partition,
         end,
-        stored,
+        max(stored, known_end),
         topic.topic_id,
-        f"{each}: the log ends at {end}, before the position {stored} that was already reached.",
+        f"{each}: the log ends at {end}, {what}",
     )
 
 

@@ -139,8 +139,8 @@ def chart(
         begin, loss = _go_on(each, position, view, seen)
         if stored is None:
             added.append(each)
-        elif loss is None and end < begin and not _is_recreated(each.topic, position, view.topics):
-            loss = went_back(each, stored, end, topic)
+        elif loss is None and end < max(begin, seen.get(each, 0)):
+            loss = went_back(each, stored, end, seen.get(each, 0), topic)
             doubts.append(loss.detail)
         if loss is not None:
             losses.append(loss)

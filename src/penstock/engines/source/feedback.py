@@ -43,6 +43,9 @@ class FeedbackPort:
     def address(self) -> str:
         return f"{self._socket.getsockname()[1]}/{self._word}"
 
+    def close(self) -> None:
+        self._socket.close()
+
     def drain(self) -> Iterator[Told]:
         """What has come since the last time. Bytes from anywhere: what is not understood is left out."""
         while True:

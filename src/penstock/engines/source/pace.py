@@ -58,6 +58,9 @@ class Pace:
     def budget(self, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         return self._pacing.budget(self._state, sizes)
 
+    def close(self) -> None:
+        self._port.close()
+
     def report(self) -> dict[str, Any]:
         return {
             "recordsPerSecond": self._state.rate,

@@ -93,3 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         self.watch.finish(read_position(end))
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()

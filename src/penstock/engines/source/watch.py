@@ -56,7 +56,7 @@ class StreamWatch:
         )
         self._losses = LossBook(options.loss_ledger)
         self._commits = self._start_commits()
-        self._known_ends: dict[TopicPartition, int] = {}
+        self._known_ends: dict[tuple[TopicPartition, bytes | None], int] = {}
         self._targets: StreamPosition | None = None
         self._last_batch_at: float | None = None
         self._told: set[str] = set()
@@ -135,6 +135,11 @@ class StreamWatch:
         """A batch up to here is done."""
         self._offer(position)
 
+    def close(self) -> None:
+        """Nothing of a stream lives longer than it; connections are the pool's."""
+        if self._pace is not None:
+            self._pace.close()
+
     # --- looking ----------------------------------------------------------------------------------------
 
     def _chart(self, position: StreamPosition) -> Course:
@@ -142,19 +147,29 @@ class StreamWatch:
         attempt = 1
         while True:
             view = look(self._source.open_view, lambda view: self._look(view, position), self._patience)
-            course = chart(self._options.selection, position, view, known_ends=self._known_ends)
+            course = chart(self._options.selection, position, view, known_ends=self._recall_ends(position))
             new = [each for each in course.doubts if each not in self._told]
             if not new or attempt >= self._patience.attempts:
                 break
             self._patience.wait()
             attempt += 1
         self._told.update(course.doubts)
-        self._known_ends = dict(course.ends)
+        self._known_ends |= {
+            (each, course.topic_ids.get(each.topic)): end for each, end in course.ends.items()
+        }
         for news in course.news:
             if news not in self._told:
                 self._told.add(news)
                 log.warning("%s", news)
         return course
+
+    def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
+        """The ends last seen of the topics that the position is about, not of others of the same name."""
+        known = (
+            (each, self._known_ends.get((each, position.topic_ids.get(each.topic))))
+            for each in position.offsets
+        )
+        return {each: end for each, end in known if end is not None}
 
     def _look(self, view: LogView, position: StreamPosition) -> StreamView:
         named = name_stream_topics(self._options.selection, position)
