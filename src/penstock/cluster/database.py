@@ -232,6 +232,7 @@ class LocalDatabase:
         lock = take_lock(self.folder / "server.lock", whose=str(self.folder))
         log = self.folder / "server.log"
         log.unlink(missing_ok=True)  # so that an error shows this start's log only
+        log.touch(0o600)  # it may quote statements, and others may pass through this folder
         try:
             self._process = start_process(
                 self.command(),

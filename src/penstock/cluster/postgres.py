@@ -9,6 +9,7 @@ off): what was committed survives a killed server, not a power cut. Do not copy 
 
 from __future__ import annotations
 
+import ctypes
 import io
 import signal
 import socket
@@ -29,6 +30,7 @@ _SHA512 = (
 )
 _PROTOCOL = 196_608  # version 3.0, as the wire writes it
 _ASK_TIMEOUT_S = 2.0
+_REMOVE_SEGMENT = 0  # IPC_RMID
 
 
 class LocalPostgres(LocalDatabase):
@@ -75,6 +77,10 @@ class LocalPostgres(LocalDatabase):
         program = str(self.program / "bin" / "postgres")
         return [program, "-D", str(self.data), "-p", str(self.port), *flags]
 
+    def kill(self) -> None:
+        super().kill()
+        _remove_shared_memory(self.data / "postmaster.pid")
+
     def is_ready(self) -> bool:
         """It asks for a password; while it starts, or stops, it refuses with an error instead."""
         words = f"user\0{USER}\0database\0{self.database}\0\0".encode()
@@ -85,6 +91,15 @@ class LocalPostgres(LocalDatabase):
                 return connection.recv(1) == b"R"
         except OSError:
             return False
+
+
+def _remove_shared_memory(lock_file: Path) -> None:
+    """What a killed server cannot do itself; its lock file has the segment's number in the seventh line."""
+    try:
+        segment = int(lock_file.read_text().splitlines()[6].split()[1])
+    except (FileNotFoundError, IndexError, ValueError):
+        return  # it was killed before it had one
+    ctypes.CDLL(None).shmctl(segment, _REMOVE_SEGMENT, None)
 
 
 def _unpack(jar: Path, folder: Path) -> None:
