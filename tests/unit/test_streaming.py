@@ -160,7 +160,10 @@ def test_a_recreated_topic_is_noticed_whether_its_end_is_lower_or_higher(end: in
     """T10, T11, B052: and the new one is read from its beginning, not from the old offset."""
     view = see({T0: end}, earliest={T0: 1}, topics=[topic(1, topic_id=OTHER_ID)])
     course = chart(T, at({T0: 5}), view, known_ends={T0: 8})
-    assert conditions(course) == [("TOPIC_RECREATED", "t-0", 5, 8)]
+    assert conditions(course) == [
+        ("TOPIC_RECREATED", "t-0", 5, 8),
+        ("ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", "t-0", 0, 1),
+    ]
     after = take(course)
     assert (after.offsets, after.starts, after.topic_ids) == ({T0: end}, {T0: 1}, {"t": OTHER_ID})
 
@@ -336,16 +339,30 @@ def test_available_now_names_both_sets_when_a_partition_is_lost() -> None:
         aim(course, targets({T0: 5, T1: 5}))
 
 
-def test_available_now_notices_a_partition_lost_before_it_began() -> None:
-    course = chart(T, at({T0: 0, T1: 3}), see({T0: 5}, earliest={T0: 0}))
-    with pytest.raises(DataLossError, match="AVAILABLE_NOW_PARTITIONS_LOST"):
-        aim(course, targets({T0: 5}))
+def test_available_now_leaves_a_partition_lost_before_it_began_to_the_loss_option() -> None:
+    """T47: this run was never to read it; an error here would come back at every run."""
+    course = aim(chart(T, at({T0: 0, T1: 3}), see({T0: 5}, earliest={T0: 0})), targets({T0: 5}))
+    assert [(loss.condition, loss.partition) for loss in course.losses] == [("PARTITIONS_DELETED", 1)]
+    end = take(course)
+    assert (end.offsets, end.gone) == ({T0: 5}, {T1: 3})
 
 
-@pytest.mark.parametrize(("begin", "end", "topic_id"), [(0, 4, ID), (7, 7, ID), (0, 9, OTHER_ID)])
-def test_available_now_shows_both_offsets_when_the_log_shrank(begin: int, end: int, topic_id: bytes) -> None:
+def test_available_now_keeps_the_position_of_a_partition_that_was_hidden_when_it_began() -> None:
+    """T14: it is not in this run's ends; forgotten, it would be read again from its first row."""
+    course = chart(T, at({T0: 0, T1: 3}), see({T0: 5, T1: 9}, earliest={T0: 0, T1: 0}))
+    assert take(aim(course, targets({T0: 5}))).offsets == {T0: 5, T1: 3}
+
+
+def test_available_now_may_start_after_its_ends() -> None:
+    """B033: rows came between the look at the ends and the one for `latest`; none of them is to be read."""
+    position = at({T0: 7})
+    assert take(aim(chart(T, position, see({T0: 8}, earliest={T0: 0})), targets({T0: 5}))) is position
+
+
+@pytest.mark.parametrize(("end", "topic_id"), [(4, ID), (9, OTHER_ID)])
+def test_available_now_shows_both_offsets_when_the_log_shrank(end: int, topic_id: bytes) -> None:
     """B035, T47: it would never reach the end it fixed, or reach another log's."""
-    course = chart(T, at({T0: begin}), see({T0: end}, earliest={T0: 0}))
+    course = chart(T, at({T0: 0}), see({T0: end}, earliest={T0: 0}))
     with pytest.raises(DataLossError, match=rf"AVAILABLE_NOW_END_WENT_BACK.*up to 5.*ends at {end}"):
         aim(course, targets({T0: 5}, topic_id))
 

@@ -28,6 +28,10 @@ from penstock.core.model import TopicPartition
 
 VERSION = 1
 
+#: What stands for the start of a new query until it is resolved; never stored. Spark asks for the start once
+#: more when a first batch is repeated, and by then the rule may fit no longer: a partition was added.
+NOT_STARTED: Mapping[str, Any] = {"version": VERSION, "offsets": {}, "started": False}
+
 Offsets = Mapping[TopicPartition, int]
 
 

@@ -3,7 +3,8 @@
 Spark keeps one of these in a process of its own beside the driver, calls it at each trigger, and kills the
 process when the query stops; so nothing that matters is kept here. The order of calls: `initialOffset` (a
 new query, or one whose first batch must be repeated), then for each batch `latestOffset`, `partitions`,
-and, when the next batch is planned, `commit`. `read` runs in the workers.
+and, when the next batch is planned, `commit`. `read` runs in the workers. The start is resolved where a new
+query is planned, not in `initialOffset`: a repeated batch knows its start and must not be asked again.
 
 Spark passes `ReadAllAvailable` when a trigger wants everything (`Once`), and our own default otherwise. Which
 limits apply is in the options, so that default only has to be something else.
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.core.model import Log, WorkOrder
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import plan_batch
-from penstock.core.stream_offsets import read_position, write_position
+from penstock.core.stream_offsets import NOT_STARTED, read_position, write_position
 from penstock.core.values import INT64_MAX
 from penstock.engines.source.kafka_log import KafkaLog
 from penstock.engines.source.tasks import WorkPartition, read_partition
@@ -53,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch
 
     def initialOffset(self) -> dict[str, Any]:
-        return write_position(self.watch.resolve_start())
+        return dict(NOT_STARTED)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.watch.fix_targets()
@@ -62,17 +63,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(INT64_MAX)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        position = read_position(start)
+        is_new = start == NOT_STARTED
+        position = self.watch.resolve_start() if is_new else read_position(start)
         end = self.watch.find_end(position, take_all=isinstance(limit, ReadAllAvailable))
         # Unchanged to the letter: Spark compares texts, and another spelling would look like new data.
-        return start if end is position else write_position(end)
+        return start if end is position and not is_new else write_position(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.watch.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        options = self.options
-        tasks = plan_batch(read_position(start), read_position(end), options.limits)
+        options, until = self.options, read_position(end)
+        # A first batch that Spark's own connector planned does not tell where it begins; ours does.
+        untold = start == NOT_STARTED and not until.starts
+        begin = self.watch.resolve_start() if untold else read_position(start)
+        tasks = plan_batch(begin, until, options.limits)
         return [
             WorkPartition(
                 WorkOrder(
