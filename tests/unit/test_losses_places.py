@@ -84,6 +84,7 @@ WRONG = [
     "mysql://me:hunter2@h/d?ssl_ca",
     "mysql://me:hunter2@h/d?ssl_ca=",
     "mysql://me:hunter2@h/d?ssl_ca=a&ssl_ca=b",
+    "mysql://me:hunter2@h/d?ssl_cert=a&ssl_key=b",
     "mysql://me:x@h/d?password=hunter2",
     "mysql://me:x@h/d?hunter2-=1",
     "postgresql://me:x@h/d?options=-c%20hunter2",

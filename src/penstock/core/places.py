@@ -159,6 +159,8 @@ def _parse_settings(dialect: Dialect, address: SplitResult) -> tuple[tuple[str, 
             )
     if len(dict(settings)) != len(settings):
         raise _invalid(f"The {dialect} address has a setting twice")
+    if dialect == "mysql" and settings and "ssl_ca" not in dict(settings):
+        raise _invalid("The mysql address has ssl settings without ssl_ca, so the server could be anybody")
     return tuple(sorted(settings))
 
 

@@ -34,7 +34,10 @@ ANSWER_TIMEOUT_S = 120
 _CONFLICT = ("40001", "40P01", 1213, 1020)
 _LOCK_WAIT = ("55P03", "57014", 1205)
 _REFUSED = ("28P01", "28000", "3D000", "42501", 1044, 1045, 1049, 1130, 1142, 1227, 1698)
-_CONNECTION = ("57P01", "57P02", "57P03", 2002, 2003, 2006, 2013, 2055, 1053, 1040, 0)
+_REFUSED_TEXT = re.compile(
+    r'authentication failed|no password supplied|(database|role) ".*" does not exist|no pg_hba\.conf entry'
+)
+_CONNECTION = ("57P01", "57P02", "57P03", 2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 0)
 
 
 def connect(place: Place, *, writes: bool) -> Any:
@@ -203,10 +206,12 @@ def _explain(place: Place, error: Exception) -> OffsetStoreError:
 
 def _read_code(place: ServerPlace, error: Exception) -> object:
     """PostgreSQL's five letters, or MySQL's number."""
+    if isinstance(error, OSError):
+        return None  # a file that the address names, or the connection
     if place.dialect == "mysql":
         return error.args[0] if error.args else None
     code = getattr(error, "sqlstate", None)
-    if code is None and re.search(r"authentication failed|no password|does not exist|pg_hba", str(error)):
+    if code is None and _REFUSED_TEXT.search(str(error)):
         return "28P01"  # libpq gives no letters to what goes wrong before a session begins
     return code
 
@@ -260,7 +265,7 @@ def _explain_server(code: object) -> tuple[str, str, str, bool]:
         return (
             "DATABASE_UNREACHABLE",
             "{place} cannot be reached, or the connection to it broke",
-            "Check host, port and network, and that the server runs.",
+            "Check host, port, network and the files of its ssl settings, and that the server runs.",
             True,
         )
     return ("DATABASE_FAILED", "{place} failed", "The server's message tells why.", False)
