@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from penstock.core.errors import DataLossError
 from penstock.core.model import Log, LogView, Reader
 from penstock.core.options_stream import parse_stream_options
+from penstock.core.stream_offsets import read_position
 from penstock.engines.source.stream import StreamReader
 from penstock.testing.memory_log import MemoryLog
 
@@ -128,6 +129,15 @@ class MicroBatches:
     @staticmethod
     def _text(offset: dict[str, Any]) -> str:
         return json.dumps(offset)
+
+    def first_starts(self) -> dict[tuple[bytes | None, int], int]:
+        """Where the stream began, by topic id and partition: nothing before was promised."""
+        if not self.ends:
+            return {}
+        first = read_position(json.loads(self.ends[0]))
+        return {
+            (first.topic_ids.get(each.topic), each.partition): offset for each, offset in first.starts.items()
+        }
 
     @property
     def rows(self) -> list[dict[str, Any]]:

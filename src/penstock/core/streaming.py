@@ -136,20 +136,18 @@ def chart(
     for each in partitions:
         topic, end = view.topics[each.topic], view.latest[each]
         stored = _find_stored(each, position, view.topics)
-        begin, loss = _go_on(each, position, view, seen)
+        begin, lost = _go_on(each, position, view, seen)
         if stored is None:
             added.append(each)
-        elif loss is None and end < max(begin, seen.get(each, 0)):
-            loss = went_back(each, stored, end, seen.get(each, 0), topic)
-            doubts.append(loss.detail)
-        if loss is not None:
-            losses.append(loss)
+        elif not lost and end < max(begin, seen.get(each, 0)):
+            lost = [went_back(each, stored, end, seen.get(each, 0), topic)]
+            doubts.append(lost[0].detail)
+        losses += lost
         begins[each], ends[each] = begin, max(begin, end)
     lost_now = _find_gone(selection, position, view.topics, partitions)
     for each in lost_now:
-        lost = deleted(each, position, seen.get(each, 0))
-        losses.append(lost)
-        doubts.append(lost.detail)
+        losses.append(deleted(each, position, seen.get(each, 0)))
+        doubts.append(losses[-1].detail)
     if added and position.offsets:
         news = (*news, f"New partitions: {list_names(added)}; they are read from their first offset.")
     gone = {
@@ -178,7 +176,7 @@ def chart(
 
 def _go_on(
     each: TopicPartition, position: StreamPosition, view: StreamView, seen: Offsets
-) -> tuple[int, Loss | None]:
+) -> tuple[int, list[Loss]]:
     """Where this partition goes on, and what was lost before that."""
     first, end, topic = view.earliest.get(each), view.latest[each], view.topics[each.topic]
     stored = _find_stored(each, position, view.topics)
@@ -186,16 +184,17 @@ def _go_on(
     if stored is None or other_topic:
         if first is None:
             raise no_first_offset(each)
-        if other_topic:
-            return first, recreated(each, position, topic, first, end, seen.get(each, 0))
         # A stream that has no position at all was just started: what lies before it was never promised.
-        return first, added_late(each, first, topic) if first > 0 and position.offsets else None
+        lost = [added_late(each, first, topic)] if first > 0 and position.offsets else []
+        if other_topic:
+            lost.insert(0, recreated(each, position, topic, first, end, seen.get(each, 0)))
+        return first, lost
     cut = view.epoch_ends.get(each)
     if cut is not None and cut < stored:
-        return max(cut, first or 0), truncated(each, position, topic, cut, end)
+        return max(cut, first or 0), [truncated(each, position, topic, cut, end)]
     if first is not None and stored < first:
-        return first, aged_out(each, stored, first, topic)
-    return stored, None
+        return first, [aged_out(each, stored, first, topic)]
+    return stored, []
 
 
 def _choose(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from penstock.core.errors import DataLossError
 from penstock.core.losses import Loss
-from penstock.core.model import WorkOrder
+from penstock.core.model import At, WorkOrder
 from penstock.core.places import Place
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,10 @@ def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None
     """Write down what a task in a worker met. Its facts name the partition and the range."""
     topic, partition = str(loss.facts["topic"]), int(str(loss.facts["partition"]))
     (wanted,) = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)][:1]
-    start = int(str(loss.facts.get("offset", 0)))
-    until = max(start, int(str(loss.facts.get("until", start))))
+    begin = wanted.start.offset if isinstance(wanted.start, At) else 0
+    end = wanted.until.offset if isinstance(wanted.until, At) else begin
+    start = int(str(loss.facts.get("offset", begin)))
+    until = max(start, int(str(loss.facts.get("until", end))))
     write_losses(ledger, [Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)])
 
 
