@@ -113,13 +113,16 @@ class Workspace:
         *,
         missing: Mapping[int, int] | None = None,
         first_names: Mapping[int, str] | None = None,
+        constants: bytes = b"",
     ) -> None:
         self._layout = layout
         self._nodes = len(layout.types)
         self._texts = np.array([kind in _TEXTS for kind in layout.kinds], np.bool_)
         self._repeated = np.array(layout.repeated, np.bool_)
         self.table = np.zeros((self._nodes + 1, s.TABLE_WIDTH), np.int64)
-        self._names = self._fill_table(missing or {}, first_names or {})
+        names = self._fill_table(missing or {}, first_names or {})
+        self.constants_at = len(names)  # where the caller's constants begin in `text`
+        self._names = names + constants
         self.slots, self.valid, self.text = (np.empty(0, kind) for kind in (np.int64, np.uint8, np.uint8))
         self._allocate(keep=False)
 

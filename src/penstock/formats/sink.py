@@ -156,23 +156,19 @@ def put_missing(table, slots, valid, text, node):
         kind = table[node, KIND]
         if kind in (STRING, BINARY):
             return put_text(table, slots, valid, text, node, text, 0, 0)
+        if kind == DECIMAL:
+            return put_wide(table, slots, valid, text, node, np.uint64(0), np.uint64(0))
         return put(table, slots, valid, text, node, np.int64(0))  # the same bits as 0.0
     return put_null(table, slots, valid, text, node)
 
 
 @part
 def close_struct(table, slots, valid, text, node):
-    """Fill in what did not come. Empty structs that stand for missing ones are closed in the same walk."""
+    """Fill in what did not come."""
     child = node + 1
     while child < table[node, STOP]:
-        if table[child, COUNT] < table[table[child, PARENT], COUNT]:
-            if table[child, MISSING] == EMPTY_STRUCT:
-                if not put(table, slots, valid, text, child, np.int64(0)):
-                    return False
-                child += 1  # its own children are filled in next
-                continue
-            if not put_missing(table, slots, valid, text, child):
-                return False
+        if table[child, COUNT] < table[node, COUNT] and not put_missing(table, slots, valid, text, child):
+            return False
         child = table[child, STOP]
     return True
 
