@@ -1,4 +1,4 @@
-"""A query listener that tells Penstock's streams what Spark does not: how long batches took, and the last end.
+"""A query listener that tells a stream what Spark does not: how long batches took, and the last end.
 
 Optional. With it, backpressure measures batches exactly whatever the trigger (a source alone cannot tell
 work from waiting), and `commitOffsetsToGroup` also covers a query's last batch, which Spark never tells the

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.core.errors import DataLossError
 from penstock.core.model import Log, WorkOrder
 from penstock.core.places import Place
+from penstock.core.typed import TypedColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,12 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class WorkPartition(InputPartition):
-    """One task's work order, as Spark carries it, and where its losses are kept, if anywhere."""
+    """One task's work order, as Spark carries it; where its losses are kept, and what it decodes, if so."""
 
-    def __init__(self, order: WorkOrder, loss_ledger: Place | None = None) -> None:
+    def __init__(
+        self, order: WorkOrder, loss_ledger: Place | None = None, typed: TypedColumns | None = None
+    ) -> None:
         super().__init__(order)
         self.order = order
         self.loss_ledger = loss_ledger
+        self.typed = typed
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{each.topic}-{each.partition}" for each in self.order.ranges)
@@ -50,8 +55,15 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
 
             keep_task_loss(partition.loss_ledger, partition.order, loss)
 
+    batches = source.open_reader(repeated=repeated, report=report).read(partition.order)
     try:
-        yield from source.open_reader(repeated=repeated, report=report).read(partition.order)
+        if partition.typed is None:
+            yield from batches
+        else:
+            from penstock.engines.source.typed import TypedRows
+
+            with closing(TypedRows(partition.typed, partition.order.client)) as rows:
+                yield from rows.convert(batches)
     finally:
         spare_the_collector()
 
