@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from penstock.core.columns import Decoded
 from penstock.formats import json_kernel as k
 from penstock.formats.bulk import Array, Input, explain, open_column
+from penstock.formats.framing import FRAME_BYTES
 from penstock.formats.layout import Layout, Workspace
 from penstock.formats.sink import BASE
 from penstock.formats.types import ColumnType
@@ -27,6 +28,7 @@ _REASONS = {
     k.BAD_TEXT: "a string is cut off, not UTF-8, or has a control character or an unknown escape",
     k.TOO_DEEP: f"the document is nested deeper than {k.MAX_DEPTH} levels",
     k.TRAILING: "something follows the JSON object",
+    k.NO_FRAME: "the value does not begin with a schema id",
 }
 _idle = threading.local()
 
@@ -41,7 +43,7 @@ class _Documents:
         self._late = np.empty((256, k.LATE_WIDTH), np.int64)
         self._state = np.zeros(k.STATE_WIDTH, np.int64)
 
-    def decode(self, source: Input) -> Decoded:
+    def decode(self, source: Input, skip: int) -> Decoded:
         rows = source.rows
         faults, nodes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         scratch = np.empty(source.longest + 8, np.uint8)
@@ -50,7 +52,7 @@ class _Documents:
         done = 0
         while True:
             done = k.decode_documents(
-                source.data, source.ends, source.present, done, rows,
+                source.data, source.ends, source.present, skip, done, rows,
                 *self.workspace.arrays, self._frames, self._late, self._state, scratch, faults, nodes,
             )  # fmt: skip
             if done == rows:
@@ -88,11 +90,11 @@ def parse_reals(data: Array, starts: Array, sizes: Array) -> Array:
     return np.asarray(pc.cast(texts, pa.float64()))
 
 
-def decode_json(column: ColumnType, values: pa.Array) -> Decoded:
+def decode_json(column: ColumnType, values: pa.Array, *, framed: bool = False) -> Decoded:
     """Decode with memory that this thread has used for the type before, if it has."""
     kept: dict[Any, _Documents] = _idle.__dict__
     documents = kept.pop(column.ddl, None) or _Documents(column)
-    decoded = documents.decode(open_column(values))
+    decoded = documents.decode(open_column(values), FRAME_BYTES if framed else 0)
     if len(kept) > 8:
         kept.clear()
     kept[column.ddl] = documents

@@ -24,6 +24,7 @@ MAX_DEPTH = 64
 
 # Faults of a row.
 NOT_AN_OBJECT, CUT_OFF, SYNTAX, BAD_TEXT, TOO_DEEP, WRONG_TYPE, OUT_OF_RANGE, TRAILING = range(1, 9)
+NO_FRAME = 9
 
 # `state`: how many numbers are left to Arrow, and the node that a fault is about.
 LATE, NODE = 0, 1
@@ -39,18 +40,40 @@ _SMALLEST = np.array([0, -(1 << 7), -(1 << 15), -(1 << 31), -(1 << 63)], np.int6
 
 @kernel
 def decode_documents(
-    buf, ends, present, row, rows, table, slots, valid, text, frames, late, state, scratch, faults, nodes
+    buf,
+    ends,
+    present,
+    skip,
+    row,
+    rows,
+    table,
+    slots,
+    valid,
+    text,
+    frames,
+    late,
+    state,
+    scratch,
+    faults,
+    nodes,
 ):
-    """Append rows from `row` on: the first row that is not done. Less than `rows` means: `need` was full."""
+    """Append rows from `row` on: the first row that is not done. Less than `rows` means: a node was full.
+
+    The first `skip` bytes of a value are its frame, which begins with a zero byte.
+    """
     while row < rows:
         if present[row] == 0:
             s.put_null(table, slots, valid, text, 0)
             row += 1
             continue
         late_before = state[LATE]
-        code = decode_document(
-            buf, ends[row], ends[row + 1], table, slots, valid, text, frames, late, state, scratch
-        )
+        at, end = np.int64(ends[row]), np.int64(ends[row + 1])
+        state[NODE] = 0
+        code = NO_FRAME
+        if skip == 0 or (end - at >= skip and buf[at] == 0):
+            code = decode_document(
+                buf, at + skip, end, table, slots, valid, text, frames, late, state, scratch
+            )
         if code != s.GOOD:
             s.truncate(table, slots, valid, text, 0, row)
             state[LATE] = late_before
@@ -66,7 +89,6 @@ def decode_documents(
 @part
 def decode_document(buf, at, end, table, slots, valid, text, frames, late, state, scratch):
     """Append one document to the sink: GOOD, FULL or the fault."""
-    state[NODE] = 0
     depth = np.int64(0)
     node = np.int64(0)
     raw_depth, raw_node, raw_at = np.int64(-1), np.int64(0), np.int64(0)

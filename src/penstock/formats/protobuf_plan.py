@@ -111,6 +111,16 @@ def join_files(texts: Iterable[str]) -> bytes:
     return bytes(files.SerializeToString(deterministic=True))
 
 
+def first_message(text: str) -> str:
+    """The full name of the first message of a file that a registry gave."""
+    from google.protobuf import descriptor_pb2
+
+    file = descriptor_pb2.FileDescriptorSet.FromString(join_files([text])).file[0]
+    if not file.message_type:
+        raise _unsupported(file.name, "its file has no message")
+    return f"{file.package}.{file.message_type[0].name}".lstrip(".")
+
+
 def column_type(descriptor: Any) -> Struct:
     """The column a message makes."""
     found = _struct_of(descriptor, (), [0])

@@ -64,7 +64,7 @@ def parse_urls(text: str) -> tuple[str, ...]:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("addresses that begin with http:// or https://")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("addresses without a password; schemaRegistry.basicAuth takes it")
+            raise ValueError("addresses without a login; schemaRegistry.username and .password take it")
     if not urls:
         raise ValueError("at least one address")
     return urls
@@ -201,7 +201,7 @@ def _ask(settings: RegistrySettings, path: str) -> dict[str, Any] | None:
                     raise DecodeError(
                         "SCHEMA_REGISTRY_REFUSED",
                         f"The schema registry {url} refuses the login (status {error.code}).",
-                        hint="Check schemaRegistry.basicAuth or .bearerToken, and what that login may read.",
+                        hint="Check schemaRegistry.username and .password, or .token, and its rights.",
                         facts={"url": url, "status": error.code},
                     ) from None
                 trouble = f"{url} answers with status {error.code}"
