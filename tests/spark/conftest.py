@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.streaming import Flow
 
 Load = Callable[..., DataFrame]
-MakeFlow = Callable[[], Flow]
+MakeFlow = Callable[..., Flow]
 
 
 @pytest.fixture
@@ -41,11 +42,16 @@ def stream(spark: SparkSession, request: pytest.FixtureRequest) -> Load:
 
 @pytest.fixture
 def make_flow(stream: Load, tmp_path: Path) -> Iterator[MakeFlow]:
-    """Makes queries with a checkpoint each; whatever a test leaves running is stopped."""
+    """Makes queries with a checkpoint each; whatever a test leaves running is stopped.
+
+    `make_flow(other)` begins with a copy of the other one's checkpoint.
+    """
     flows: list[Flow] = []
 
-    def make() -> Flow:
+    def make(other: Flow | None = None) -> Flow:
         flows.append(Flow(stream, tmp_path / f"checkpoint-{len(flows)}"))
+        if other is not None:
+            shutil.copytree(other.checkpoint, flows[-1].checkpoint)
         return flows[-1]
 
     yield make

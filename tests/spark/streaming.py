@@ -56,17 +56,22 @@ class Flow:
         *,
         trigger: dict[str, Any] | None = None,
         prepare: Callable[[DataFrame], DataFrame] | None = None,
+        before: Callable[[int], object] | None = None,
         during: Callable[[int], object] | None = None,
+        collect: Callable[[DataFrame], list[Any]] | None = None,
         **options: object,
     ) -> Flow:
-        """Start it. `during` is called inside each batch, before its rows are read: it may raise."""
+        """Start it. `before` is called in each batch when it is planned but no row of it was read, `during`
+        when its rows are kept but it is not done; both may raise. `collect` says what is kept of a batch."""
         assert self.query is None, "stop it first"
         frame = self.stream(topic, **options)
 
         def keep(batch: DataFrame, number: int) -> None:
+            if before is not None:
+                before(number)
+            self.batches.append(Batch(number, (collect or collect_rows)(batch)))
             if during is not None:
                 during(number)
-            self.batches.append(Batch(number, collect_rows(batch)))
 
         writer = (prepare(frame) if prepare else frame).writeStream.foreachBatch(keep)
         writer.option("checkpointLocation", str(self.checkpoint))
