@@ -1,4 +1,4 @@
-"""The two worlds of the contract suite."""
+"""The worlds of the contract suite."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ from typing import Any
 
 import pytest
 
-from tests.contract.worlds import KafkaWorld, MemoryWorld, World
+from tests.contract.worlds import KafkaWorld, MemoryWorld, QueueWorld, World
+
+_KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["memory", _KAFKA])
 def world(request: pytest.FixtureRequest) -> World:
     """A log to test: in memory, or on a real broker."""
+    return _open(request)
+
+
+@pytest.fixture(params=["memory", _KAFKA, "own queue"])
+def any_world(request: pytest.FixtureRequest) -> World:
+    """For what every queue can do: the example of a queue of one's own, too. It has no transactions, no
+    headers and no topics of its own."""
+    return _open(request)
+
+
+def _open(request: pytest.FixtureRequest) -> World:
     if request.param == "memory":
         return MemoryWorld()
+    if request.param == "own queue":
+        return QueueWorld(request.getfixturevalue("tmp_path") / "queue.db")
     cluster: Any = request.getfixturevalue("kafka")
     return KafkaWorld(cluster.bootstrap)

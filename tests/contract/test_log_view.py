@@ -22,24 +22,24 @@ def _wait_for_latest(view: LogView, partition: TopicPartition, offset: int) -> N
         time.sleep(0.02)
 
 
-def test_both_worlds_are_log_views(world: World) -> None:
-    assert isinstance(world.view(), LogView)
+def test_both_worlds_are_log_views(any_world: World) -> None:
+    assert isinstance(any_world.view(), LogView)
 
 
-def test_an_empty_partition_begins_and_ends_at_zero(world: World) -> None:
-    partition = TopicPartition(world.create_topic(), 0)
-    assert world.view().earliest([partition]) == {partition: 0}
-    assert world.view().latest([partition]) == {partition: 0}
+def test_an_empty_partition_begins_and_ends_at_zero(any_world: World) -> None:
+    partition = TopicPartition(any_world.create_topic(), 0)
+    assert any_world.view().earliest([partition]) == {partition: 0}
+    assert any_world.view().latest([partition]) == {partition: 0}
 
 
-def test_bounds_are_told_for_each_partition_on_its_own(world: World) -> None:
+def test_bounds_are_told_for_each_partition_on_its_own(any_world: World) -> None:
     """F20: the start follows retention, the end is the offset the next record gets."""
-    topic = world.create_topic(3)
-    world.write(topic, [Written(b"a"), Written(b"b"), Written(b"c", partition=2)])
-    world.truncate_before(topic, 0, 1)
+    topic = any_world.create_topic(3)
+    any_world.write(topic, [Written(b"a"), Written(b"b"), Written(b"c", partition=2)])
+    any_world.truncate_before(topic, 0, 1)
     partitions = [TopicPartition(topic, index) for index in range(3)]
-    assert world.view().earliest(partitions) == dict(zip(partitions, [1, 0, 0], strict=True))
-    assert world.view().latest(partitions) == dict(zip(partitions, [2, 0, 1], strict=True))
+    assert any_world.view().earliest(partitions) == dict(zip(partitions, [1, 0, 0], strict=True))
+    assert any_world.view().latest(partitions) == dict(zip(partitions, [2, 0, 1], strict=True))
 
 
 def test_the_end_of_an_open_transaction_depends_on_the_isolation_level(world: World) -> None:
@@ -54,23 +54,23 @@ def test_the_end_of_an_open_transaction_depends_on_the_isolation_level(world: Wo
     assert world.view("read_uncommitted").latest([partition]) == {partition: 4}
 
 
-def test_a_missing_topic_is_left_out_of_the_description(world: World) -> None:
+def test_a_missing_topic_is_left_out_of_the_description(any_world: World) -> None:
     """B140: what does not exist is absent, and the others are still described."""
-    topic = world.create_topic(2)
-    found = world.view().describe([topic, "never-made"])
+    topic = any_world.create_topic(2)
+    found = any_world.view().describe([topic, "never-made"])
     assert list(found) == [topic]
     assert found[topic].partitions == (0, 1)
     assert not found[topic].internal
 
 
-def test_describing_nothing_asks_for_nothing(world: World) -> None:
-    assert world.view().describe([]) == {}
-    assert world.view().latest([]) == {}
-    assert world.view().earliest([]) == {}
-    assert world.view().at_time({}) == {}
-    assert world.view().committed("group", []) == {}
-    assert world.view().epoch_ends({}) == {}
-    assert world.view().peek({}) == {}
+def test_describing_nothing_asks_for_nothing(any_world: World) -> None:
+    assert any_world.view().describe([]) == {}
+    assert any_world.view().latest([]) == {}
+    assert any_world.view().earliest([]) == {}
+    assert any_world.view().at_time({}) == {}
+    assert any_world.view().committed("group", []) == {}
+    assert any_world.view().epoch_ends({}) == {}
+    assert any_world.view().peek({}) == {}
 
 
 def test_internal_topics_are_listed_and_flagged(world: World) -> None:
@@ -85,58 +85,58 @@ def test_internal_topics_are_listed_and_flagged(world: World) -> None:
     assert not listed[topic].internal
 
 
-def test_a_recreated_topic_has_another_id(world: World) -> None:
-    topic = world.create_topic()
-    before = world.view().describe([topic])[topic].topic_id
-    world.recreate_topic(topic)
-    after = world.view().describe([topic])[topic].topic_id
+def test_a_recreated_topic_has_another_id(any_world: World) -> None:
+    topic = any_world.create_topic()
+    before = any_world.view().describe([topic])[topic].topic_id
+    any_world.recreate_topic(topic)
+    after = any_world.view().describe([topic])[topic].topic_id
     assert before is not None
     assert after is not None
     assert len(before) == len(after) == 16
     assert before != after
 
 
-def test_the_bounds_of_a_missing_partition_are_an_error_that_names_it(world: World) -> None:
-    topic = world.create_topic()
+def test_the_bounds_of_a_missing_partition_are_an_error_that_names_it(any_world: World) -> None:
+    topic = any_world.create_topic()
     with pytest.raises(BrokerError) as caught:
-        world.view().latest([TopicPartition(topic, 0), TopicPartition(topic, 7)])
+        any_world.view().latest([TopicPartition(topic, 0), TopicPartition(topic, 7)])
     assert caught.value.condition == "UNKNOWN_TOPIC_OR_PARTITION"
     assert f"{topic}-7" in str(caught.value)
 
 
-def test_a_group_without_commits_has_none_and_others_have_their_offsets(world: World) -> None:
+def test_a_group_without_commits_has_none_and_others_have_their_offsets(any_world: World) -> None:
     """F20: committed offsets are per partition; nothing committed is None, not 0 and not -1."""
-    topic = world.create_topic(2)
+    topic = any_world.create_topic(2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    world.write(topic, [Written(b"a"), Written(b"b")])
+    any_world.write(topic, [Written(b"a"), Written(b"b")])
     group = f"group-{secrets.token_hex(4)}"
-    assert world.view().committed(group, [first, second]) == {first: None, second: None}
-    world.commit_offsets(group, {first: 2})
-    assert world.view().committed(group, [first, second]) == {first: 2, second: None}
-    assert world.view().committed(f"{group}-other", [first]) == {first: None}
+    assert any_world.view().committed(group, [first, second]) == {first: None, second: None}
+    any_world.commit_offsets(group, {first: 2})
+    assert any_world.view().committed(group, [first, second]) == {first: 2, second: None}
+    assert any_world.view().committed(f"{group}-other", [first]) == {first: None}
 
 
-def test_a_time_after_the_last_record_has_no_offset(world: World) -> None:
-    partition = TopicPartition(world.create_topic(), 0)
-    world.write(partition.topic, [Written(b"a", timestamp_ms=1_000)])
-    view = world.view()
+def test_a_time_after_the_last_record_has_no_offset(any_world: World) -> None:
+    partition = TopicPartition(any_world.create_topic(), 0)
+    any_world.write(partition.topic, [Written(b"a", timestamp_ms=1_000)])
+    view = any_world.view()
     assert view.at_time({partition: 1_001}) == {partition: None}
     assert view.at_time({partition: 1_000}) == {partition: 0}
 
 
-def test_times_before_1970_mean_the_first_record_and_not_the_end_of_the_log(world: World) -> None:
+def test_times_before_1970_mean_the_first_record_and_not_the_end_of_the_log(any_world: World) -> None:
     """On the wire -1 and -2 are the ends of the log; as times they are only early."""
-    partition = TopicPartition(world.create_topic(), 0)
-    world.write(partition.topic, [Written(b"a"), Written(b"b")])
-    assert world.view().at_time({partition: -1}) == {partition: 0}
-    assert world.view().at_time({partition: -2}) == {partition: 0}
+    partition = TopicPartition(any_world.create_topic(), 0)
+    any_world.write(partition.topic, [Written(b"a"), Written(b"b")])
+    assert any_world.view().at_time({partition: -1}) == {partition: 0}
+    assert any_world.view().at_time({partition: -2}) == {partition: 0}
 
 
-def test_a_time_search_starts_at_the_log_start(world: World) -> None:
-    partition = TopicPartition(world.create_topic(), 0)
-    world.write(partition.topic, [Written(b"a", timestamp_ms=time_ms) for time_ms in (10, 20, 30)])
-    world.truncate_before(partition.topic, 0, 2)
-    assert world.view().at_time({partition: 5}) == {partition: 2}
+def test_a_time_search_starts_at_the_log_start(any_world: World) -> None:
+    partition = TopicPartition(any_world.create_topic(), 0)
+    any_world.write(partition.topic, [Written(b"a", timestamp_ms=time_ms) for time_ms in (10, 20, 30)])
+    any_world.truncate_before(partition.topic, 0, 2)
+    assert any_world.view().at_time({partition: 5}) == {partition: 2}
 
 
 _histories = st.lists(st.integers(1, 60), min_size=1, max_size=25)
@@ -145,12 +145,14 @@ _slow = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCh
 
 @_slow
 @given(times_ms=_histories, asked_ms=st.integers(0, 70))
-def test_a_time_search_agrees_with_a_linear_scan(world: World, times_ms: list[int], asked_ms: int) -> None:
+def test_a_time_search_agrees_with_a_linear_scan(
+    any_world: World, times_ms: list[int], asked_ms: int
+) -> None:
     """T27: the first record at or after the time, though times do not rise with offsets."""
-    partition = TopicPartition(world.create_topic(), 0)
+    partition = TopicPartition(any_world.create_topic(), 0)
     # Eight records a call: on a broker, times then go up and down within and between record batches.
     for begin in range(0, len(times_ms), 8):
         some = times_ms[begin : begin + 8]
-        world.write(partition.topic, [Written(b"x", timestamp_ms=time_ms) for time_ms in some])
+        any_world.write(partition.topic, [Written(b"x", timestamp_ms=time_ms) for time_ms in some])
     expected = next((offset for offset, time_ms in enumerate(times_ms) if time_ms >= asked_ms), None)
-    assert world.view().at_time({partition: asked_ms}) == {partition: expected}
+    assert any_world.view().at_time({partition: asked_ms}) == {partition: expected}

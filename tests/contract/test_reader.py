@@ -75,30 +75,30 @@ def _spark_schema() -> Any:
     return t.StructType([t.StructField(name, kinds[kind]) for name, kind in COLUMNS.items()])
 
 
-def test_both_worlds_have_readers(world: World) -> None:
-    assert isinstance(world.reader(), Reader)
+def test_both_worlds_have_readers(any_world: World) -> None:
+    assert isinstance(any_world.reader(), Reader)
 
 
-def test_a_range_is_half_open(world: World) -> None:
-    topic = ten(world)
-    assert rows(world, order(world, topic, At(3), At(6))) == [
+def test_a_range_is_half_open(any_world: World) -> None:
+    topic = ten(any_world)
+    assert rows(any_world, order(any_world, topic, At(3), At(6))) == [
         {"offset": number, "value": b"%d" % number} for number in (3, 4, 5)
     ]
 
 
-def test_an_empty_range_reads_nothing(world: World) -> None:
-    topic = ten(world)
-    assert rows(world, order(world, topic, At(4), At(4))) == []
-    assert rows(world, order(world, topic, At(10), At(10))) == []
+def test_an_empty_range_reads_nothing(any_world: World) -> None:
+    topic = ten(any_world)
+    assert rows(any_world, order(any_world, topic, At(4), At(4))) == []
+    assert rows(any_world, order(any_world, topic, At(10), At(10))) == []
 
 
-def test_open_ends_are_bound_when_the_reading_starts(world: World) -> None:
-    topic = ten(world)
-    whole = order(world, topic, Earliest(), Latest())
-    assert offsets(world, whole) == list(range(10))
-    world.truncate_before(topic, 0, 7)
-    world.write(topic, [Written(b"10")])
-    assert offsets(world, whole) == [7, 8, 9, 10]
+def test_open_ends_are_bound_when_the_reading_starts(any_world: World) -> None:
+    topic = ten(any_world)
+    whole = order(any_world, topic, Earliest(), Latest())
+    assert offsets(any_world, whole) == list(range(10))
+    any_world.truncate_before(topic, 0, 7)
+    any_world.write(topic, [Written(b"10")])
+    assert offsets(any_world, whole) == [7, 8, 9, 10]
 
 
 def test_batches_have_the_asked_columns_with_the_types_that_spark_wants(world: World) -> None:
@@ -131,12 +131,12 @@ def test_batches_have_the_asked_columns_with_the_types_that_spark_wants(world: W
     assert (second["key"], second["value"], second["headers"]) == (None, None, None)
 
 
-def test_ranges_of_one_order_are_read_in_their_order(world: World) -> None:
-    topic = world.create_topic(2)
-    world.write(topic, [Written(b"a"), Written(b"b", partition=1), Written(b"c")])
-    one = order(world, topic, At(0), At(1), partition=1)
+def test_ranges_of_one_order_are_read_in_their_order(any_world: World) -> None:
+    topic = any_world.create_topic(2)
+    any_world.write(topic, [Written(b"a"), Written(b"b", partition=1), Written(b"c")])
+    one = order(any_world, topic, At(0), At(1), partition=1)
     both = replace(one, ranges=(*one.ranges, RangeOrder(topic, 0, At(1), At(2))))
-    assert [row["value"] for row in rows(world, both)] == [b"b", b"c"]
+    assert [row["value"] for row in rows(any_world, both)] == [b"b", b"c"]
 
 
 def test_a_range_that_ends_on_a_marker_ends(world: World) -> None:
@@ -167,12 +167,12 @@ def test_aborted_records_are_seen_only_by_those_who_read_uncommitted(world: Worl
     assert [row["value"] for row in rows(world, committed)] == [b"plain", b"kept", b"last"]
 
 
-def test_an_offset_that_aged_out_is_an_error_with_the_bounds(world: World) -> None:
+def test_an_offset_that_aged_out_is_an_error_with_the_bounds(any_world: World) -> None:
     """F44: out of range names topic, partition, offset and what is there."""
-    topic = ten(world)
-    world.truncate_before(topic, 0, 5)
+    topic = ten(any_world)
+    any_world.truncate_before(topic, 0, 5)
     with pytest.raises(DataLossError) as caught:
-        rows(world, order(world, topic, At(2), At(8)))
+        rows(any_world, order(any_world, topic, At(2), At(8)))
     error = caught.value
     assert error.condition == "OFFSET_OUT_OF_RANGE"
     wanted = {"topic": topic, "partition": 0, "offset": 2, "earliest": 5, "latest": 10}
@@ -181,61 +181,61 @@ def test_an_offset_that_aged_out_is_an_error_with_the_bounds(world: World) -> No
         assert fact in str(error)
 
 
-def test_without_loss_checking_reading_goes_on_at_what_is_left(world: World) -> None:
+def test_without_loss_checking_reading_goes_on_at_what_is_left(any_world: World) -> None:
     """T08: the range is cut to what the log holds of it; no row outside it comes, and none comes twice."""
-    topic = ten(world)
-    world.truncate_before(topic, 0, 5)
+    topic = ten(any_world)
+    any_world.truncate_before(topic, 0, 5)
 
     def left_of(start: int, until: int) -> list[int]:
         wanted = order(
-            world, topic, At(start), At(until), fail_on_data_loss=False, poll_timeout_ms=SHORT_WAIT_MS
+            any_world, topic, At(start), At(until), fail_on_data_loss=False, poll_timeout_ms=SHORT_WAIT_MS
         )
-        return offsets(world, wanted)
+        return offsets(any_world, wanted)
 
     assert left_of(2, 8) == [5, 6, 7]
     assert left_of(2, 5) == left_of(2, 4) == []
     assert left_of(12, 14) == []  # behind the end: what is left is not read instead
 
 
-def test_what_aged_out_before_a_piece_of_earliest_was_begun_is_no_loss(world: World) -> None:
+def test_what_aged_out_before_a_piece_of_earliest_was_begun_is_no_loss(any_world: World) -> None:
     """B098: neither in the first piece nor in later ones, though loss checking is on."""
-    topic = ten(world)
-    world.truncate_before(topic, 0, 6)
-    first = order(world, topic, Earliest(), At(4))
-    later = order(world, topic, At(4), At(8))
+    topic = ten(any_world)
+    any_world.truncate_before(topic, 0, 6)
+    first = order(any_world, topic, Earliest(), At(4))
+    later = order(any_world, topic, At(4), At(8))
     later = replace(later, ranges=(replace(later.ranges[0], from_earliest=True),))
     gone = replace(later, ranges=(replace(later.ranges[0], until=At(5)),))
-    assert [offsets(world, each) for each in (first, later, gone)] == [[], [6, 7], []]
+    assert [offsets(any_world, each) for each in (first, later, gone)] == [[], [6, 7], []]
 
 
-def test_an_offset_after_the_end_is_out_of_range(world: World) -> None:
-    topic = ten(world)
+def test_an_offset_after_the_end_is_out_of_range(any_world: World) -> None:
+    topic = ten(any_world)
     with pytest.raises(DataLossError) as caught:
-        rows(world, order(world, topic, At(50), At(60)))
+        rows(any_world, order(any_world, topic, At(50), At(60)))
     assert caught.value.condition == "OFFSET_OUT_OF_RANGE"
     assert caught.value.facts["latest"] == 10
 
 
-def test_a_range_past_the_end_is_waited_for(world: World) -> None:
+def test_a_range_past_the_end_is_waited_for(any_world: World) -> None:
     """F45: a short answer is no end; the rows that arrive while waiting are read."""
-    topic = ten(world)
-    batches = world.reader().read(order(world, topic, At(8), At(12)))
+    topic = ten(any_world)
+    batches = any_world.reader().read(order(any_world, topic, At(8), At(12)))
     assert next(batches)["offset"].to_pylist() == [8, 9]
-    world.write(topic, [Written(b"late"), Written(b"late")])
+    any_world.write(topic, [Written(b"late"), Written(b"late")])
     assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [10, 11]
 
 
 def test_a_range_past_an_end_that_stays_is_out_of_range_and_without_loss_checking_what_is_there(
-    world: World,
+    any_world: World,
 ) -> None:
     """F44: waited for within the limit, then told with the exact range; no row is made up or repeated."""
-    topic = ten(world)
-    wanted = order(world, topic, At(8), At(12), poll_timeout_ms=700)
+    topic = ten(any_world)
+    wanted = order(any_world, topic, At(8), At(12), poll_timeout_ms=700)
     with pytest.raises(DataLossError) as caught:
-        rows(world, wanted)
+        rows(any_world, wanted)
     assert caught.value.condition == "OFFSET_OUT_OF_RANGE"
     assert caught.value.facts["offset"] == 10
-    assert offsets(world, replace(wanted, fail_on_data_loss=False)) == [8, 9]
+    assert offsets(any_world, replace(wanted, fail_on_data_loss=False)) == [8, 9]
 
 
 def test_a_range_that_never_fills_ends_with_an_error_at_its_deadline(world: World) -> None:
@@ -253,55 +253,55 @@ def test_a_range_that_never_fills_ends_with_an_error_at_its_deadline(world: Worl
     assert 0.5 < time.monotonic() - begun < 2.7
 
 
-def test_a_recreated_topic_is_not_read_in_the_place_of_the_old_one(world: World) -> None:
-    topic = ten(world)
-    topic_id = world.view().describe([topic])[topic].topic_id
-    world.recreate_topic(topic)
-    world.write(topic, [Written(b"other")] * 10)
+def test_a_recreated_topic_is_not_read_in_the_place_of_the_old_one(any_world: World) -> None:
+    topic = ten(any_world)
+    topic_id = any_world.view().describe([topic])[topic].topic_id
+    any_world.recreate_topic(topic)
+    any_world.write(topic, [Written(b"other")] * 10)
     with pytest.raises(DataLossError) as caught:
-        rows(world, order(world, topic, At(0), At(5), topic_id=topic_id))
+        rows(any_world, order(any_world, topic, At(0), At(5), topic_id=topic_id))
     assert caught.value.condition == "TOPIC_RECREATED"
-    assert offsets(world, order(world, topic, At(0), At(2), topic_id=None)) == [0, 1]
-    assert world.view().latest([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 10}
+    assert offsets(any_world, order(any_world, topic, At(0), At(2), topic_id=None)) == [0, 1]
+    assert any_world.view().latest([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 10}
 
 
-def test_a_recreated_topic_is_noticed_even_when_it_is_empty(world: World) -> None:
+def test_a_recreated_topic_is_noticed_even_when_it_is_empty(any_world: World) -> None:
     """No fetch would tell, because there is nothing to fetch; the id does."""
-    topic = ten(world)
-    topic_id = world.view().describe([topic])[topic].topic_id
-    world.recreate_topic(topic)
-    wanted = order(world, topic, Earliest(), Latest(), topic_id=topic_id)
+    topic = ten(any_world)
+    topic_id = any_world.view().describe([topic])[topic].topic_id
+    any_world.recreate_topic(topic)
+    wanted = order(any_world, topic, Earliest(), Latest(), topic_id=topic_id)
     with pytest.raises(DataLossError) as caught:
-        rows(world, wanted)
+        rows(any_world, wanted)
     assert caught.value.condition == "TOPIC_RECREATED"
-    assert offsets(world, replace(wanted, fail_on_data_loss=False)) == []
+    assert offsets(any_world, replace(wanted, fail_on_data_loss=False)) == []
 
 
 @pytest.mark.parametrize("ends", [(At(2), At(8)), (Earliest(), Latest())], ids=["fixed", "late"])
 def test_a_deleted_topic_is_a_loss_and_without_loss_checking_no_rows(
-    world: World, ends: tuple[Bound, Bound]
+    any_world: World, ends: tuple[Bound, Bound]
 ) -> None:
     """T15: deleted between planning and reading; the loss rule decides, and the rest is read."""
-    topic, other = ten(world), ten(world)
-    topic_id = world.view().describe([topic])[topic].topic_id
-    world.delete_topic(topic)
-    wanted = order(world, topic, *ends, topic_id=topic_id)
+    topic, other = ten(any_world), ten(any_world)
+    topic_id = any_world.view().describe([topic])[topic].topic_id
+    any_world.delete_topic(topic)
+    wanted = order(any_world, topic, *ends, topic_id=topic_id)
     with pytest.raises(DataLossError) as caught:
-        rows(world, wanted)
+        rows(any_world, wanted)
     assert caught.value.condition == "PARTITION_GONE"
     both = replace(
         wanted,
         ranges=(*wanted.ranges, RangeOrder(other, 0, At(8), At(10))),
         fail_on_data_loss=False,
     )
-    assert offsets(world, both) == [8, 9]
+    assert offsets(any_world, both) == [8, 9]
 
 
-def test_a_range_that_starts_after_its_end_is_a_loss(world: World) -> None:
+def test_a_range_that_starts_after_its_end_is_a_loss(any_world: World) -> None:
     """An error when losses count, no rows when they do not."""
-    topic = ten(world)
-    wanted = order(world, topic, At(50), Latest())
+    topic = ten(any_world)
+    wanted = order(any_world, topic, At(50), Latest())
     with pytest.raises(DataLossError) as caught:
-        rows(world, wanted)
+        rows(any_world, wanted)
     assert caught.value.condition == "START_AFTER_END"
-    assert offsets(world, replace(wanted, fail_on_data_loss=False)) == []
+    assert offsets(any_world, replace(wanted, fail_on_data_loss=False)) == []

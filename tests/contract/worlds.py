@@ -1,4 +1,4 @@
-"""Two worlds with one face: a log in memory and a real broker. The contract suite runs in both."""
+"""Worlds with one face: a log in memory, a real broker, and the guide's own queue. One contract for all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import itertools
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as At
 
+from examples.own_queue import Queue, QueueReader, QueueView
 from penstock.core.client import ClientSettings
 from penstock.core.model import LogView, Reader, TopicPartition
 from penstock.kafka import admin
@@ -200,3 +202,49 @@ class KafkaWorld:
         # The broker makes this topic when the first group asks for its coordinator.
         self.commit_offsets(f"group-{secrets.token_hex(4)}", {TopicPartition(self.create_topic(), 0): 0})
         return ["__consumer_offsets"]
+
+
+class QueueWorld:
+    """The queue of the guide "Your own queue"."""
+
+    def __init__(self, path: Path) -> None:
+        self.queue = Queue(path)
+        self.settings = ClientSettings((("127.0.0.1", 1),))
+
+    def create_topic(self, partitions: int = 1) -> str:
+        name = f"topic-{next(_numbers)}"
+        self.queue.create(name, partitions)
+        return name
+
+    def recreate_topic(self, name: str) -> None:
+        self.queue.delete(name)
+        self.queue.create(name)
+
+    def delete_topic(self, name: str) -> None:
+        self.queue.delete(name)
+
+    def write(self, topic: str, records: Sequence[Written]) -> None:
+        for one in records:
+            self.queue.append(topic, one.value, one.key, one.partition, one.timestamp_ms)
+
+    def write_transaction(self, topic: str, records: Sequence[Written], *, commit: bool) -> None:
+        raise AssertionError("this queue has no transactions")
+
+    def open_transaction(self, topic: str, records: Sequence[Written]) -> OpenTransaction:
+        raise AssertionError("this queue has no transactions")
+
+    def truncate_before(self, topic: str, partition: int, offset: int) -> None:
+        self.queue.forget_before(topic, partition, offset)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        for each, offset in offsets.items():
+            self.queue.commit(group, each.topic, each.partition, offset)
+
+    def view(self, isolation_level: str = "read_uncommitted") -> LogView:
+        return QueueView(self.queue)
+
+    def reader(self) -> Reader:
+        return QueueReader(self.queue)
+
+    def internal_topics(self) -> Collection[str]:
+        raise AssertionError("this queue has no topics of its own")

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ def find_blocks() -> list[object]:
 
 
 def run_block(source: str, folder: Path) -> None:
+    for example in (ROOT / "examples").glob("*.py"):
+        shutil.copy(example, folder)  # the pages tell a reader to put what they use beside the program
     program = folder / "example.py"
     program.write_text(source)
     outcome = subprocess.run(

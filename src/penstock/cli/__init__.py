@@ -22,6 +22,7 @@ COMMANDS = {
     "cluster": "start, stop and watch a real Kafka on this computer",
     "demo": "a local Kafka, a million log lines, and Spark counting them",
     "loss": "show what a loss ledger has recorded as lost",
+    "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
     "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 

@@ -1,0 +1,1 @@
+"""Applications: built only from what every user may import."""

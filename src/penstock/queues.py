@@ -1,0 +1,81 @@
+"""Any queue as a Spark source, with all that Penstock knows about positions, limits, losses and restarts.
+
+Subclass `QueueDataSource`, give it a name and a `Log` (see `penstock.core.model`: a `LogView` that tells
+topics and bounds, a `Reader` that turns a work order into Arrow batches), and register it. Options that Penstock
+knows (`subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...) mean what they mean for Kafka; all others
+are yours, in `self.own_options`. The guide "Your own queue" builds one.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from penstock.core.model import COLUMNS, Log
+from penstock.core.options import option_specs
+from penstock.core.options_batch import parse_batch_options
+from penstock.core.options_stream import check_load, parse_stream_options
+from penstock.core.stream_table import StreamTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: The option tables demand a broker's address; a queue of one's own has none.
+_NO_BROKER = {"kafka.bootstrap.servers": "unused:1"}
+_KNOWN = {spec.key.lower() for spec in option_specs(StreamTable).values()}
+
+
+def make_schema(columns: Sequence[str]) -> pa.Schema:
+    """What a reader's batches must look like: Spark takes nothing else for these columns."""
+    import pyarrow as pa
+
+    from penstock.kafka.records.arrow_types import ARROW_TYPES
+
+    return pa.schema([(name, ARROW_TYPES[name]) for name in columns])
+
+
+class QueueDataSource(DataSource):
+    """Batch reads and streams over a log of your own. Rows have Kafka's columns."""
+
+    @abstractmethod
+    def open_log(self) -> Log:
+        """The queue, from `self.own_options`. It is pickled to the workers."""
+
+    @property
+    def own_options(self) -> dict[str, str]:
+        return {key: text for key, text in self.options.items() if key.lower() not in _KNOWN}
+
+    def schema(self) -> str:
+        columns = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.engines.source.batch import BatchReader
+
+        options = parse_batch_options(
+            self._known_options(), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+        return BatchReader(options, self.open_log())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        from penstock.engines.source.stream import StreamReader
+
+        options = parse_stream_options(
+            self._known_options(), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+        return StreamReader(options, self.open_log())
+
+    def _known_options(self) -> dict[str, str]:
+        known = {key: text for key, text in self.options.items() if key.lower() in _KNOWN}
+        return {**_NO_BROKER, **known}
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
