@@ -69,7 +69,7 @@ def _start_node(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
         raise ClusterError(
             "PORT_TAKEN",
             error.what,
-            hint=f"If that is a Kafka, use it: --bootstrap 127.0.0.1:{arguments.port}; or name another --port.",
+            hint=f"If it is a Kafka, use --bootstrap 127.0.0.1:{arguments.port}; else name another --port.",
             facts=error.facts,
         ) from error
 
