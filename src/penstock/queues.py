@@ -2,8 +2,8 @@
 
 Subclass `QueueDataSource`, give it a name and a `Log` (see `penstock.core.model`: a `LogView` that tells
 topics and bounds, a `Reader` that turns a work order into Arrow batches), and register it. Options that
-Penstock knows (`subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...) mean what they mean for Kafka; all
-others are yours, in `self.own_options`. The guide "Your own queue" builds one.
+Penstock knows (`subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...) mean what they mean for Kafka;
+all others are yours, in `self.own_options`. The guide "Your own queue" builds one.
 """
 
 from __future__ import annotations
