@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import decimal
 import math
 import pickle
 import struct
@@ -22,61 +21,8 @@ from penstock.formats.protobuf import ProtobufDecoder
 from penstock.formats.protobuf_plan import load_message
 from penstock.formats.registry import RegistrySettings, forget_schemas
 from penstock.testing.registry import RegistryServer
+from tests.proto_all import ALL, descriptors, expect_row, make_file
 
-TYPES = [
-    "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "bytes", "uint32",
-    "sfixed32", "sfixed64", "sint32", "sint64", "enum", "message",
-]  # fmt: skip
-
-
-def make_file() -> descriptor_pb2.FileDescriptorProto:
-    """`t.All`: every type plain (p_), optional (o_), repeated (r_), in a oneof (u_), in a map (m_)."""
-    proto = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="all.proto", package="t", syntax="proto3")
-    colours = file.enum_type.add(name="Colour")
-    for number, name in ((0, "RED"), (5, "BLUE"), (-3, "NEGATIVE")):
-        colours.value.add(name=name, number=number)
-    inner = file.message_type.add(name="Inner")
-    inner.field.add(name="x", number=1, type=proto.TYPE_SINT64, label=proto.LABEL_OPTIONAL)
-    inner.field.add(name="names", number=2, type=proto.TYPE_STRING, label=proto.LABEL_REPEATED)
-    every = file.message_type.add(name="All")
-    every.oneof_decl.add(name="choice")
-    synthetic = []
-    number = 0
-    for kind in TYPES:
-        code = proto.Type.Value(f"TYPE_{kind.upper()}")
-        name = {"enum": ".t.Colour", "message": ".t.Inner"}.get(kind)
-        for prefix in "porum":
-            number += 1
-            field = every.field.add(name=f"{prefix}_{kind}", number=number * 3, type=code, type_name=name)
-            field.label = proto.LABEL_OPTIONAL
-            if prefix == "r":
-                field.label = proto.LABEL_REPEATED
-            elif prefix == "u":
-                field.oneof_index = 0
-            elif prefix == "o":
-                field.proto3_optional = True
-                synthetic.append(field)
-            elif prefix == "m":
-                entry = every.nested_type.add(name=f"M{kind.capitalize()}Entry")
-                entry.options.map_entry = True
-                key = proto.TYPE_STRING if number % 2 else proto.TYPE_INT32
-                entry.field.add(name="key", number=1, type=key, label=proto.LABEL_OPTIONAL)
-                entry.field.add(name="value", number=2, type=code, type_name=name, label=proto.LABEL_OPTIONAL)
-                field.type, field.label = proto.TYPE_MESSAGE, proto.LABEL_REPEATED
-                field.type_name = f".t.All.{entry.name}"
-    for field in synthetic:
-        field.oneof_index = len(every.oneof_decl)
-        every.oneof_decl.add(name=f"_{field.name}")
-    file.message_type.add(name="Empty")
-    return file
-
-
-def descriptors(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
-    return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()
-
-
-ALL = descriptors(make_file())
 DECODER = ProtobufDecoder(ALL, "t.All")
 MESSAGE = message_factory.GetMessageClass(load_message(ALL, "t.All"))
 
@@ -87,34 +33,6 @@ def decode(decoder: ProtobufDecoder, *values: bytes | None) -> tuple[list[Any], 
     assert len(decoded.column) == len(values)
     errors = [None] * len(values) if decoded.errors is None else decoded.errors.to_pylist()
     return decoded.column.to_pylist(maps_as_pydicts="strict"), errors
-
-
-def expect(message: Any) -> dict[str, Any]:
-    """What the columns of a message must hold, asked of Google's library field by field."""
-    row: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            inner = field.message_type.fields_by_name["value"]
-            row[field.name] = {key: _plain(inner, value[key]) for key in value}
-        elif field.is_repeated:
-            row[field.name] = [_plain(field, each) for each in value]
-        elif field.has_presence and not message.HasField(field.name):
-            row[field.name] = None
-        else:
-            row[field.name] = _plain(field, value)
-    return row
-
-
-def _plain(field: Any, value: Any) -> Any:
-    if field.message_type is not None:
-        return expect(value)
-    if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return known.name if known else str(value)
-    if field.type in (field.TYPE_UINT64, field.TYPE_FIXED64):
-        return decimal.Decimal(value)
-    return value
 
 
 _INT32, _INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
@@ -169,7 +87,7 @@ def messages(draw: st.DrawFn) -> bytes:
 def test_any_message_reads_as_googles_parser_reads_it(values: list[bytes | None]) -> None:
     found, errors = decode(DECODER, *values)
     assert errors == [None] * len(values)
-    assert found == [None if each is None else expect(MESSAGE.FromString(each)) for each in values]
+    assert found == [None if each is None else expect_row(MESSAGE.FromString(each)) for each in values]
 
 
 @given(messages(), messages())
@@ -180,7 +98,7 @@ def test_of_a_message_written_twice_the_last_values_count_and_pieces_are_joined(
     """Two messages behind one another are one message to Protobuf, with nested ones merged."""
     found, errors = decode(DECODER, first, first + second, second)
     assert errors == [None] * 3
-    assert found == [expect(MESSAGE.FromString(each)) for each in (first, first + second, second)]
+    assert found == [expect_row(MESSAGE.FromString(each)) for each in (first, first + second, second)]
 
 
 def tag(name: str, wire: int) -> bytes:
@@ -225,7 +143,7 @@ def test_bytes_that_are_no_message_are_a_bad_row(value: bytes, reason: str) -> N
     good = MESSAGE(p_int32=7, r_string=["x"]).SerializeToString()
     found, errors = decode(DECODER, good, value, good)
     assert found[1] is None
-    assert found[0] == found[2] == expect(MESSAGE.FromString(good))
+    assert found[0] == found[2] == expect_row(MESSAGE.FromString(good))
     assert errors == [None, reason, None]
 
 
@@ -239,14 +157,14 @@ def test_unknown_fields_of_every_kind_are_skipped() -> None:
     value = unknown + MESSAGE(p_int32=7).SerializeToString() + unknown
     found, errors = decode(DECODER, value)
     assert errors == [None]
-    assert found[0] == expect(MESSAGE.FromString(value))
+    assert found[0] == expect_row(MESSAGE.FromString(value))
 
 
 def test_a_number_written_in_another_way_is_an_unknown_field() -> None:
     value = tag("p_int32", 5) + b"1234" + tag("p_string", 0) + b"\x01" + tag("p_double", 2) + b"\x02ab"
     found, errors = decode(DECODER, value)
     assert errors == [None]
-    assert found[0] == expect(MESSAGE.FromString(value))
+    assert found[0] == expect_row(MESSAGE.FromString(value))
 
 
 def test_repeated_numbers_are_read_packed_and_one_by_one() -> None:
@@ -267,14 +185,14 @@ def test_a_map_of_any_size_keeps_the_last_value_of_a_key() -> None:
         values = [entries.SerializeToString(), entries.SerializeToString() + again.SerializeToString()]
         found, errors = decode(DECODER, *values)
         assert errors == [None, None]
-        assert found == [expect(MESSAGE.FromString(each)) for each in values]
+        assert found == [expect_row(MESSAGE.FromString(each)) for each in values]
 
 
 def test_an_entry_of_a_map_without_key_or_value_has_their_zeros() -> None:
     value = tag("m_message", 2) + b"\x00" + tag("m_enum", 2) + b"\x00" + tag("m_uint64", 2) + b"\x00"
     found, errors = decode(DECODER, value)
     assert errors == [None]
-    assert found[0] == expect(MESSAGE.FromString(value))
+    assert found[0] == expect_row(MESSAGE.FromString(value))
 
 
 def test_special_numbers_stay_themselves() -> None:

@@ -107,6 +107,8 @@ def _kind(column: ColumnType) -> int:
 class Workspace:
     """The memory one decoding fills: `begin`, run a kernel on `arrays`, `grow` when it says so, `finish`."""
 
+    new_memory = staticmethod(np.empty)  # the fuzz run gives memory that ends at a protected page
+
     def __init__(
         self,
         layout: Layout,
@@ -174,9 +176,9 @@ class Workspace:
         sizes = table[:, s.ROOM] * table[:, s.WIDTH]
         table[:, s.BASE] = np.cumsum(sizes) - sizes
         table[:, s.TEXT_BASE] = np.cumsum(table[:, s.TEXT_ROOM]) - table[:, s.TEXT_ROOM] + len(self._names)
-        slots = np.empty(max(1, int(sizes.sum())), np.int64)
-        valid = np.empty(len(slots), np.uint8)
-        text = np.empty(len(self._names) + max(1, int(table[:, s.TEXT_ROOM].sum())), np.uint8)
+        slots = self.new_memory(max(1, int(sizes.sum())), np.int64)
+        valid = self.new_memory(len(slots), np.uint8)
+        text = self.new_memory(len(self._names) + max(1, int(table[:, s.TEXT_ROOM].sum())), np.uint8)
         text[: len(self._names)] = np.frombuffer(self._names, np.uint8)
         if keep:
             for row, (base, text_base) in zip(table, old, strict=True):

@@ -111,7 +111,7 @@ def _build(column: _Column, registry: RegistrySettings | None, read: ReadBytes) 
         if found.kind != _KINDS[column.format]:
             raise OptionError(
                 "SCHEMA_INCOMPATIBLE",
-                f"Subject `{column.subject}` holds a schema of kind {found.kind}, not {_KINDS[column.format]}.",
+                f"Subject `{column.subject}` holds a schema of {found.kind}, not {_KINDS[column.format]}.",
                 hint=f"Set {column.name}Format to what the subject holds.",
                 facts={"subject": column.subject, "kind": found.kind},
             )
