@@ -61,14 +61,14 @@ class Round:
 
 
 class Trickle:
-    """Writes rows with values of their own to all partitions of a topic, a few at a time, until it ends."""
+    """Writes rows with values of their own to all partitions of a topic, a few at a time, until it ends.
 
-    def __init__(
-        self, bootstrap: str, topic: str, seed: int, *, rows: int = 30, pause_s: float = 0.4
-    ) -> None:
+    It goes with its reader: nothing is written while too much is unread, however slow the machine is.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, seed: int, count_read: Callable[[], int]) -> None:
         self.written: list[Row] = []
-        self._topic, self._random = topic, random.Random(seed)
-        self._rows, self._pause_s = rows, pause_s
+        self._topic, self._random, self._count_read = topic, random.Random(seed), count_read
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1}
         )
@@ -123,10 +123,9 @@ class Drill:
         }
         self.order = Order(str(folder), options, **order)
         self.rounds: list[Round] = []
-                self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._mark = ""
         self._lives = 0
-        self._random = random.Random(seed)
         self._counted: dict[Path, int] = {}
         self.trickle = Trickle(bootstrap, topic, seed, self.count)
 
