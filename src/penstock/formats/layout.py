@@ -107,7 +107,10 @@ def _kind(column: ColumnType) -> int:
 class Workspace:
     """The memory one decoding fills: `begin`, run a kernel on `arrays`, `grow` when it says so, `finish`."""
 
-    new_memory = staticmethod(np.empty)  # the fuzz run gives memory that ends at a protected page
+    @staticmethod
+    def new_memory(items: int, kind: Any) -> Array:
+        """An uninitialised array; the fuzz run gives memory that ends at a protected page."""
+        return np.empty(items, kind)
 
     def __init__(
         self,
