@@ -53,7 +53,7 @@ class QueueDataSource(DataSource):
         return {key: text for key, text in self.options.items() if key.lower() not in _KNOWN}
 
     def schema(self) -> str:
-        columns = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
+        columns, _ = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
         return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.core.format_table import FormatTable
 from penstock.core.options import option
 from penstock.core.values import INT64_MAX, parse_boolean, parse_integer_from, parse_text, parse_word
 
@@ -24,7 +25,7 @@ def keep_text(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class BatchTable:
+class BatchTable(FormatTable):
     """The table. Groups of options that exclude or beat each other are read together later."""
 
     assign: str | None = option(

@@ -11,9 +11,10 @@ which also asks the registry. Secrets have names that Spark hides in its plans a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from penstock.core.errors import OptionError
 from penstock.core.options import option
 from penstock.core.values import parse_integer_from, parse_text, parse_word
 
@@ -103,6 +104,33 @@ class FormatTable:
     registry_ca_file: str | None = _registry_option(
         "caFile", parse_text, "A PEM file with the authorities to trust; by default the system's.", "ca.pem"
     )
+    on_decode_error: str = option(
+        "onDecodeError",
+        parse_word("fail", "null", "deadLetter"),
+        "What a value that cannot be decoded does: fail the query; become null, with the reason in "
+        "`decodeError`; or that, and go to `deadLetterTopic` with where it came from.",
+        default="fail",
+        accepts=("fail", "NULL"),
+        rejects=(("skip", _WRONG), ("", _WRONG)),
+        needs={"valueFormat": "string"},
+    )
+    dead_letter_topic: str | None = option(
+        "deadLetterTopic",
+        parse_text,
+        "The topic for `onDecodeError` = `deadLetter`; it must exist, and is best compacted.",
+        accepts=("orders-dead",),
+        rejects=(("", _WRONG),),
+        needs={"valueFormat": "string", "onDecodeError": "deadLetter"},
+    )
+    decode_error_quota: int = option(
+        "decodeErrorQuota",
+        parse_integer_from(0),
+        "How many such values one task bears before the query fails all the same.",
+        default=10_000,
+        accepts=("0", "500"),
+        rejects=(("-1", _WRONG), ("many", _WRONG)),
+        needs={"valueFormat": "string", "onDecodeError": "null"},
+    )
     registry_timeout_ms: int = option(
         "schemaRegistry.timeoutMs",
         parse_integer_from(1, 600_000),
@@ -110,4 +138,29 @@ class FormatTable:
         default=10_000,
         accepts=("3000",),
         rejects=(("0", _WRONG), ("soon", _WRONG)),
+    )
+
+    @property
+    def typed_columns(self) -> tuple[str, ...]:
+        """The columns that these options add to Kafka's."""
+        formats = {"keyData": self.key_format, "valueData": self.value_format}
+        typed = tuple(name for name, kind in formats.items() if kind is not None)
+        return (*typed, "decodeError") if typed and self.on_decode_error != "fail" else typed
+
+
+def pick_formats(table: FormatTable) -> FormatTable:
+    """Only these options of a bigger table; what belongs together is checked."""
+    picked = FormatTable(**{each.name: getattr(table, each.name) for each in fields(FormatTable)})
+    if picked.on_decode_error != "fail" and not picked.typed_columns:
+        raise _not_without("onDecodeError", "valueFormat` or `keyFormat")
+    if picked.on_decode_error == "deadLetter" and picked.dead_letter_topic is None:
+        raise _not_without("onDecodeError", "deadLetterTopic")
+    if picked.on_decode_error != "deadLetter" and picked.dead_letter_topic is not None:
+        raise _not_without("deadLetterTopic", "onDecodeError` = `deadLetter")
+    return picked
+
+
+def _not_without(key: str, other: str) -> OptionError:
+    return OptionError(
+        "OPTION_MISSING", f"`{key}` is set without `{other}`.", hint="Set both.", facts={"option": other}
     )

@@ -19,6 +19,7 @@ from penstock.core.bounds import BatchRead
 from penstock.core.client import ClientSettings
 from penstock.core.client_java import ReadFile, parse_client
 from penstock.core.errors import OptionError
+from penstock.core.format_table import FormatTable, pick_formats
 from penstock.core.model import Ago, Earliest, Latest
 from penstock.core.options import read_surface
 from penstock.core.options_read import (
@@ -52,6 +53,7 @@ class BatchOptions:
     client: ClientSettings
     executor_client: ClientSettings
     columns: tuple[str, ...]
+    formats: FormatTable
     min_partitions: int | None
     max_records_per_partition: int | None
     min_records_per_task: int
@@ -112,6 +114,7 @@ def parse_batch_options(
         client=driver,
         executor_client=executor,
         columns=read_columns(table),
+        formats=pick_formats(table),
         min_partitions=table.min_partitions,
         max_records_per_partition=table.max_records_per_partition,
         min_records_per_task=table.min_records_per_task,

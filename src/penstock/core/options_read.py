@@ -142,20 +142,22 @@ def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
 
 
 def read_columns(table: BatchTable) -> tuple[str, ...]:
+    """The columns of the frame: Kafka's, and those that the format options add."""
     headers = ("headers",) if table.include_headers else ()
     if table.columns is None:
-        return (*_PLAIN_COLUMNS, *headers)
-    known = {name.lower(): name for name in COLUMNS}
+        return (*_PLAIN_COLUMNS, *headers, *table.typed_columns)
+    names = [*COLUMNS, *table.typed_columns]
+    known = {name.lower(): name for name in names}
     chosen: list[str] = []
     for name in (each.strip() for each in table.columns.split(",")):
         if not name:
             raise invalid("columns", table.columns, "names of columns separated by commas")
         if name.lower() not in known:
-            meant = find_close_key(name, COLUMNS)
+            meant = find_close_key(name, names)
             raise OptionError(
                 "COLUMN_UNKNOWN",
-                f"Option `columns` names `{name}`, which is no column of a Kafka row.",
-                hint=f"Did you mean `{meant}`?" if meant else f"The columns are {', '.join(COLUMNS)}.",
+                f"Option `columns` names `{name}`, which is no column of this read.",
+                hint=f"Did you mean `{meant}`?" if meant else f"The columns are {', '.join(names)}.",
                 facts={"column": name},
             )
         chosen.append(known[name.lower()])

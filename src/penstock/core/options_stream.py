@@ -17,6 +17,7 @@ from penstock.core.bounds import BatchRead
 from penstock.core.client import ClientSettings
 from penstock.core.client_java import ReadFile, parse_client
 from penstock.core.errors import OptionError
+from penstock.core.format_table import FormatTable, pick_formats
 from penstock.core.model import Ago, Committed, Earliest, Latest, Position
 from penstock.core.options import invalid, read_surface
 from penstock.core.options_read import (
@@ -51,6 +52,7 @@ class StreamOptions:
     client: ClientSettings
     executor_client: ClientSettings
     columns: tuple[str, ...]
+    formats: FormatTable
     limits: Limits
     fail_on_data_loss: bool
     poll_timeout_ms: int
@@ -80,15 +82,15 @@ def check_load(
     *,
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
-) -> tuple[str, ...]:
-    """Refuse what is wrong in every kind of query; returns the columns."""
+) -> tuple[tuple[str, ...], FormatTable]:
+    """Refuse what is wrong in every kind of query; returns the columns, and how typed ones are made."""
     texts, java, _ = sort_keys(StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {})
     table = read_surface(StreamTable, texts)
     read_selection(table)
     parse_client(java, read_file=read_file)
     _read_start(table)
     read_rule(*((key, texts.get(key.lower())) for key in ENDS), default=Latest())
-    return read_columns(table)
+    return read_columns(table), pick_formats(table)
 
 
 def parse_stream_options(
@@ -123,6 +125,7 @@ def parse_stream_options(
         client=driver,
         executor_client=executor,
         columns=read_columns(table),
+        formats=pick_formats(table),
         limits=_read_limits(table),
         fail_on_data_loss=table.fail_on_data_loss,
         poll_timeout_ms=table.poll_timeout_ms,

@@ -30,6 +30,7 @@ from penstock.core.filters import Comparison, narrow
 from penstock.core.model import Log, Narrowing, RangeOrder, WorkOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.planning import explain_losses, step
+from penstock.core.typed import TypedColumns
 from penstock.engines.source.kafka_log import KafkaLog
 from penstock.engines.source.tasks import WorkPartition, read_partition
 from penstock.engines.survey import Patience, survey
@@ -52,8 +53,10 @@ _OPERATORS: dict[type[Filter], str] = {
 class BatchReader(DataSourceReader):
     """Reads what the options say, once, from Kafka or from another log."""
 
-    def __init__(self, options: BatchOptions, source: Log | None = None) -> None:
-        self.options = options
+    def __init__(
+        self, options: BatchOptions, source: Log | None = None, typed: TypedColumns | None = None
+    ) -> None:
+        self.options, self.typed = options, typed
         self.source = source or KafkaLog(options.client)
         self.narrowing = Narrowing()
 
@@ -76,7 +79,7 @@ class BatchReader(DataSourceReader):
                 raise error
             log.warning("%s", error)
         tasks = (self._keep(task) for task in plan.tasks)
-        return [WorkPartition(self._order(task)) for task in tasks if task]
+        return [WorkPartition(self._order(task), typed=self.typed) for task in tasks if task]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self.source, partition)
@@ -90,7 +93,7 @@ class BatchReader(DataSourceReader):
         return WorkOrder(
             ranges=ranges,
             client=options.executor_client,
-            columns=options.columns,
+            columns=options.columns if self.typed is None else self.typed.fetched,
             fail_on_data_loss=options.fail_on_data_loss,
             poll_timeout_ms=options.poll_timeout_ms,
             use_pool=options.connection_pool,

@@ -30,6 +30,7 @@ from penstock.core.model import COLUMNS
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_stream import check_load, parse_stream_options
 from penstock.core.versions import check_versions
+from penstock.engines.source.decoders import make_typed, refuse_changed_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -47,8 +48,10 @@ class PenstockDataSource(DataSource):
     def schema(self) -> str:
         """Kafka's columns as Spark names them. Wrong options end here, before anything is planned."""
         check_versions()
-        columns = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
-        return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+        columns, formats = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
+        typed = make_typed(formats, columns)
+        kinds = COLUMNS if typed is None else {name: typed.spark_type(name) for name in columns}
+        return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.engines.source.batch import BatchReader, FilteringBatchReader
@@ -58,7 +61,10 @@ class PenstockDataSource(DataSource):
         )
         _refuse_other_schema(schema, options.columns)
         _warn(options.warnings)
-        return FilteringBatchReader(options) if options.push_filters else BatchReader(options)
+        typed = make_typed(options.formats, options.columns)
+        refuse_changed_schema(typed, schema)
+        kind = FilteringBatchReader if options.push_filters else BatchReader
+        return kind(options, typed=typed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.engines.source.stream import StreamReader
@@ -68,7 +74,9 @@ class PenstockDataSource(DataSource):
         )
         _refuse_other_schema(schema, options.columns)
         _warn(options.warnings)
-        return StreamReader(options)
+        typed = make_typed(options.formats, options.columns)
+        refuse_changed_schema(typed, schema)
+        return StreamReader(options, typed=typed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise _not_yet("Writing (`write`)", 'Write with `format("kafka")` and its jars')

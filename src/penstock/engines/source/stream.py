@@ -27,6 +27,7 @@ from penstock.core.model import Log, WorkOrder
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import NOT_STARTED, read_position, write_position
+from penstock.core.typed import TypedColumns
 from penstock.core.values import INT64_MAX
 from penstock.engines.source.kafka_log import KafkaLog
 from penstock.engines.source.tasks import WorkPartition, read_partition
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what the options say for as long as the query runs, from Kafka or from another log."""
 
-    def __init__(self, options: StreamOptions, source: Log | None = None) -> None:
-        self.options = options
+    def __init__(
+        self, options: StreamOptions, source: Log | None = None, typed: TypedColumns | None = None
+    ) -> None:
+        self.options, self.typed = options, typed
         self.source = source or KafkaLog(options.client)
         self._watch: StreamWatch | None = None  # only on the driver: this object also travels to workers
 
@@ -83,12 +86,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 WorkOrder(
                     ranges=task,
                     client=options.executor_client,
-                    columns=options.columns,
+                    columns=options.columns if self.typed is None else self.typed.fetched,
                     fail_on_data_loss=options.fail_on_data_loss,
                     poll_timeout_ms=options.poll_timeout_ms,
                     use_pool=options.connection_pool,
                 ),
                 options.loss_ledger,
+                self.typed,
             )
             for task in tasks
         ]
