@@ -33,7 +33,6 @@ from tests.filling import wait_until
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
-MAX_UNREAD = 600
 #: Known to every process of one driver, and to no other.
 _MARK = "PENSTOCK_CRASH_DRIVER"
 #: The victims of a kill.
@@ -66,11 +65,21 @@ class Trickle:
     It goes with its reader: nothing is written while too much is unread, however slow the machine is.
     """
 
-    def __init__(self, bootstrap: str, topic: str, seed: int, count_read: Callable[[], int]) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, seed: int, count_read: Callable[[], int], *, rows: int, most: int
+    ) -> None:
         self.written: list[Row] = []
+        self._rows, self._most_unread = rows, most
         self._topic, self._random, self._count_read = topic, random.Random(seed), count_read
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1}
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "delivery.timeout.ms": 120_000,
+                "log_level": 0,  # brokers come and go here
+            }
         )
         self._number = 0
         self._ended = threading.Event()
@@ -81,16 +90,16 @@ class Trickle:
 
     def _run(self) -> None:
         while not self._ended.wait(0.2):
-            if len(self.written) - self._count_read() < MAX_UNREAD:
+            if len(self.written) - self._count_read() < self._most_unread:
                 self.write()
 
     def write(self) -> None:
-        for _ in range(30):
+        for _ in range(self._rows):
             value = f"{self._topic}/{self._number}".encode()
             self._number += 1
             where = self._random.randrange(PARTITIONS)
             self._producer.produce(self._topic, value=value, partition=where, on_delivery=self._note)
-        self._producer.flush(60)
+        self._producer.flush(120)
 
     def _note(self, error: object, message: Any) -> None:
         if error is not None:
@@ -107,9 +116,11 @@ class Trickle:
 
 
 class Drill:
-    """One query over all its lives."""
+    """One query over all its lives. `rows` come at a time, a few times a second."""
 
-    def __init__(self, folder: Path, bootstrap: str, topic: str, seed: int, **order: Any) -> None:
+    def __init__(
+        self, folder: Path, bootstrap: str, topic: str, seed: int, *, rows: int = 30, **order: Any
+    ) -> None:
         self.folder, self.seed = folder, seed
         folder.mkdir(parents=True)
         self.gates = folder / "gates"
@@ -127,7 +138,9 @@ class Drill:
         self._mark = ""
         self._lives = 0
         self._counted: dict[Path, int] = {}
-        self.trickle = Trickle(bootstrap, topic, seed, self.count)
+        self._seen_logs: set[Path] = set()
+        self._named: set[Path] = set()
+        self.trickle = Trickle(bootstrap, topic, seed, self.count, rows=rows, most=20 * rows)
 
     # --- lives ------------------------------------------------------------------------------------------
 
@@ -253,11 +266,12 @@ class Drill:
         if self.order.sink == "batches":
             done = range(self.newest("commits") + 1)
             return [path for each in done for path in (self.order.rows / f"batch-{each}").glob("*.parquet")]
-        named: set[Path] = set()
         for log in (self.order.rows / "_spark_metadata").glob("[0-9]*"):
-            for line in log.read_text().splitlines()[1:]:
-                named.add(Path(json.loads(line)["path"].removeprefix("file://")))
-        return sorted(named)
+            if log not in self._seen_logs:  # Spark puts each there whole, and never changes it
+                self._seen_logs.add(log)
+                lines = log.read_text().splitlines()[1:]
+                self._named.update(Path(json.loads(line)["path"].removeprefix("file://")) for line in lines)
+        return sorted(self._named)
 
     def count(self) -> int:
         """How many rows are there; the number of a file's rows is looked up once."""

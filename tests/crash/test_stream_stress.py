@@ -1,0 +1,26 @@
+"""Random histories on real Spark and real Kafka: two here, fifty in tests/proof/stream_histories.py."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.crash.histories import History
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(("seed", "lossy"), [(1, False), (2, True)], ids=["without loss", "with loss"])
+def test_a_random_history_is_read_exactly(
+    spark: SparkSession, kafka: Any, tmp_path: Path, seed: int, lossy: bool
+) -> None:
+    """B059, B055: data, partitions and topics come, the query stops and starts; with loss topics go, too."""
+    prefix = f"history{secrets.token_hex(3)}"
+    history = History(spark, kafka.bootstrap, tmp_path / "checkpoint", prefix, seed, lossy)
+    history.run(30)
+    history.check()
+    assert len(history.written) > 100, "hardly anything happened"
