@@ -1,10 +1,10 @@
 """Throws damaged values at the format decoders and compares them with other people's parsers.
 
 Every input comes from (seed, number), so any finding can be repeated alone with `--only`. A damaged value
-stands between two whole ones, and the bytes of the last end at a protected page, as does all memory that is
-written. The witnesses: Python's json for JSON, Google's parser for Protobuf, fastavro for Avro (which is
-asked only about values we call good: it reads some that are none). A crash, an exception, another value,
-another verdict, a damaged neighbour, or a second without an answer is a finding.
+stands between two whole ones or behind them, and the bytes of the last end at a protected page, as does all
+memory that is written. The witnesses: Python's json for JSON, Google's parser for Protobuf, fastavro for Avro
+(which is asked only about values we call good: it reads some that are none). A crash, an exception, another
+value, another verdict, a damaged neighbour, or a second without an answer is a finding.
 
     python -m tests.proof.fuzz_formats --inputs 1000000 --seed 7
 """
@@ -127,7 +127,9 @@ def make_protobuf(rng: random.Random) -> bytes:
 
 
 def damage(rng: random.Random, data: bytes, other: bytes) -> tuple[str, bytes]:
-    kind = rng.choice(("none", "cut", "flip", "set", "insert", "remove", "repeat", "splice", "huge"))
+    kind = rng.choice(
+        ("none", "cut", "flip", "set", "insert", "remove", "repeat", "splice", "huge", "longer")
+    )
     at = rng.randrange(len(data) + 1)
     if kind == "cut":
         return kind, data[:at]
@@ -136,6 +138,8 @@ def damage(rng: random.Random, data: bytes, other: bytes) -> tuple[str, bytes]:
             data[at] ^ (1 << rng.randrange(8)) if kind == "flip" else rng.choice(b'\x00\x7f\x80\xff"\\{}[],:')
         )
         return kind, data[:at] + bytes([byte]) + data[at + 1 :]
+    if kind == "longer" and at < len(data):  # a length that points a little too far
+        return kind, data[:at] + bytes([min(127, data[at] + rng.randrange(2, 60))]) + data[at + 1 :]
     if kind == "insert":
         return kind, data[:at] + rng.randbytes(rng.randrange(1, 4)) + data[at:]
     if kind == "remove":
@@ -324,13 +328,18 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
         whole = make(rng)
         mutation, damaged = damage(rng, whole, make(rng))
         began = time.process_time()
-        rows, errors = decoders.decode(kind, [whole, damaged, whole])
+        # Between two whole ones it must leave both alone; as the last one it ends at the protected page.
+        place = rng.choice((1, 2))
+        values = [whole, whole, whole]
+        values[place] = damaged
+        rows, errors = decoders.decode(kind, values)
         slow = time.process_time() - began > SLOW_S
-        found = _MISSING if errors[1] is not None else _fix_empty(rows[1], rows[0])
+        found = _MISSING if errors[place] is not None else _fix_empty(rows[place], rows[0])
         outcome = "FINDING: no answer within a second" if slow else judge(damaged, found)
-        neighbours = [judge(whole, _fix_empty(rows[n], rows[0])) for n in (0, 2)]
-        if errors[0] or errors[2] or neighbours != ["good", "good"]:
-            outcome = f"FINDING: a neighbour is damaged ({errors[0]}, {errors[2]}, {neighbours})"
+        for n in (0, 3 - place):
+            neighbour = errors[n] or judge(whole, _fix_empty(rows[n], rows[0]))
+            if neighbour != "good":
+                outcome = f"FINDING: a neighbour is damaged ({neighbour})"
         if outcome.startswith("FINDING"):
             findings.append(f"seed {seed} input {number} ({kind}, {mutation}): {outcome} {damaged!r}")
             outcome = "FINDING"
