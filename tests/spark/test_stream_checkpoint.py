@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from tests.filling import delete_before, produce
 from tests.spark.conftest import Load, MakeFlow
-from tests.spark.streaming import Flow, add_partitions, expect
+from tests.spark.streaming import Flow, add_partitions, expect, now_ms
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -145,17 +145,18 @@ def test_a_repeated_first_batch_has_the_same_rows_after_data_and_partitions_came
     flow: Flow, kafka: Any, topic: Any, start: str
 ) -> None:
     """G11, B292, F23, F25, F48: it was planned, not finished; its start is not resolved again."""
-    name = topic(2)
-    produce(kafka.bootstrap, name, ["a", "b", "c"])
+    name, base = topic(2), now_ms() - 60_000
+    produce(kafka.bootstrap, name, ["a"], timestamp_ms=base)
+    produce(kafka.bootstrap, name, ["b", "c"])
     produce(kafka.bootstrap, name, ["x"], partition=1)
     starts = {
         "earliest": {"startingOffsets": "earliest"},
         "offsets": {"startingOffsets": json.dumps({name: {"0": 1, "1": -2}})},
-        "time": {"startingOffsetsByTimestamp": json.dumps({name: {"0": 1, "1": 1}})},
+        "time": {"startingOffsetsByTimestamp": json.dumps({name: {"0": base + 1, "1": 1}})},
     }[start]
     failed = flow.start(name, during=fail_in(0), **starts).failure()
     assert "batch 0 is made to fail" in failed
-    begin = 1 if start == "offsets" else 0
+    begin = 0 if start == "earliest" else 1
     planned = expect(name, 0, ["a", "b", "c"][begin:], start=begin) + expect(name, 1, ["x"])
     assert flow.take() == planned
     add_partitions(kafka.bootstrap, name, 3)
