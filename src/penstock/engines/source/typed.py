@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.columns import ColumnDecoder, Decoded
 from penstock.core.errors import DecodeError
 from penstock.core.typed import DEAD_LETTER, ERROR_COLUMN, FAIL, SOURCES, TypedColumns
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.core.client import ClientSettings
     from penstock.kafka.writer import Writer
 
+#: Formats whose kernels this process has.
+_READY: set[str] = set()
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
@@ -38,7 +41,7 @@ class TypedRows:
             columns: dict[str, pa.Array] = {name: batch.column(name) for name in batch.schema.names}
             errors: pa.Array | None = None
             for name, decoder in self._typed.decoders.items():
-                decoded = decoder.decode(columns[SOURCES[name]])
+                decoded = decode_in_turn(decoder, columns[SOURCES[name]])
                 columns[name] = decoded.column
                 if decoded.errors is not None:
                     errors = _join_errors(errors, SOURCES[name], decoded.errors)
@@ -72,6 +75,20 @@ class TypedRows:
         if self._writer is None:
             self._writer = Writer(replace(self._client, client_id=f"{self._client.client_id}-dead-letters"))
         return self._writer
+
+
+def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
+    """Decode; the first time on a machine, one process compiles while the others wait for what it makes."""
+    kind = type(decoder).__name__
+    if kind in _READY:
+        return decoder.decode(values)
+    from penstock.formats.jit import source_stamp
+    from penstock.kafka.records.warmup import compile_in_turn
+
+    decoded: list[Decoded] = []
+    compile_in_turn(f"{kind}|{source_stamp()[0]}", lambda: decoded.append(decoder.decode(values)))
+    _READY.add(kind)
+    return decoded[-1]
 
 
 def make_letters(rows: pa.RecordBatch, errors: pa.Array) -> pa.RecordBatch:

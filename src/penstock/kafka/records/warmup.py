@@ -19,6 +19,7 @@ import hashlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -62,6 +63,27 @@ def _compile_in_turn() -> None:
             _remove_stale(place)
         _decode_nothing()
         _mark(place).touch()
+
+
+def compile_in_turn(what: str, compile_it: Callable[[], None]) -> None:
+    """Let one process of this machine at a time do what compiles kernels for the first time.
+
+    `what` names the kernels and their sources. Nobody waits once it was done, or where nothing can be kept.
+    """
+    try:
+        place = _cache_place()
+        if place is not None:
+            processor = _shorten(llvmlite.binding.get_host_cpu_name())
+            mark = place / f"penstock-{_shorten(f'{numba.__version__}|{what}')}-{processor}.compiled"
+            if not mark.exists():
+                with open(place / "penstock-formats.lock", "a") as lock:
+                    _wait_for(lock)
+                    compile_it()
+                    mark.touch()
+                return
+    except OSError:
+        log.debug("Nothing can be kept of what is compiled.", exc_info=True)
+    compile_it()
 
 
 def _wait_for(lock: IO[str]) -> None:
