@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("records", "wire", "read", "first_query")
+BENCHMARKS = ("records", "wire", "read", "first_query", "stream")
 
 
 def main() -> int:

@@ -1,0 +1,129 @@
+"""A Spark session that can stream through either connector, and queries that end.
+
+Rule: a session has a JVM of its own, which ends with it. `spark.stop()` alone leaves the JVM running, and
+with it what a later session could no longer change: the heap, and the connector's pool of consumers, which is
+made once. All that Spark writes is under one temporary folder, removed when that JVM is gone.
+
+    with StreamSession() as session:
+        frame = session.stream("penstock", bootstrap, "t", startingOffsets="earliest")
+        with session.run(frame.writeStream.format("noop")) as query: ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.cluster.connector import fetch_connector
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+#: The sides of a comparison: Spark's name of the format.
+FORMATS = {"penstock": "penstock", "default": "kafka", "tuned": "kafka"}
+_POLL_S = 0.1
+_JVM_END_S = 60.0
+
+
+class StreamSession:
+    """One `local[2]` session. `conf` is added to its settings, `java_options` to the driver's JVM."""
+
+    def __init__(
+        self, conf: Mapping[str, str] | None = None, *, java_options: str = "", memory: str = "4g"
+    ) -> None:
+        self._conf, self._java_options, self._memory = dict(conf or {}), java_options, memory
+
+    def __enter__(self) -> StreamSession:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        from pyspark.sql import SparkSession
+
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
+        self.folder = Path(self._folder.name)
+        self._checkpoints = 0
+        builder = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.jars", ",".join(str(jar) for jar in fetch_connector()))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.memory", self._memory)
+            .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={self.folder} {self._java_options}")
+            .config("spark.sql.warehouse.dir", str(self.folder / "warehouse"))
+            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        )
+        for key, value in self._conf.items():
+            builder = builder.config(key, value)
+        try:
+            self.spark = builder.getOrCreate()
+        except BaseException:
+            _end_jvm()
+            self._folder.cleanup()
+            raise
+        self.spark.sparkContext.setLogLevel("OFF")  # a stopped query logs an error; a failed one raises
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.spark.stop()
+        finally:
+            _end_jvm()
+            self._folder.cleanup()
+
+    def stream(self, form: str, bootstrap: str, topic: str, **options: str) -> DataFrame:
+        reader = self.spark.readStream.format(form).options(**options)
+        return reader.option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+
+    @contextmanager
+    def run(self, writer: DataStreamWriter) -> Iterator[StreamingQuery]:
+        """Start it on a fresh checkpoint; it is stopped at the end of the block."""
+        self._checkpoints += 1
+        checkpoint = self.folder / "checkpoints" / str(self._checkpoints)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+def _end_jvm() -> None:
+    """Close the JVM that PySpark started and wait for its end; the next session then starts another."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        process = gateway.proc
+        process.stdin.close()  # it reads from there until this end
+        process.wait(_JVM_END_S)
+
+
+def list_progress(query: StreamingQuery) -> list[dict[str, Any]]:
+    """The reports of all triggers so far."""
+    return [json.loads(each.json) for each in query.recentProgress]
+
+
+def wait_until(query: StreamingQuery, condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll until it holds; False when the time is up. A query that failed raises what it failed with."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,113 @@
+"""A trickle: every 100 ms one record into each partition. How long does a micro-batch take?
+
+The figure is the median `durationMs.triggerExecution` of the batches that had rows, after a warm-up, with the
+fastest trigger. Each side's turn has a session and a JVM of its own.
+
+Why Spark's connector takes so long with many partitions (thread dumps, and the settings that change it):
+- It runs one task for each partition, so on 2 cores 200 of them come in 100 rounds.
+- In each task it polls once and then asks for the partition's first and last offset, over the connection on
+  which its consumer has just sent the fetch for what comes next. A broker answers one connection's requests
+  in order, and a fetch with nothing to return is held until something is written or `fetch.max.wait.ms` (500)
+  is over. So every task of a caught-up stream waits for the partition's next record, or half a second. In the
+  dumps the tasks stand in `getAvailableOffsetRange`, and the JVM uses half a core.
+- 20 partitions, busy machine, median job of a batch (`addBatch`): a record every 2 s: 4.5 s, with
+  `kafka.fetch.max.wait.ms` 1: 0.5 s, with `kafka.fetch.min.bytes` 0: 0.3 s; every 0.1 s: 1.7, 0.6 and 0.5 s.
+- A pool of 64 consumers for 200 partitions closes and makes consumers in every batch besides, which
+  `spark.kafka.consumer.cache.capacity` cures.
+So a fair comparison has three peers here: both sizes of the pool as they are, and the pool that is large
+enough with fetches that do not wait. `minPartitions` and `maxRecordsPerPartition` only cut ranges further.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.sampling import Samples
+from bench.stream_load import SteadyLoad
+from bench.stream_session import StreamSession, list_progress, wait_until
+from bench.topics import settings_of
+from penstock.kafka.admin import create_topic
+
+_TICK_S = 0.1
+_LEAST_BATCHES = 3
+_PATIENCE_S = 120.0
+_START_S = 120.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One side's turn: `format` is that of `readStream`, `conf` the session's."""
+
+    format: str
+    conf: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure_turn(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list[float]:
+    """Durations of batches with rows, in seconds; those of the first `seconds` seconds are warm-up."""
+    with StreamSession(turn.conf) as session:
+        frame = session.stream(turn.format, bootstrap, topic, startingOffsets="latest", **turn.options)
+        with session.run(frame.writeStream.format("noop")) as query:
+
+            def count() -> int:
+                last = query.lastProgress
+                return -1 if last is None else int(last["batchId"])
+
+            if not wait_until(query, lambda: count() >= 1, _START_S):
+                raise TimeoutError(f"{turn.format}: no second batch after {_START_S:g} s")
+            time.sleep(seconds)  # the warm-up
+            first = count() + 1
+            ends = time.monotonic() + seconds
+            wait_until(
+                query,
+                lambda: time.monotonic() >= ends and count() >= first + _LEAST_BATCHES - 1,
+                seconds + _PATIENCE_S,
+            )
+            done = [each for each in list_progress(query) if each["numInputRows"] > 0]
+    measured = [each for each in done if each["batchId"] >= first] or done[-1:]
+    return [each["durationMs"]["triggerExecution"] / 1000 for each in measured]
+
+
+def run_trickle(
+    bootstrap: str, partitions: int, sides: Mapping[str, Turn], *, runs: int, seconds: float
+) -> dict[str, Samples]:
+    """Sides take turns; a sample is the median batch of one turn."""
+    topic = f"trickle-{partitions}"
+    create_topic(settings_of(bootstrap), topic, partitions=partitions)
+    medians: dict[str, list[float]] = {name: [] for name in sides}
+    with SteadyLoad(bootstrap, topic, partitions=partitions, rate=partitions / _TICK_S, tick_s=_TICK_S):
+        for turn in range(1, runs + 1):
+            for name, side in sides.items():
+                batches = measure_turn(side, bootstrap, topic, seconds)
+                medians[name].append(statistics.median(batches))
+                print(f"  turn {turn} {name:<12} {_describe(batches)}", flush=True)
+    return {name: Samples(tuple(values)) for name, values in medians.items()}
+
+
+def _describe(batches: list[float]) -> str:
+    ordered = sorted(batches)
+    shown = " ".join(f"{each:.3f}" for each in batches[:12])
+    return (
+        f"{len(batches)} batches, median {statistics.median(ordered):.3f} s "
+        f"[{ordered[0]:.3f}..{ordered[-1]:.3f}], first ones: {shown}"
+    )
+
+
+#: The connector's pool of consumers holds 64 by default; 256 hold one for each of 200 partitions.
+CAPACITY = "spark.kafka.consumer.cache.capacity"
+#: The remedy, see the beginning of this file.
+NO_WAIT = {"kafka.fetch.min.bytes": "0"}
+FOUR = {
+    "penstock": Turn("penstock"),
+    "default": Turn("kafka"),
+    "no wait": Turn("kafka", options=NO_WAIT),
+}
+MANY = {
+    "penstock": Turn("penstock"),
+    "cache 64": Turn("kafka", {CAPACITY: "64"}),
+    "cache 256": Turn("kafka", {CAPACITY: "256"}),
+    "256, no wait": Turn("kafka", {CAPACITY: "256"}, NO_WAIT),
+}
