@@ -34,7 +34,7 @@ def settings(spark: SparkSession) -> Iterator[Any]:
 def test_old_positions_are_purged_and_two_writers_collide(
     flow: Flow, settings: Any, kafka: Any, topic: Any
 ) -> None:
-    """B290, B293: the number that is kept is kept, a restart needs no more; nobody overwrites a batch."""
+    """B031, B290, B293: the number that is kept is kept, a restart needs no more; no batch is overwritten."""
     settings("spark.sql.streaming.minBatchesToRetain", "2")
     name = topic()
     produce(kafka.bootstrap, name, ["0", "1", "2", "3", "4"])
@@ -54,6 +54,7 @@ def test_old_positions_are_purged_and_two_writers_collide(
     produce(kafka.bootstrap, name, ["6"])
     assert "CONCURRENT_STREAM_LOG_UPDATE" in flow.failure()
     assert flow.take() == []
+    assert flow.stored(6) == flow.stored(5)  # the first entry stays
 
 
 def test_a_position_that_cannot_be_written_stops_the_query_with_the_reason(

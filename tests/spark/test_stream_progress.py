@@ -77,7 +77,7 @@ def test_a_report_counts_the_rows_that_were_read_and_those_that_wait(
     assert told(report)["lag"]["maxOffsetsBehindLatest"] == 0
 
 
-def test_a_report_before_the_first_look_says_nothing(kafka: Any, topic: Any) -> None:
+def test_a_report_before_the_first_look_says_nothing() -> None:
     """B084: and it asks no broker."""
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     assert StreamReader(parse_stream_options(options, unique="u")).reportLatestOffset() is None
