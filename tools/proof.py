@@ -29,6 +29,11 @@ CAMPAIGNS = {
     "tests.proof.fuzz_records": ["--json"],
     "tests.proof.random_logs": [],
     "tests.proof.parity_campaign": ["--json"],
+    "tests.proof.stream_kills": ["--write"],
+    "tests.proof.stream_leaders": ["--write"],
+    "tests.proof.stream_histories": ["--write"],
+    "tests.proof.stream_miniature": ["--write"],
+    "tests.proof.stream_comparison": ["--write"],
 }
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "cramjam", "crc32c", "hypothesis")
 

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,20 @@ class Trickle:
         assert self._failures == []
 
 
+@dataclass(frozen=True)
+class Zombie:
+    """A driver that was stopped, not ended: it knows nothing of the time that passes."""
+
+    process: subprocess.Popen[bytes]
+    pids: tuple[int, ...]
+
+    def resume(self) -> None:
+        assert self.process.poll() is None, "it was dead already"
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 class Drill:
     """One query over all its lives. `rows` come at a time, a few times a second."""
 
@@ -135,7 +149,8 @@ class Drill:
         self.order = Order(str(folder), options, **order)
         self.rounds: list[Round] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._mark = ""
+        self._marks: list[str] = []
+        self._zombies: list[Zombie] = []
         self._lives = 0
         self._counted: dict[Path, int] = {}
         self._seen_logs: set[Path] = set()
@@ -147,11 +162,11 @@ class Drill:
     def start(self) -> None:
         """A new driver with the same checkpoint."""
         self._lives += 1
-        self._mark = uuid.uuid4().hex
+        self._marks.append(uuid.uuid4().hex)
         self.order.write(self.folder / "order.json")
         environment = {
             **os.environ,
-            _MARK: self._mark,
+            _MARK: self._marks[-1],
             FOLDER_VARIABLE: str(self.gates),
             "PYTHONPATH": str(ROOT),
             "PYSPARK_PYTHON": sys.executable,
@@ -176,7 +191,7 @@ class Drill:
 
     def processes(self) -> dict[int, str]:
         """The living processes of the newest driver, itself included: id to command line."""
-        return find_marked(f"{_MARK}={self._mark}".encode())
+        return find_marked(f"{_MARK}={self._marks[-1]}".encode())
 
     def find_jvm(self) -> int:
         (found,) = [pid for pid, command in self.processes().items() if "SparkSubmit" in command]
@@ -191,16 +206,25 @@ class Drill:
         wait_until(lambda: not self.processes(), f"nothing of the driver is left: {self.processes()}", 60)
         return pids
 
+    def freeze(self) -> Zombie:
+        """Stop every process of the driver where it is. The next `start` is a second driver beside it."""
+        pids = tuple(self.processes())
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        zombie, self._process = Zombie(self.process, pids), None
+        self._zombies.append(zombie)
+        return zombie
+
     def end(self) -> None:
         """Whatever happened, nothing of it is left."""
         self.trickle.end()
-        for pid in self.processes() if self._process is not None else ():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        if self._process is not None:
-            self._process.wait(30)
+        for mark in self._marks:
+            for pid in find_marked(f"{_MARK}={mark}".encode()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # ends a stopped one, too
+        for process in (self._process, *(each.process for each in self._zombies)):
+            if process is not None:
+                process.wait(30)
 
     # --- rounds -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ its steps. The same with the engine played in miniature, by the thousand, is in 
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class History:
     batches: dict[int, list[Row]] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
     partitions: dict[str, int] = field(default_factory=dict)
+    slowness: float = 0.0
     _made: int = 0
     _query: StreamingQuery | None = None
 
@@ -132,6 +134,8 @@ class History:
 
         def keep(batch: DataFrame, number: int) -> None:
             rows = batch.select("topic", "partition", "offset", "value").collect()
+            while self.random.random() < self.slowness:
+                time.sleep(0.05)  # the work of a batch, which takes longer than the log stands still
             self.batches[number] = [(row.topic, row.partition, row.offset, bytes(row.value)) for row in rows]
 
         frame = (
@@ -234,3 +238,26 @@ class History:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for done in admin.delete_topics(list(self.partitions)).values():
             done.result(timeout=60)
+
+
+class Turmoil(History):
+    """Topics that come and go, are made anew and lose records while the query runs and each batch is slow."""
+
+    def run_for(self, seconds: float) -> int:
+        """So long, or a little longer; how many changes were made. Raises what the query failed with."""
+        self.start()
+        assert self._query is not None
+        changes: list[Callable[[], None]] = [self.create, self.delete, self.recreate, self.delete_records]
+        until, made = time.monotonic() + seconds, 0
+        try:
+            while time.monotonic() < until:
+                step = self.random.choice([self.add_data, self.add_data, *changes])
+                self.steps.append(step.__name__)
+                step()
+                made += step in changes
+                assert self._query.exception() is None, f"{self.story}\n{self._query.exception()}"
+            self.add_data()
+            self._query.processAllAvailable()
+        finally:
+            self.stop()
+        return made

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.crash.histories import History
+from tests.crash.histories import History, Turmoil
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -24,3 +24,15 @@ def test_a_random_history_is_read_exactly(
     history.run(30)
     history.check()
     assert len(history.written) > 100, "hardly anything happened"
+
+
+def test_twenty_seconds_of_turmoil_never_fail_a_query_that_may_lose(
+    spark: SparkSession, kafka: Any, tmp_path: Path
+) -> None:
+    """B058: topics made, deleted and made anew, records deleted, batches slow; loss checking is off."""
+    prefix = f"turmoil{secrets.token_hex(3)}"
+    turmoil = Turmoil(spark, kafka.bootstrap, tmp_path / "checkpoint", prefix, 3, lossy=True, slowness=0.8)
+    changes = turmoil.run_for(20)
+    turmoil.check()
+    assert changes >= 5, "hardly anything happened"
+    assert sum(map(len, turmoil.batches.values())) > 0
