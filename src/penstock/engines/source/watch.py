@@ -11,11 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from penstock.core.errors import BrokerError
 from penstock.core.lag import count_within, measure_lags, summarize
-from penstock.core.model import Log, LogView, Peek, TopicPartition
+from penstock.core.model import Log, LogView, Peek, TopicPartition, TopicView
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import aim, holds_back, share_budget, take
 from penstock.core.stream_losses import explain_stream_losses
@@ -41,6 +42,8 @@ _PEEK_INTERVAL_S = 5.0
 _PEEKED_AT_ONCE = 16
 #: With a limit in bytes and no record looked at yet: few enough for any size.
 _BLIND_RECORDS = 1000
+#: Looks in which leaders may change, one after the other, before a look is taken as it is.
+_LOOKS_AT_LEADERS = 10
 _NOWHERE = StreamPosition({})
 
 
@@ -81,6 +84,13 @@ class StreamWatch:
             now_ms=time.time_ns() // 1_000_000,
         )
         position = resolve_start(options.reading, snapshot)
+        now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
+        # Where a leader was elected meanwhile it is not known under which one the start was told.
+        changed = {
+            name for name in position.topics if not _have_same_leaders(snapshot.topics[name], now.get(name))
+        }
+        epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
+        position = replace(position, leader_epochs=epochs)
         log.info("A new query starts at %s.", write_position(position)["offsets"])
         self._offer(position)
         return position
@@ -174,8 +184,17 @@ class StreamWatch:
     def _look(self, view: LogView, position: StreamPosition) -> StreamView:
         named = name_stream_topics(self._options.selection, position)
         topics = view.topics() if named is None else view.describe(named)
-        partitions = choose_partitions(self._options.selection, topics, position)
-        latest = view.latest(partitions) if partitions else {}
+        for looks_left in reversed(range(_LOOKS_AT_LEADERS)):
+            partitions = choose_partitions(self._options.selection, topics, position)
+            latest = view.latest(partitions) if partitions else {}
+            # An end is kept with the epoch it was told under. If a leader was elected between the two
+            # questions, the rows it has taken would look like others in the place of those that were meant.
+            if not partitions or not looks_left or latest == position.offsets:
+                break
+            now = view.describe({each.topic for each in partitions})
+            if all(_have_same_leaders(topics[each], now.get(each)) for each in now):
+                break
+            topics = {**topics, **now}
         starts, epochs = find_doubtful(position, partitions, topics, latest)
         # What an old epoch ends at is settled once another leader is there: ask once, not at every trigger.
         asked = {
@@ -240,3 +259,10 @@ class StreamWatch:
     def _offer(self, position: StreamPosition) -> None:
         if self._commits is not None:
             self._commits.offer(position.offsets)
+
+
+def _have_same_leaders(before: TopicView, now: TopicView | None) -> bool:
+    if now is None or now.topic_id != before.topic_id:
+        return False
+    known = zip(before.partitions, before.leader_epochs, strict=False)
+    return all(now.leader_epoch(partition) == epoch for partition, epoch in known)
