@@ -16,7 +16,7 @@ import pytest
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
 from penstock.core.model import At, RangeOrder, WorkOrder
-from penstock.kafka import fetcher
+from penstock.kafka import admin, fetcher
 from penstock.kafka.fetch import FetchAnswer, FetchQuestion
 from penstock.kafka.pool import POOL
 from penstock.kafka.reader import KafkaReader
@@ -164,3 +164,13 @@ def test_waiting_for_rows_keeps_neither_side_busy(six: WorkOrder, settings: dict
     order = replace(six, ranges=(wanted,), client=client, poll_timeout_ms=1_000, fail_on_data_loss=False)
     assert list(reader.read(order)) == []
     assert reader.fetches < 40
+
+
+def test_a_loss_keeps_what_the_broker_said_as_its_cause(six: WorkOrder) -> None:
+    """B060: who looks into it finds the refusal behind the loss."""
+    admin.delete_topic(six.client, six.ranges[0].topic)
+    with pytest.raises(DataLossError) as caught:
+        list(KafkaReader().read(replace(six, poll_timeout_ms=20_000)))
+    assert caught.value.condition == "PARTITION_GONE"
+    assert isinstance(caught.value.__cause__, BrokerError)
+    assert caught.value.__cause__.condition == "UNKNOWN_TOPIC_OR_PARTITION"

@@ -254,7 +254,7 @@ def test_another_sink_goes_on_where_the_first_one_stopped(
 def test_of_two_sources_the_idle_one_keeps_its_position(
     flow: Flow, stream: Load, kafka: Any, topic: Any
 ) -> None:
-    """B026, T48: a union with news on one side only; nothing fails, nothing comes twice."""
+    """B026, B302, T48: a union with news on one side only; nothing fails, nothing comes twice."""
     busy, idle = topic(name="busy"), topic(name="idle")
     produce(kafka.bootstrap, busy, ["a"])
     produce(kafka.bootstrap, idle, ["x"])

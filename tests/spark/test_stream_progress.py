@@ -49,7 +49,7 @@ def member_of(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 def test_a_report_counts_the_rows_that_were_read_and_those_that_wait(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B080, B081, B082, B083: under a cap, over two partitions; at the end nothing waits."""
+    """B080, B081, B082, B083, B301: under a cap, over two partitions; at the end nothing waits."""
     name = topic(2)
     produce(kafka.bootstrap, name, ["v" * 100] * 10)
     produce(kafka.bootstrap, name, ["w" * 100] * 5, partition=1)

@@ -20,7 +20,7 @@ def number_values(count: int, start: int = 0) -> list[str]:
 def test_available_now_reads_what_was_there_in_capped_batches_and_ends(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B033, B037, F27, I18, T47: shares by backlog, rounded down, at least one; what came later waits."""
+    """B033, B037, B300, F27, I18, T47: shares by backlog, rounded down, at least one; what came later waits."""
     name = topic(2)
     produce(kafka.bootstrap, name, number_values(10))
     produce(kafka.bootstrap, name, ["x"], partition=1)
@@ -109,7 +109,7 @@ def test_available_now_repeats_a_failed_batch_as_planned_after_partitions_were_a
 
 
 def test_once_reads_everything_in_one_batch_whatever_the_limits(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B037, B038: neither the cap nor the minimum counts."""
+    """B037, B038, B299: neither the cap nor the minimum counts."""
     name = topic(2)
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     produce(kafka.bootstrap, name, ["x", "y"], partition=1)

@@ -118,7 +118,7 @@ def test_a_rejected_example_ends_in_its_condition_in_a_stream(
 
 @pytest.mark.parametrize("key", ENDS)
 def test_a_stream_with_an_end_is_refused_when_it_starts(key: str) -> None:
-    """An option of batch reads: `load()` cannot know yet, the start of the query does."""
+    """B066: an option of batch reads; `load()` cannot know yet, the start of the query does."""
     options = complete(key, '{"t":{"0":5}}' if key != "endingTimestamp" else "5", {})
     assert check_load(options)
     with pytest.raises(OptionError, match=r"\[END_IN_STREAM\].*availableNow"):
@@ -130,7 +130,25 @@ def test_an_option_of_batch_reads_is_a_warning_in_a_stream(key: str) -> None:
     assert any(key in warning for warning in parse_stream(complete(key, "true", {})).warnings)
 
 
+@pytest.mark.parametrize(
+    ("given", "condition"),
+    [
+        ({}, "OPTION_MISSING"),
+        ({"subscribe": "t", "assign": '{"t":[0]}'}, "OPTION_CONFLICT"),
+        ({"subscribe": ""}, "OPTION_INVALID"),
+        ({"assign": "{}"}, "OPTION_INVALID"),
+        ({"subscribePattern": ""}, "OPTION_INVALID"),
+    ],
+)
+def test_a_stream_without_one_selection_is_refused(given: dict[str, str], condition: str) -> None:
+    """B066: none, two, or an empty one."""
+    with pytest.raises(OptionError) as caught:
+        parse_stream({"kafka.bootstrap.servers": "b:9092", **given})
+    assert caught.value.condition == condition
+
+
 def test_a_minimum_above_the_maximum_is_refused() -> None:
+    """B066: with both numbers."""
     with pytest.raises(OptionError, match=r"\[OPTION_INVALID\].*minOffsetsPerTrigger.*which is 10"):
         parse_stream(complete("minOffsetsPerTrigger", "11", {"maxOffsetsPerTrigger": "10"}))
 

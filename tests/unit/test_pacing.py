@@ -206,7 +206,7 @@ _RATE = st.floats(0.01, 1e7)
 def test_a_budget_keeps_all_its_bounds(
     lags: dict[int, int], rate: float | None, most: float | None, least: float, interval_ms: int
 ) -> None:
-    """B220, B223: under lag and cap, over the minimum, and together no more than the rate allows."""
+    """B220, B223, B283: under lag and cap, over the minimum, and together no more than the rate allows."""
     pacing = Pacing(1_000, max_rate_per_partition=most, min_rate_per_partition=least)
     budget = pacing.budget(PaceState() if rate is None else estimated(rate), lags, interval_ms)
     if budget is None:

@@ -326,7 +326,7 @@ def test_a_limit_in_bytes_becomes_records_by_their_size(start: Start, log: Memor
 
 
 def test_a_cold_start_with_an_initial_rate_is_never_the_whole_backlog(start: Start, log: MemoryLog) -> None:
-    """I1, I2, D27: with backpressure the rate then follows what the batches achieve."""
+    """B284, I1, I2, D27: with backpressure the rate then follows what the batches achieve."""
     write(log, 0, 5000)
     clock = Clock()
     options = {"backpressure__enabled": "true", "backpressure__initialRate": "200"}
