@@ -317,6 +317,7 @@ class Drill:
         """No more rows are written; read on until all are there, then end in order."""
         self.trickle.end()
         if self.process.poll() is not None:
+            assert self.order.restarts or self._zombies, f"the query has ended: {self.notes('failed')}"
             self.start()
         expected = len(self.trickle.written)
         wait_until(lambda: self.count() >= expected, f"all of {expected} rows are read", timeout_s)

@@ -53,7 +53,10 @@ def main() -> int:
                 late = time.monotonic() - began >= options.minutes * 60
                 return late and len(each.trickle.written) >= options.rows and what.kills > 0
 
-            disturb(what, is_over)
+            def has_failed() -> bool:
+                return bool(each.notes("failed"))
+
+            disturb(what, lambda: is_over() or has_failed())
             seconds, last = time.monotonic() - began, each.newest("commits")
             each.finish(timeout_s=600)
             failures = each.notes("failed")
