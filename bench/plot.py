@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 470, 190  # of one chart's frame
-_LEFT, _TOP, _GAP_X, _GAP_Y = 80, 96, 90, 66
+_LEFT, _TOP, _GAP_X, _GAP_Y = 80, 112, 90, 66
 _INK, _FAINT, _BAND = "#222222", "#d0d0d0", "#e9f3e6"
 
 Point = tuple[float, float]
@@ -73,7 +73,7 @@ def draw_page(title: str, columns: Sequence[Column], x_label: str = "seconds sin
         for number, column in enumerate(columns):
             left, top = _LEFT + number * (_WIDTH + _GAP_X), _TOP + row * (_HEIGHT + _GAP_Y)
             if row == 0:
-                parts.append(_text(left, _TOP - 34, column.title, size=15))
+                parts.append(_text(left, _TOP - 50, column.title, size=15))
             marks = column.marks if row == 0 else [(at, "") for at, _ in column.marks]
             parts += _Frame(left, top, x_ticks, y_ticks).draw(column.charts[row], marks, x_label)
     return "\n".join([*parts, "</svg>", ""])
@@ -114,9 +114,10 @@ class _Frame:
         for tick in self.x_ticks:
             yield _rule(self.x(tick), bottom, self.x(tick), bottom + 4, _INK)
             yield _text(self.x(tick), bottom + 17, _short(tick), anchor="middle")
-        for at, word in marks:
+        for number, (at, word) in enumerate(marks):
             yield _rule(self.x(at), self.top, self.x(at), bottom, "#888888", dashed=True)
-            yield _text(self.x(at) + 2, self.top - 18, word, size=10)
+            # On two levels in turns, so that words of marks that are close do not run into each other.
+            yield _text(self.x(at) + 2, self.top - 19 - 12 * (number % 2), word, size=10)
         yield f'<path d="M{self.left} {self.top}V{bottom}H{right}" fill="none" stroke="{_INK}"/>'
         for number, line in enumerate(chart.lines):
             yield from self._line(line)

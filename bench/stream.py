@@ -52,8 +52,11 @@ def measure_available_now(bootstrap: str, sizes: Sizes) -> dict[str, object]:
     fill(bootstrap, load)
     with StreamSession() as session:
 
-        def run(side: str, options: Mapping[str, str]) -> float:
-            """Seconds from `start()` to the end; `load()`, which only looks at options, is before that."""
+        def run(side: str, options: Mapping[str, str]) -> tuple[float, float]:
+            """Seconds from `start()` to the end, and how many of them lie outside of the batches.
+
+            `load()`, which only looks at options, is before that.
+            """
             frame = session.stream(FORMATS[side], bootstrap, load.name, startingOffsets="earliest", **options)
             writer = frame.writeStream.format("noop").trigger(availableNow=True)
             began = time.perf_counter()
@@ -61,17 +64,20 @@ def measure_available_now(bootstrap: str, sizes: Sizes) -> dict[str, object]:
                 if not query.awaitTermination(_END_S):
                     raise TimeoutError(f"{side}: the query has not ended within {_END_S} s")
                 seconds = time.perf_counter() - began
-                found = sum(each["numInputRows"] for each in list_progress(query))
+                batches = list_progress(query)
+            found = sum(each["numInputRows"] for each in batches)
             assert found == load.records, (side, found)
-            return seconds
+            return seconds, seconds - sum(each["durationMs"]["triggerExecution"] for each in batches) / 1000
 
         settings = {"penstock": {}, "default": {}, "tuned": TUNED}
         taken: dict[str, list[float]] = {side: [] for side in settings}
+        outside: dict[str, list[float]] = {side: [] for side in settings}
         for turn in range(1 + sizes.runs):  # the first one is the warm-up
             for side, options in settings.items():
-                seconds = run(side, options)
+                seconds, before = run(side, options)
                 if turn:
                     taken[side].append(seconds)
+                    outside[side].append(before)
     samples = {side: Samples(tuple(each)) for side, each in taken.items()}
     print_ratios(
         f"available-now: {load.records} records of 100 B, noop sink",
@@ -79,7 +85,9 @@ def measure_available_now(bootstrap: str, sizes: Sizes) -> dict[str, object]:
         "penstock",
         {"default": 2.7, "tuned": 1.6},
     )
-    return _raw(samples)
+    for side, each in outside.items():
+        print(f"  {side:<18} {statistics.median(each):6.2f} s of it outside of batches: start and end")
+    return {**_raw(samples), "outside of batches": outside}
 
 
 def measure_trickle_4(bootstrap: str, sizes: Sizes) -> dict[str, object]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bench.plot import Chart, Column, Line, draw_page
 from bench.stream_load import SteadyLoad
 from bench.stream_memory import MemoryWatch, Peaks
-from bench.stream_session import StreamSession, list_progress, wait_until
+from bench.stream_session import StreamSession, count_batches, last_progress, list_progress, wait_until
 from bench.topics import settings_of
 from penstock.kafka.admin import create_topic
 
@@ -134,18 +134,16 @@ def _run_side(
         MemoryWatch() as memory,
     ):
         # The first batches start Spark's Python processes; nothing is judged before they are there.
-        if not wait_until(
-            query, lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= 5, _PATIENCE_S
-        ):
+        if not wait_until(query, lambda: count_batches(query) > 5, _PATIENCE_S):
             raise TimeoutError(f"{topic}: no five batches within {_PATIENCE_S:g} s")
         began = time.time()
         for phase in PHASES:
-            steps[phase.name] = time.time() - began
+            steps[phase.name] = time.time() - began if steps else 0.0
             load.set_rate(phase.load)
             sink.rate = phase.sink
             memory.begin(phase.name)
             time.sleep(seconds)
-        drained = wait_until(query, lambda: _lag(query.lastProgress) <= 2 * CALM * TARGET_S, _PATIENCE_S)
+        drained = wait_until(query, lambda: _lag(last_progress(query)) <= 2 * CALM * TARGET_S, _PATIENCE_S)
         batches = [_describe(each, began, steps) for each in list_progress(query) if each["numInputRows"]]
     return Run([each for each in batches if each.begun_s >= 0], steps, memory.peaks, drained)
 
@@ -166,7 +164,7 @@ def _describe(progress: Mapping[str, Any], began: float, steps: Mapping[str, flo
     pace = _reported(progress).get("pace")
     return Batch(
         number=progress["batchId"],
-        phase=[name for name, at in steps.items() if at <= begun_s or at == 0][-1],
+        phase=[name for name, at in steps.items() if at <= max(0.0, begun_s)][-1],
         begun_s=round(begun_s, 3),
         took_s=progress["durationMs"]["triggerExecution"] / 1000,
         rows=progress["numInputRows"],

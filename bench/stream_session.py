@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: The sides of a comparison: Spark's name of the format.
 FORMATS = {"penstock": "penstock", "default": "kafka", "tuned": "kafka"}
+#: Spark matches the error of a batch that `stop()` interrupted with a pattern that recurses at each letter.
+_DEEP_STACK = "-Xss16m"
 _POLL_S = 0.1
 _JVM_END_S = 60.0
 
@@ -51,13 +53,14 @@ class StreamSession:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
         self.folder = Path(self._folder.name)
         self._checkpoints = 0
+        java_options = f"-Djava.io.tmpdir={self.folder} {_DEEP_STACK} {self._java_options}"
         builder = (
             SparkSession.builder.master("local[2]")
             .config("spark.jars", ",".join(str(jar) for jar in fetch_connector()))
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.memory", self._memory)
-            .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={self.folder} {self._java_options}")
+            .config("spark.driver.extraJavaOptions", java_options)
             .config("spark.sql.warehouse.dir", str(self.folder / "warehouse"))
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
@@ -114,6 +117,17 @@ def _end_jvm() -> None:
 def list_progress(query: StreamingQuery) -> list[dict[str, Any]]:
     """The reports of all triggers so far."""
     return [json.loads(each.json) for each in query.recentProgress]
+
+
+def last_progress(query: StreamingQuery) -> dict[str, Any] | None:
+    """The report of the last trigger, if there was one."""
+    last = query.lastProgress
+    return None if last is None else dict(json.loads(last.json))
+
+
+def count_batches(query: StreamingQuery) -> int:
+    last = query.lastProgress
+    return 0 if last is None else int(last["batchId"]) + 1
 
 
 def wait_until(query: StreamingQuery, condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -10,12 +10,16 @@ Why Spark's connector takes so long with many partitions (thread dumps, and the 
   in order, and a fetch with nothing to return is held until something is written or `fetch.max.wait.ms` (500)
   is over. So every task of a caught-up stream waits for the partition's next record, or half a second. In the
   dumps the tasks stand in `getAvailableOffsetRange`, and the JVM uses half a core.
-- 20 partitions, busy machine, median job of a batch (`addBatch`): a record every 2 s: 4.5 s, with
-  `kafka.fetch.max.wait.ms` 1: 0.5 s, with `kafka.fetch.min.bytes` 0: 0.3 s; every 0.1 s: 1.7, 0.6 and 0.5 s.
+- The waits can be counted. A record every 0.1 s: 200 partitions and a pool of 256 take 10.5 s a batch, 100
+  rounds of 0.1 s; 20 partitions take 1.0 s, 10 rounds. A record every 2 s: 20 partitions take 4.5 s, 10 of
+  0.5 s. With `kafka.fetch.min.bytes` 0, so that no fetch is held, these are 2.8 s, 0.2 s and 0.3 s; with
+  `kafka.fetch.max.wait.ms` 1 nearly the same. (A machine that did other things too; ratios of one run count.)
 - A pool of 64 consumers for 200 partitions closes and makes consumers in every batch besides, which
-  `spark.kafka.consumer.cache.capacity` cures.
+  `spark.kafka.consumer.cache.capacity` cures. It does not cure the waits.
+- `coalesce(2)` changes nothing (1.0 s again): two tasks then wait for their partitions one after the other.
+  `minPartitions` and `maxRecordsPerPartition` only cut ranges further.
 So a fair comparison has three peers here: both sizes of the pool as they are, and the pool that is large
-enough with fetches that do not wait. `minPartitions` and `maxRecordsPerPartition` only cut ranges further.
+enough with fetches that do not wait.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from dataclasses import dataclass, field
 
 from bench.sampling import Samples
 from bench.stream_load import SteadyLoad
-from bench.stream_session import StreamSession, list_progress, wait_until
+from bench.stream_session import StreamSession, count_batches, list_progress, wait_until
 from bench.topics import settings_of
 from penstock.kafka.admin import create_topic
 
@@ -51,19 +55,14 @@ def measure_turn(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list
     with StreamSession(turn.conf) as session:
         frame = session.stream(turn.format, bootstrap, topic, startingOffsets="latest", **turn.options)
         with session.run(frame.writeStream.format("noop")) as query:
-
-            def count() -> int:
-                last = query.lastProgress
-                return -1 if last is None else int(last["batchId"])
-
-            if not wait_until(query, lambda: count() >= 1, _START_S):
+            if not wait_until(query, lambda: count_batches(query) > 1, _START_S):
                 raise TimeoutError(f"{turn.format}: no second batch after {_START_S:g} s")
             time.sleep(seconds)  # the warm-up
-            first = count() + 1
+            first = count_batches(query)
             ends = time.monotonic() + seconds
             wait_until(
                 query,
-                lambda: time.monotonic() >= ends and count() >= first + _LEAST_BATCHES - 1,
+                lambda: time.monotonic() >= ends and count_batches(query) >= first + _LEAST_BATCHES,
                 seconds + _PATIENCE_S,
             )
             done = [each for each in list_progress(query) if each["numInputRows"] > 0]
