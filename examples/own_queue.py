@@ -220,7 +220,11 @@ class QueueReader:
         if position > until:
             if wanted.from_earliest or isinstance(wanted.start, Earliest):
                 return
-            raise DataLossError("START_AFTER_END", f"{each}: starts at {position}, after its end {until}.")
+            raise DataLossError(
+                "START_AFTER_END",
+                f"{each}: starts at {position}, after its end {until}.",
+                facts={"topic": each.topic, "partition": each.partition},
+            )
         if position < first:
             self._step_over(order, self._lost(each, position, min(first, until)))
             position = min(first, until)

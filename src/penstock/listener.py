@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -34,19 +34,19 @@ _FLUSH_S = 10.0
 
 
 class QueryListener(StreamingQueryListener):
-    """Add one to a session; with options, it commits for the streams that read these options' topics."""
+    """Add one to a session; with options, it commits for the streams that have the same
+    `commitOffsetsToGroup`. Give each query a group of its own: one group has one position."""
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
-        self._commits: GroupCommits | None = None
-        if options is not None:
-            self._commits = _start_commits(options)
+        self._group, self._commit = (None, None) if options is None else _find_group(options)
+        self._commits: dict[tuple[str, int], GroupCommits] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
         """Nothing to do yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 (Spark's name)
         trigger_ms = int(event.progress.durationMs.get("triggerExecution", 0))
-        for source in event.progress.sources:
+        for place, source in enumerate(event.progress.sources):
             end = _parse(source.endOffset)
             reported = _parse(source.latestOffset)
             if not end or "version" not in end:
@@ -54,25 +54,32 @@ class QueryListener(StreamingQueryListener):
             address = (reported or {}).get("pace", {}).get("feedback")
             if address and source.startOffset != source.endOffset:
                 tell(address, end, trigger_ms)
-            if self._commits is not None and "groupCommits" in (reported or {}):
-                self._offer(end)
+            group = (reported or {}).get("groupCommits", {}).get("group")
+            if self._group is not None and group == self._group:
+                self._offer((str(event.progress.id), place), end)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 (Spark's name)
         """Nothing happened."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
-        if self._commits is not None:
-            self._commits.flush(_FLUSH_S)
+        for (query, _), commits in self._commits.items():
+            if query == str(event.id):
+                commits.flush(_FLUSH_S)
 
-    def _offer(self, end: Mapping[str, Any]) -> None:
-        assert self._commits is not None
+    def _offer(self, stream: tuple[str, int], end: Mapping[str, Any]) -> None:
+        assert self._group is not None
+        assert self._commit is not None
+        if stream not in self._commits:
+            self._commits[stream] = GroupCommits(self._commit, self._group)
         try:
-            self._commits.offer(read_position(end).offsets)
+            self._commits[stream].offer(read_position(end).offsets)
         except PenstockError as error:
             log.warning("A finished position was not committed: %s", error)
 
 
-def _start_commits(options: Mapping[str, str]) -> GroupCommits | None:
+def _find_group(
+    options: Mapping[str, str],
+) -> tuple[str | None, Callable[[Offsets], None] | None]:
     import os
     from pathlib import Path
 
@@ -84,14 +91,14 @@ def _start_commits(options: Mapping[str, str]) -> GroupCommits | None:
     )
     group = parsed.commit_group
     if group is None:
-        return None
+        return None, None
 
     def commit(offsets: Offsets) -> None:
         from penstock.kafka.groups import commit_offsets
 
         commit_offsets(parsed.client, group, offsets, timeout_ms=parsed.client.default_api_timeout_ms)
 
-    return GroupCommits(commit, group)
+    return group, commit
 
 
 def _parse(text: str | None) -> dict[str, Any] | None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
+from penstock.core.errors import OptionError
+from penstock.core.format_table import FormatTable
 from penstock.core.model import COLUMNS, Log
 from penstock.core.options import option_specs
 from penstock.core.options_batch import parse_batch_options
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
 
 #: The option tables demand a broker's address; a queue of one's own has none.
 _NO_BROKER = {"kafka.bootstrap.servers": "unused:1"}
-_KNOWN = {spec.key.lower() for spec in option_specs(StreamTable).values()}
+_KAFKA_ONLY = {
+    "commitoffsetstogroup",
+    *(spec.key.lower() for spec in option_specs(FormatTable).values()),
+}
+_KNOWN = {spec.key.lower() for spec in option_specs(StreamTable).values()} - _KAFKA_ONLY
+#: Whose commits `startingOffsets=committed` means.
+_GROUP = "kafka.group.id"
 
 
 def make_schema(columns: Sequence[str]) -> pa.Schema:
@@ -50,7 +58,7 @@ class QueueDataSource(DataSource):
 
     @property
     def own_options(self) -> dict[str, str]:
-        return {key: text for key, text in self.options.items() if key.lower() not in _KNOWN}
+        return {key: text for key, text in self.options.items() if key.lower() not in (*_KNOWN, _GROUP)}
 
     def schema(self) -> str:
         columns, _ = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
@@ -73,7 +81,15 @@ class QueueDataSource(DataSource):
         return StreamReader(options, self.open_log())
 
     def _known_options(self) -> dict[str, str]:
-        known = {key: text for key, text in self.options.items() if key.lower() in _KNOWN}
+        for key in self.options:
+            if key.lower() in _KAFKA_ONLY:
+                raise OptionError(
+                    "OPTION_REFUSED",
+                    f"Option `{key}` works with Kafka only.",
+                    hint="Leave it out; decode or commit in your own program.",
+                    facts={"option": key},
+                )
+        known = {key: text for key, text in self.options.items() if key.lower() in (*_KNOWN, _GROUP)}
         return {**_NO_BROKER, **known}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -160,14 +161,15 @@ def test_a_moved_leader_is_asked_about_once(start: Start, log: MemoryLog) -> Non
 class Hiding:
     """A broker that is behind: for some looks it does not know the topic, or says that it ends earlier."""
 
-    def __init__(self, view: LogView, *, topic: bool = False, records: int = 0) -> None:
-        self._view, self._topic, self._records = view, topic, records
+    def __init__(self, view: LogView, *, topic: bool = False, records: int = 0, first: int = 0) -> None:
+        self._view, self._topic, self._records, self._first = view, topic, records, first
 
     def describe(self, names: Any) -> Mapping[str, TopicView]:
         return {} if self._topic else self._view.describe(names)
 
     def latest(self, partitions: Any) -> Mapping[TopicPartition, int]:
-        return {each: end - self._records for each, end in self._view.latest(partitions).items()}
+        found = self._view.latest(partitions)
+        return {each: end - self._records - self._first * (each == T0) for each, end in found.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
@@ -208,6 +210,40 @@ def test_what_stays_lost_is_an_error_with_its_condition(
     source.change = lambda view: Hiding(view, **trouble)  # type: ignore[return-value,assignment]
     with pytest.raises(DataLossError, match=condition):
         watch.find_end(position, take_all=False)
+
+
+def test_an_end_that_went_back_and_grows_again_is_one_loss(start: Start, log: MemoryLog) -> None:
+    """T13: told once, however the end moves on below the position; and it costs no further looks."""
+    write(log, 0, 9)
+    watch, source = start(log, failOnDataLoss="false")
+    position = watch.resolve_start()
+    for hidden in (5, 4, 3):
+        source.calls.clear()
+        source.change = lambda view, hidden=hidden: Hiding(view, first=hidden)  # type: ignore[return-value,misc]
+        assert watch.find_end(position, take_all=False) is position
+    assert source.calls.count("latest") == 1
+    report = watch.report()
+    assert report is not None
+    assert report["losses"] == {"ranges": 1, "offsets": 5}
+
+
+def test_a_topic_deleted_between_two_questions_is_looked_at_again(start: Start, log: MemoryLog) -> None:
+    """F37, B061: gone is then told as gone, not as a broker's refusal."""
+    write(log, 0, 3)
+    log.create_topic("u")
+    watch, source = start(log, subscribe="t,u", failOnDataLoss="false")
+    position = watch.resolve_start()
+
+    class Deleting(Hiding):
+        def latest(self, partitions: Any) -> Mapping[TopicPartition, int]:
+            if "u" in log.view().topics():
+                log.delete_topic("u")
+            return super().latest(partitions)
+
+    source.change = Deleting  # type: ignore[assignment]
+    write(log, 0, 1)
+    end = watch.find_end(position, take_all=False)
+    assert (end.offsets, list(end.gone)) == ({T0: 4, T1: 0}, [TopicPartition("u", 0)])
 
 
 def test_a_loss_that_was_believed_costs_no_further_looks(start: Start, log: MemoryLog) -> None:
@@ -260,13 +296,22 @@ def test_a_loss_is_kept_in_the_ledger_before_the_stream_goes_on(
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_query(start: Start, log: MemoryLog, tmp_path: Any) -> None:
-    """Who asks for a ledger wants no loss to be forgotten."""
-    write(log, 0, 9)
+    """Who asks for a ledger wants no loss to be forgotten: it is opened when the query starts, and a loss
+    that cannot be written later ends the query too."""
     place = tmp_path / "no" / "such" / "folder" / "losses.db"
-    watch, _ = start(log, startingOffsets="earliest", failOnDataLoss="false", lossLedger=str(place))
+    with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE"):
+        start(log, failOnDataLoss="false", lossLedger=str(place))
+    write(log, 0, 9)
+    folder = tmp_path / "there"
+    folder.mkdir()
+    watch, _ = start(
+        log, startingOffsets="earliest", failOnDataLoss="false", lossLedger=str(folder / "losses.db")
+    )
     position = watch.resolve_start()
     log.truncate_before("t", 0, 4)
-    with pytest.raises(OffsetStoreError):
+    (folder / "losses.db").unlink()
+    folder.rmdir()
+    with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE"):
         watch.find_end(position, take_all=False)
 
 
@@ -365,6 +410,9 @@ def test_a_word_from_nobody_is_not_believed() -> None:
         number = port.address.partition("/")[0]
         tell(f"{number}/guess", {"version": 1}, 5)
         tell(port.address, {"version": 1}, -5)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for datagram in (b"[" * 60_000, '{"word":"é"}'.encode(), b"{", b"\xff", b"[]", b""):
+                stranger.sendto(datagram, ("127.0.0.1", int(number)))
         tell(port.address, {"version": 1}, 7)
         found: list[Any] = []
         wait_until(lambda: found.extend(port.drain()) or bool(found), "the datagram is here")
@@ -422,12 +470,12 @@ def test_new_partitions_are_told_and_counted(
     position = watch.resolve_start()
     log.add_partitions("t", 4)
     write(log, 2, 1)
-    for _ in range(2):
-        watch.find_end(position, take_all=False)
+    end = watch.find_end(position, take_all=False)
+    assert watch.find_end(end, take_all=False) is end
     assert caplog.text.count("t-2, t-3") == 1
     report = watch.report()
     assert report is not None
-    assert report["newPartitions"] >= 2
+    assert report["newPartitions"] == 2
 
 
 # --- the group ------------------------------------------------------------------------------------
@@ -447,6 +495,10 @@ def test_finished_positions_are_committed_and_failures_only_counted(caplog: pyte
         commits.offer({T0: offset})
         assert commits.flush(10)
     assert (seen, commits.done, commits.failed) == ([{T0: 1}, {T0: 3}], 2, 1)
+    for _ in range(2):
+        commits.offer({T0: 2})  # what failed is tried again when it is offered again
+        assert commits.flush(10)
+    assert commits.failed == 3
     assert "group g" in caplog.text
 
 

@@ -4,7 +4,7 @@ Records are exact offsets (gaps of compaction and transactions count). Seconds a
 record that is still to be read. Bytes are an estimate: records times the stored size of records looked at
 near the position; the reports say so in the name, `bytesEstimate`.
 
->>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, now_ms=0)
+>>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, {}, now_ms=0)
 >>> summarize(lags)["maxOffsetsBehindLatest"]
 4
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.model import Peek, TopicPartition
+from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import Offsets
 
 
@@ -29,20 +29,27 @@ class Lag:
 
 
 def measure_lags(
-    offsets: Offsets, ends: Offsets, peeks: Mapping[TopicPartition, Peek], *, now_ms: int
+    offsets: Offsets,
+    ends: Offsets,
+    times_ms: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, float],
+    *,
+    now_ms: int,
 ) -> dict[TopicPartition, Lag]:
-    """For each partition whose position and end are both known."""
+    """For each partition whose position and end are both known. `times_ms`: of the record at the position;
+    `sizes`: bytes of a record near it."""
     lags = {}
     for each in sorted(offsets.keys() & ends.keys()):
         records = max(0, ends[each] - offsets[each])
-        peek = peeks.get(each)
         if records == 0:
             lags[each] = Lag(0, 0.0, 0)
-        elif peek is None:
-            lags[each] = Lag(records)
-        else:
-            age_s = max(0, now_ms - peek.timestamp_ms) / 1000
-            lags[each] = Lag(records, age_s, int(records * peek.bytes_per_record))
+            continue
+        time_ms, size = times_ms.get(each), sizes.get(each)
+        lags[each] = Lag(
+            records,
+            None if time_ms is None else max(0, now_ms - time_ms) / 1000,
+            None if size is None else int(records * size),
+        )
     return lags
 
 
@@ -74,11 +81,11 @@ def summarize(lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
 
 
 def count_within(
-    max_bytes: int, sizes: Mapping[TopicPartition, int], peeks: Mapping[TopicPartition, Peek]
+    max_bytes: int, waiting: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, float]
 ) -> int | None:
     """How many of these records make about so many bytes, by the sizes seen; None where none was."""
-    seen = {each: size for each, size in sizes.items() if size > 0 and each in peeks}
-    weight = sum(size * peeks[each].bytes_per_record for each, size in seen.items())
+    seen = {each: records for each, records in waiting.items() if records > 0 and each in sizes}
+    weight = sum(records * sizes[each] for each, records in seen.items())
     if not weight:
         return None
     return max(1, int(max_bytes / (weight / sum(seen.values()))))

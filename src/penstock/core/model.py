@@ -12,6 +12,7 @@ Why not Kafka's -1 and -2: the day somebody subtracts two offsets, a sentinel be
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -176,7 +177,9 @@ class TopicView:
     leader_epochs: tuple[int, ...] = ()
 
     def leader_epoch(self, partition: int) -> int | None:
-        return dict(zip(self.partitions, self.leader_epochs, strict=False)).get(partition)
+        place = bisect_left(self.partitions, partition)
+        known = place < len(self.leader_epochs) and self.partitions[place] == partition
+        return self.leader_epochs[place] if known else None
 
 
 @dataclass(frozen=True, slots=True)

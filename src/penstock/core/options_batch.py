@@ -24,7 +24,6 @@ from penstock.core.model import Ago, Earliest, Latest
 from penstock.core.options import read_surface
 from penstock.core.options_read import (
     check_committed,
-    list_positions,
     name_clients,
     read_columns,
     read_rule,
@@ -37,6 +36,7 @@ from penstock.core.planning import Limits
 from penstock.core.positions import (
     Rule,
     check_start_not_after_end,
+    list_positions,
 )
 from penstock.core.selection import Selection
 from penstock.core.stream_table import STREAM_ONLY

@@ -19,8 +19,8 @@ from penstock.core.options import find_close_key, invalid, option_specs, unknown
 from penstock.core.pattern import TopicPattern
 from penstock.core.positions import (
     ForAll,
-    ForEach,
     Rule,
+    list_positions,
     parse_assignment,
     parse_offsets_rule,
     parse_time_rule,
@@ -123,12 +123,6 @@ def read_rule(
     if offsets[1] is not None:
         return parse_offsets_rule(offsets[0], offsets[1])
     return ForAll(default)
-
-
-def list_positions(rule: Rule) -> list[Position]:
-    if isinstance(rule, ForEach):
-        return [*rule.partitions.values(), *rule.topics.values()]
-    return [rule.position]
 
 
 def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:

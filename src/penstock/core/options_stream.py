@@ -18,10 +18,10 @@ from penstock.core.client import ClientSettings
 from penstock.core.client_java import ReadFile, parse_client
 from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable, pick_formats
-from penstock.core.model import Ago, Committed, Earliest, Latest, Position
+from penstock.core.model import Ago, Earliest, Latest, Position
 from penstock.core.options import invalid, read_surface
 from penstock.core.options_read import (
-    list_positions,
+    check_committed,
     name_clients,
     read_columns,
     read_rule,
@@ -33,7 +33,7 @@ from penstock.core.options_read import (
 from penstock.core.pacing import Pacing, PidSettings
 from penstock.core.places import Place, parse_place
 from penstock.core.planning import Limits
-from penstock.core.positions import ForAll, Rule
+from penstock.core.positions import ForAll, Rule, list_positions
 from penstock.core.references import resolve_reference
 from penstock.core.selection import Selection
 from penstock.core.stream_table import BATCH_ONLY, ENDS, RECORDS_WORTH_A_TASK, StreamTable
@@ -113,7 +113,7 @@ def parse_stream_options(
     client = parse_client(java, read_file=read_file)
     _refuse_ends(texts)
     start, unmatched = _read_start(table)
-    _check_committed(start, client.settings)
+    check_committed(start, ForAll(Latest()), client.settings)
     _check_bounds(table, options)
     warnings += [f"`{key}` has no effect in a stream." for key in BATCH_ONLY if key.lower() in texts]
     driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
@@ -168,16 +168,6 @@ def _refuse_ends(texts: Mapping[str, str]) -> None:
             f"A stream has no end, but `{given[0]}` is set.",
             hint="Leave it out; to read what is there now and stop, use the trigger `availableNow`.",
             facts={"option": given[0]},
-        )
-
-
-def _check_committed(start: Rule, client: ClientSettings) -> None:
-    if Committed() in list_positions(start) and client.group_id is None:
-        raise OptionError(
-            "OPTION_MISSING",
-            "`committed` needs to know whose commits, but `kafka.group.id` is not set.",
-            hint="Set `kafka.group.id` to the group.",
-            facts={"option": "kafka.group.id"},
         )
 
 

@@ -88,6 +88,10 @@ def parse_place(text: str) -> Place:
         raise _invalid("The place is blank")
     if "\0" in text:
         raise _invalid("The place holds a zero byte")
+    if "${" in text:
+        raise _invalid(
+            "The place holds a reference (${...}) among other text; a reference is the whole value"
+        )
     if text.lower() in (":memory:", "sqlite://", "sqlite:///:memory:"):
         raise _invalid("The place is in memory, where nothing lasts")
     if found and found["slashes"]:

@@ -61,6 +61,13 @@ class ForEach:
 Rule: TypeAlias = ForAll | ForEach
 
 
+def list_positions(rule: Rule) -> list[Position]:
+    """Every position that a rule names."""
+    if isinstance(rule, ForEach):
+        return [*rule.partitions.values(), *rule.topics.values()]
+    return [rule.position]
+
+
 def parse_time_rule(key: str, text: str) -> ForAll:
     """One time for all partitions."""
     try:

@@ -96,7 +96,8 @@ def aim(course: Course, targets: StreamPosition) -> Course:
     }
     for each, target in targets.offsets.items():
         end, begin = course.ends[each], course.begins[each]
-        other = targets.topic_ids.get(each.topic) != course.topic_ids.get(each.topic)
+        then, now = targets.topic_ids.get(each.topic), course.topic_ids.get(each.topic)
+        other = then is not None and now is not None and then != now
         if end < target or other:
             raise DataLossError(
                 "AVAILABLE_NOW_END_WENT_BACK",

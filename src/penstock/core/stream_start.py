@@ -8,12 +8,30 @@ Rule: resolved when the query first runs and never again; the end of the first b
 from __future__ import annotations
 
 from penstock.core.bounds import BatchRead, Snapshot, bound_spans, look_up
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import Ago, Latest, RecordsBeforeEnd
 from penstock.core.planning import Limits
+from penstock.core.positions import Rule, list_positions
 from penstock.core.selection import select_partitions
 from penstock.core.stream_offsets import StreamPosition
 
 #: Makes planning ask for both ends of every partition: a stream's position is numbers, never words.
 NUMBERS = Limits(min_records_per_task=1)
+
+
+def refuse_untold_start(start: Rule) -> None:
+    """A first batch that Spark's own connector planned and did not finish does not tell where it begins.
+
+    The options do, unless they say `latest`: that was another place then.
+    """
+    if any(isinstance(each, Latest | Ago | RecordsBeforeEnd) for each in list_positions(start)):
+        raise OffsetStoreError(
+            "FIRST_START_UNKNOWN",
+            "The checkpoint has a first batch of another connector that was planned and not finished. Where "
+            "it begins is not in it, and the start option would mean another place today.",
+            hint="Finish that batch with the other connector first, or set `startingOffsets` to the offsets "
+            "it began at (the file `0` in the checkpoint's folder `sources/0`).",
+        )
 
 
 def resolve_start(reading: BatchRead, snapshot: Snapshot) -> StreamPosition:

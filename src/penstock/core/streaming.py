@@ -141,7 +141,7 @@ def chart(
             added.append(each)
         elif not lost and end < max(begin, seen.get(each, 0)):
             lost = [went_back(each, stored, end, seen.get(each, 0), topic)]
-            doubts.append(lost[0].detail)
+            doubts.append(f"{each} ends before {lost[0].until}")
         losses += lost
         begins[each], ends[each] = begin, max(begin, end)
     lost_now = _find_gone(selection, position, view.topics, partitions)
@@ -154,7 +154,9 @@ def chart(
         each: offset
         for each, offset in (*position.gone.items(), *((each, position.offsets[each]) for each in lost_now))
         # Of a topic that was made anew, an old partition can only come back as a new one.
-        if each not in begins and not _is_recreated(each.topic, position, view.topics)
+        if each not in begins
+        and not _is_recreated(each.topic, position, view.topics)
+        and _is_wanted(selection, each)
     }
     return Course(
         before=position,
@@ -191,7 +193,10 @@ def _go_on(
         return first, lost
     cut = view.epoch_ends.get(each)
     if cut is not None and cut < stored:
-        return max(cut, first or 0), [truncated(each, position, topic, cut, end)]
+        lost = [truncated(each, position, topic, cut, end)]
+        if first is not None and stored < first:
+            lost.append(aged_out(each, stored, first, topic))
+        return max(cut, first or 0), lost
     if first is not None and stored < first:
         return first, [aged_out(each, stored, first, topic)]
     return stored, []

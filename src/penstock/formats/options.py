@@ -172,10 +172,13 @@ def _read_registry(
         return read(path).decode()
 
     plain = {
-        name: resolve_reference(f"schemaRegistry.{name}", text, environ=environ, read_file=look_up)
+        name: resolve_reference(f"schemaRegistry.{name}", text, environ=environ, read_file=look_up).strip()
         for name, text in secrets.items()
         if text is not None
     }
+    for name, text in plain.items():
+        if not text.isprintable():  # it would not fit into a header, and the error would show it
+            raise invalid(f"schemaRegistry.{name}", "", "one line of printable characters")
     if ("username" in plain) != ("password" in plain):
         absent = "password" if "username" in plain else "username"
         raise _missing(f"schemaRegistry.{absent}", "the other half of the login is set")

@@ -18,6 +18,7 @@ from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.cluster_map import Leader
 from penstock.kafka.deadline import Deadline
+from penstock.kafka.groups import by_topic
 from penstock.kafka.messages import OffsetForLeaderEpochRequest
 from penstock.kafka.routing import Routing
 
@@ -48,11 +49,10 @@ def find_epoch_ends(
                             current_leader_epoch=led[wanted].leader_epoch,
                             leader_epoch=epochs[wanted],
                         )
-                        for wanted in sorted(led)
-                        if wanted.topic == name
+                        for wanted in some
                     ],
                 )
-                for name in sorted({wanted.topic for wanted in led})
+                for name, some in by_topic(led)
             ],
         )
 

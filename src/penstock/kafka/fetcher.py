@@ -182,7 +182,7 @@ class PartitionFetcher:
                 "TOPIC_RECREATED",
                 f"{self.partition}: the topic was deleted and created again while offsets from {position} on "
                 "were still to be read.",
-                hint="Start a new read for the topic that is there now.",
+                hint="Set failOnDataLoss=false to go on with the topic that is there now, or start anew.",
                 facts=self.facts(position),
             )
 
@@ -326,6 +326,6 @@ class PartitionFetcher:
             "LOG_TRUNCATED",
             f"{self.partition}: a leader election cut the log back to offset {end}; records read before "
             f"offset {position} are no longer part of it.",
-            hint="Read the range again.",
-            facts={**self.facts(position), "log_end": end},
+            hint="Set failOnDataLoss=false to go on with what the log holds now, or read the range anew.",
+            facts={**self.facts(end), "until": position, "log_end": end},
         )

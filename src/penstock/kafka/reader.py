@@ -69,6 +69,7 @@ class _RangeRead:
         self._partition = TopicPartition(wanted.topic, wanted.partition)
         self._fetcher = PartitionFetcher(order, wanted, reader.buffer, fresh=reader.fresh)
         self._patience: Deadline | None = None
+        self._position: int | None = None  # what was read so far ends here
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -101,6 +102,7 @@ class _RangeRead:
         )
         committed_only = order.client.isolation_level == "read_committed"
         while position < until:
+            self._position = position
             fetched = self._fetch(position, until)
             if fetched is None:
                 position = self._step_over(position, until)
@@ -205,8 +207,12 @@ class _RangeRead:
         return DataLossError(
             "PARTITION_GONE",
             f"{self._partition}: the topic was deleted while it was still to be read.",
-            hint="Start a new read for the topics that are there now.",
-            facts={"topic": self._partition.topic, "partition": self._partition.partition},
+            hint="Set failOnDataLoss=false to go on without it, or start anew with the topics there are.",
+            facts={
+                "topic": self._partition.topic,
+                "partition": self._partition.partition,
+                **({} if self._position is None else {"offset": self._position}),
+            },
         )
 
     def _rewritten(self, position: int, until: int) -> DataLossError:
@@ -215,7 +221,7 @@ class _RangeRead:
             "LOG_TRUNCATED",
             f"{self._partition}: offsets [{position}, {until}) were cut off and written anew after this read "
             "was planned.",
-            hint="Plan it again: what stands there now has not been read.",
+            hint="Set failOnDataLoss=false to go on: what stands there now is then read by the next batch.",
             facts={**self._fetcher.facts(position), "until": until},
         )
 

@@ -28,13 +28,20 @@ class GroupCommits:
         self._offered: Offsets | None = None
         self._newest: Offsets | None = None
         self._busy = False
-        threading.Thread(target=self._run, name="penstock-group-commits", daemon=True).start()
+        self._thread = self._begin()
+
+    def _begin(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="penstock-group-commits", daemon=True)
+        thread.start()
+        return thread
 
     def offer(self, offsets: Offsets) -> None:
         """Commit these soon. The same as before is not committed again."""
         with self._changed:
             if offsets and offsets != self._newest:
                 self._newest = self._offered = offsets
+                if not self._thread.is_alive():  # an error that nobody foresaw ended it
+                    self._thread = self._begin()
                 self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
@@ -47,15 +54,17 @@ class GroupCommits:
             with self._changed:
                 self._changed.wait_for(lambda: self._offered is not None)
                 offsets, self._offered, self._busy = self._offered, None, True
+            done = False
             try:
                 assert offsets is not None
                 self._commit(offsets)
+                done = True
             except PenstockError as error:
-                self.failed += 1
                 log.warning("The positions were not committed to group %s: %s", self._group, error)
-            else:
-                self.done += 1
             finally:
                 with self._changed:
+                    self.done, self.failed = self.done + done, self.failed + (not done)
+                    if not done and self._newest == offsets:
+                        self._newest = None  # offered again, it is tried again
                     self._busy = False
                     self._changed.notify_all()

@@ -19,7 +19,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-_MAX_BYTES = 60_000  # a datagram holds no more
+_MAX_BYTES = 512  # ours have half of that; a longer one is cut, and then it is not JSON
+_MOST_AT_ONCE = 1000  # a flood of datagrams must not hold up a trigger
+_LONGEST_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +50,30 @@ class FeedbackPort:
 
     def drain(self) -> Iterator[Told]:
         """What has come since the last time. Bytes from anywhere: what is not understood is left out."""
-        while True:
+        for _ in range(_MOST_AT_ONCE):
             try:
-                message = json.loads(self._socket.recv(_MAX_BYTES))
-            except BlockingIOError:
+                datagram = self._socket.recv(_MAX_BYTES)
+            except OSError:  # nothing more is there, or the port is closed
                 return
-            except (OSError, ValueError):
-                continue
-            if isinstance(message, dict) and secrets.compare_digest(str(message.get("word")), self._word):
-                end, trigger_ms = message.get("end"), message.get("triggerMs")
-                if isinstance(end, str) and isinstance(trigger_ms, int) and trigger_ms >= 0:
-                    yield Told(end, trigger_ms)
+            told = _read(datagram, self._word)
+            if told is not None:
+                yield told
+
+
+def _read(datagram: bytes, word: str) -> Told | None:
+    try:
+        message = json.loads(datagram)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict):
+        return None
+    given = str(message.get("word")).encode("utf-8", "replace")
+    end, trigger_ms = message.get("end"), message.get("triggerMs")
+    if not secrets.compare_digest(given, word.encode()) or not isinstance(end, str):
+        return None
+    if type(trigger_ms) is not int or not 0 <= trigger_ms <= _LONGEST_MS:
+        return None
+    return Told(end, trigger_ms)
 
 
 def name_end(offset: Any) -> str:

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 
 from penstock.core.errors import DataLossError
 from penstock.core.losses import Loss
-from penstock.core.model import At, WorkOrder
+from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.core.places import Place
 
 log = logging.getLogger(__name__)
+
+#: Losses that are not told again; a stream that always loses must not fill its memory with them.
+_REMEMBERED = 10_000
 
 
 class LossBook:
@@ -25,7 +28,7 @@ class LossBook:
         self.ranges = 0
         self.offsets = 0
         self._ledger = ledger
-        self._told: set[tuple[str, str, int, int, int]] = set()
+        self._told: dict[tuple[object, ...], None] = {}
 
     def is_known(self, loss: Loss) -> bool:
         return _key(loss) in self._told
@@ -37,21 +40,41 @@ class LossBook:
         if self._ledger is not None:
             write_losses(self._ledger, new)
         for each in new:
-            self._told.add(_key(each))
+            self._told[_key(each)] = None
             self.ranges += 1
             self.offsets += each.size
             log.warning("[%s] %s Going on without it (failOnDataLoss=false).", each.condition, each.detail)
+        while len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
 
 
 def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None:
     """Write down what a task in a worker met. Its facts name the partition and the range."""
     topic, partition = str(loss.facts["topic"]), int(str(loss.facts["partition"]))
-    (wanted,) = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)][:1]
+    pieces = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)]
+    met = loss.facts.get("offset")
+    # Of several pieces of one partition, the one that holds what was met.
+    wanted = next((each for each in pieces if met is None or _holds(each, int(str(met)))), pieces[0])
     begin = wanted.start.offset if isinstance(wanted.start, At) else 0
     end = wanted.until.offset if isinstance(wanted.until, At) else begin
     start = int(str(loss.facts.get("offset", begin)))
     until = max(start, int(str(loss.facts.get("until", end))))
     write_losses(ledger, [Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)])
+
+
+def _holds(wanted: RangeOrder, offset: int) -> bool:
+    numbers = range(
+        wanted.start.offset if isinstance(wanted.start, At) else 0,
+        wanted.until.offset if isinstance(wanted.until, At) else offset + 1,
+    )
+    return offset in numbers
+
+
+def check_ledger(ledger: Place) -> None:
+    """Open it now: a wrong password or folder should end a query when it starts, not at the first loss."""
+    from penstock.stores.losses import open_loss_ledger
+
+    open_loss_ledger(ledger)
 
 
 def write_losses(ledger: Place, losses: Sequence[Loss]) -> None:
@@ -60,5 +83,8 @@ def write_losses(ledger: Place, losses: Sequence[Loss]) -> None:
     open_loss_ledger(ledger).record(losses, seen_ms=time.time_ns() // 1_000_000)
 
 
-def _key(loss: Loss) -> tuple[str, str, int, int, int]:
-    return loss.condition, loss.topic, loss.partition, loss.start, loss.until
+def _key(loss: Loss) -> tuple[object, ...]:
+    """What makes it the same loss. An end that went back may move on, but never reaches what is lost."""
+    moving = loss.condition == "PARTITION_OFFSET_CHANGED"
+    start = None if moving else loss.start
+    return loss.condition, loss.topic, loss.topic_id, loss.partition, start, loss.until

@@ -6,6 +6,7 @@ the query listener says its trigger took (see `feedback`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,10 @@ from penstock.core.pacing import PaceState, Pacing
 from penstock.core.stream_offsets import StreamPosition, write_position
 from penstock.core.streaming import Course
 from penstock.engines.source.feedback import FeedbackPort, name_end
+
+log = logging.getLogger(__name__)
+
+_BATCHES_BEFORE_A_WORD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Pace:
         self._port = FeedbackPort()
         self._batch: _Batch | None = None
         self._last_ms: float = 0.0
+        self._told = False
+        self._batches = 0
 
     def begin(self, course: Course, end: StreamPosition) -> None:
         """A batch up to `end` is about to run."""
@@ -44,6 +51,7 @@ class Pace:
     def learn(self) -> None:
         """The next trigger is here: the batch before is over."""
         told = {each.end: each.trigger_ms for each in self._port.drain()}
+        self._told = self._told or bool(told)
         batch, self._batch = self._batch, None
         if batch is None:
             return
@@ -54,6 +62,14 @@ class Pace:
             self._state, int(now * 1000), batch.records, took_ms, late_ms, was_limited=batch.was_limited
         )
         self._last_ms = took_ms
+        self._batches += 1
+        if self._batches == _BATCHES_BEFORE_A_WORD and not self._told and took_ms > self._pacing.target_ms:
+            log.warning(
+                "Batches seem to take %d ms, but nobody tells how much of that is waiting for the trigger. "
+                "With a trigger interval, add `penstock.listener.QueryListener` to the session, or "
+                "backpressure will make the batches smaller and smaller.",
+                took_ms,
+            )
 
     def budget(self, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         return self._pacing.budget(self._state, sizes)

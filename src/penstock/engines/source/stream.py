@@ -27,6 +27,7 @@ from penstock.core.model import Log, WorkOrder
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import NOT_STARTED, read_position, write_position
+from penstock.core.stream_start import refuse_untold_start
 from penstock.core.typed import TypedColumns
 from penstock.core.values import INT64_MAX
 from penstock.engines.source.kafka_log import KafkaLog
@@ -79,6 +80,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, until = self.options, read_position(end)
         # A first batch that Spark's own connector planned does not tell where it begins; ours does.
         untold = start == NOT_STARTED and not until.starts
+        if untold:
+            refuse_untold_start(options.start)
         begin = self.watch.resolve_start() if untold else read_position(start)
         tasks = plan_batch(begin, until, options.limits)
         return [

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.core.errors import BrokerError
@@ -31,7 +31,7 @@ from penstock.core.streaming import (
     name_stream_topics,
 )
 from penstock.engines.source.commits import GroupCommits
-from penstock.engines.source.losses import LossBook
+from penstock.engines.source.losses import LossBook, check_ledger
 from penstock.engines.source.pace import Pace
 from penstock.engines.survey import Patience, look, survey
 
@@ -40,11 +40,21 @@ log = logging.getLogger(__name__)
 #: Looks at the size and age of waiting records: how often, and at how many partitions at once.
 _PEEK_INTERVAL_S = 5.0
 _PEEKED_AT_ONCE = 16
+_PEEKS_KEPT_S = 60.0
 #: With a limit in bytes and no record looked at yet: few enough for any size.
 _BLIND_RECORDS = 1000
 #: Looks in which leaders may change, one after the other, before a look is taken as it is.
 _LOOKS_AT_LEADERS = 10
 _NOWHERE = StreamPosition({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A look at the records from a position on, and when it was taken."""
+
+    position: int
+    at: float
+    peek: Peek
 
 
 class StreamWatch:
@@ -58,6 +68,8 @@ class StreamWatch:
             options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep
         )
         self._losses = LossBook(options.loss_ledger)
+        if options.loss_ledger is not None:
+            check_ledger(options.loss_ledger)
         self._commits = self._start_commits()
         self._known_ends: dict[tuple[TopicPartition, bytes | None], int] = {}
         self._targets: StreamPosition | None = None
@@ -65,7 +77,7 @@ class StreamWatch:
         self._told: set[str] = set()
         self._added = 0
         self._epoch_ends: dict[tuple[TopicPartition, int, int | None, bytes | None], int] = {}
-        self._peeks: dict[TopicPartition, Peek] = {}
+        self._peeks: dict[TopicPartition, _Seen] = {}
         self._peeked_at: float | None = None
         self._reported: tuple[Offsets, Offsets] | None = None
         self._pace = Pace(options.pacing, clock) if options.pacing is not None else None
@@ -127,16 +139,22 @@ class StreamWatch:
         if self._reported is None:
             return None
         offsets, ends = self._reported
-        lags = measure_lags(offsets, ends, {}, now_ms=0)
-        behind = {each: offsets[each] for each, lag in lags.items() if lag.records}
-        peeks = self._peek(behind, {each: lags[each].records for each in behind})
-        lags = measure_lags(offsets, ends, peeks, now_ms=time.time_ns() // 1_000_000)
+        lags = measure_lags(offsets, ends, {}, {}, now_ms=0)
+        behind = {each: lag.records for each, lag in lags.items() if lag.records}
+        if self._options.max_bytes is None:  # else the batches' own looks must do
+            self._peek({each: offsets[each] for each in behind}, behind)
+        now_ms = time.time_ns() // 1_000_000
+        lags = measure_lags(offsets, ends, self._recall_times(offsets), self._recall_sizes(), now_ms=now_ms)
         report = write_position(StreamPosition(ends))
         report["lag"] = summarize(lags)
         report["losses"] = {"ranges": self._losses.ranges, "offsets": self._losses.offsets}
         report["newPartitions"] = self._added
         if self._commits is not None:
-            report["groupCommits"] = {"done": self._commits.done, "failed": self._commits.failed}
+            report["groupCommits"] = {
+                "group": self._options.commit_group,
+                "done": self._commits.done,
+                "failed": self._commits.failed,
+            }
         if self._pace is not None:
             report["pace"] = self._pace.report()
         return report
@@ -146,7 +164,7 @@ class StreamWatch:
         self._offer(position)
 
     def close(self) -> None:
-        """Nothing of a stream lives longer than it; connections are the pool's."""
+        """Give back what is the stream's own. The commits' thread ends with the process."""
         if self._pace is not None:
             self._pace.close()
 
@@ -156,21 +174,29 @@ class StreamWatch:
         """What has happened to the log. What looks like loss is looked at again before it is believed."""
         attempt = 1
         while True:
-            view = look(self._source.open_view, lambda view: self._look(view, position), self._patience)
-            course = chart(self._options.selection, position, view, known_ends=self._recall_ends(position))
-            new = [each for each in course.doubts if each not in self._told]
-            if not new or attempt >= self._patience.attempts:
-                break
+            last = attempt >= self._patience.attempts
+            try:
+                view = look(self._source.open_view, lambda view: self._look(view, position), self._patience)
+            except BrokerError as error:
+                # Deleted between two questions: the next look does not find it at all.
+                if error.condition != "UNKNOWN_TOPIC_OR_PARTITION" or last:
+                    raise
+            else:
+                course = chart(
+                    self._options.selection, position, view, known_ends=self._recall_ends(position)
+                )
+                if last or all(each in self._told for each in course.doubts):
+                    break
             self._patience.wait()
             attempt += 1
-        self._told.update(course.doubts)
-        self._known_ends |= {
-            (each, course.topic_ids.get(each.topic)): end for each, end in course.ends.items()
-        }
         for news in course.news:
             if news not in self._told:
-                self._told.add(news)
                 log.warning("%s", news)
+        # Only what this look has shown is remembered: a query runs for months.
+        self._told = {*course.doubts, *course.news}
+        known = {(each, course.topic_ids.get(each.topic)): end for each, end in course.ends.items()}
+        kept = {key: end for key, end in self._known_ends.items() if key[1] in position.topic_ids.values()}
+        self._known_ends = {**kept, **known}
         return course
 
     def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
@@ -206,6 +232,7 @@ class StreamWatch:
             found = view.epoch_ends(new)
             self._epoch_ends.update({asked[each]: end for each, end in found.items()})
         ends = {each: self._epoch_ends[key] for each, key in asked.items() if key in self._epoch_ends}
+        self._epoch_ends = {asked[each]: end for each, end in ends.items()}
         return StreamView(topics, latest, view.earliest(starts) if starts else {}, ends)
 
     def _settle(self, course: Course) -> None:
@@ -219,9 +246,9 @@ class StreamWatch:
         options = self._options
         limits = [options.max_offsets]
         if options.max_bytes is not None:
-            waiting = {each: begin for each, begin in course.begins.items() if course.sizes[each]}
-            sample = self._peek(waiting, course.sizes)
-            limits.append(count_within(options.max_bytes, course.sizes, sample) or _BLIND_RECORDS)
+            sizes = course.sizes
+            self._peek({each: begin for each, begin in course.begins.items() if sizes[each]}, sizes)
+            limits.append(count_within(options.max_bytes, sizes, self._recall_sizes()) or _BLIND_RECORDS)
         return share_budget(course, limits, self._pace.budget(course.sizes) if self._pace else None)
 
     def _holds_back(self, course: Course) -> bool:
@@ -229,18 +256,33 @@ class StreamWatch:
         waited_ms = None if last is None else int((self._clock() - last) * 1000)
         return holds_back(course, options.min_offsets, waited_ms, options.max_delay_ms)
 
-    def _peek(self, positions: Offsets, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, Peek]:
-        """Sizes and ages of waiting records, where most of them wait; looked up now and then."""
-        due = self._peeked_at is None or self._clock() - self._peeked_at >= _PEEK_INTERVAL_S
-        if positions and due:
-            self._peeked_at = self._clock()
-            most = sorted(positions, key=lambda each: -sizes[each])[:_PEEKED_AT_ONCE]
-            try:
-                with closing(self._source.open_view()) as view:
-                    self._peeks.update(view.peek({each: positions[each] for each in most}))
-            except BrokerError as error:
-                log.warning("Sizes and ages of waiting records were not seen: %s", error)
-        return {each: self._peeks[each] for each in positions if each in self._peeks}
+    def _peek(self, positions: Offsets, sizes: Mapping[TopicPartition, int]) -> None:
+        """Look at waiting records where most of them wait; now and then, not at every trigger."""
+        now = self._clock()
+        due = self._peeked_at is None or now - self._peeked_at >= _PEEK_INTERVAL_S
+        if not positions or not due:
+            return
+        self._peeked_at = now
+        self._peeks = {each: seen for each, seen in self._peeks.items() if now - seen.at <= _PEEKS_KEPT_S}
+        most = sorted(positions, key=lambda each: -sizes[each])[:_PEEKED_AT_ONCE]
+        try:
+            with closing(self._source.open_view()) as view:
+                found = view.peek({each: positions[each] for each in most})
+        except BrokerError as error:
+            log.warning("Sizes and ages of waiting records were not seen: %s", error)
+            return
+        self._peeks |= {each: _Seen(positions[each], now, peek) for each, peek in found.items()}
+
+    def _recall_sizes(self) -> dict[TopicPartition, float]:
+        return {each: seen.peek.bytes_per_record for each, seen in self._peeks.items()}
+
+    def _recall_times(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """When the first record still to be read was written, where exactly that one was looked at."""
+        return {
+            each: seen.peek.timestamp_ms
+            for each, seen in self._peeks.items()
+            if offsets.get(each) == seen.position
+        }
 
     # --- the group --------------------------------------------------------------------------------------
 
