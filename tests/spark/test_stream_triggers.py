@@ -20,7 +20,7 @@ def number_values(count: int, start: int = 0) -> list[str]:
 def test_available_now_reads_what_was_there_in_capped_batches_and_ends(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B033, B037, B300, F27, I18, T47: shares by backlog, rounded down, at least one; what came later waits."""
+    """B033, B037, B300, F27, I18, T47: shares by backlog, at least one; what came later waits."""
     name = topic(2)
     produce(kafka.bootstrap, name, number_values(10))
     produce(kafka.bootstrap, name, ["x"], partition=1)

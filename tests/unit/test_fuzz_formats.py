@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,6 +32,7 @@ def run_fuzz(inputs: int, seed: int, **environment: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_damaged_values_in_front_of_a_protected_page_read_as_other_parsers_read_them() -> None:
     report = run_fuzz(3_000, seed=20_240_602)
     assert report["findings"] == []
@@ -41,6 +44,7 @@ def test_damaged_values_in_front_of_a_protected_page_read_as_other_parsers_read_
         assert sum(each.get("bad", 0) for each in outcomes) > 100
 
 
+@pytest.mark.slow
 def test_damaged_values_stay_inside_every_array_with_bounds_checks_on(tmp_path: Path) -> None:
     report = run_fuzz(600, seed=78, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert report["findings"] == []

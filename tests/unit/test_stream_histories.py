@@ -211,3 +211,12 @@ def test_with_loss_nothing_is_read_twice_and_what_is_missing_is_named(seed: int,
         )
     }
     assert unnamed == set(), story
+    # And nothing that was read is called lost, apart from offsets that were read before they were cut off.
+    kept = {one for value in read if given[one := history.written[value]] == 1}
+    both = [
+        each
+        for each in losses
+        if each.condition not in ("LOG_TRUNCATED", "PARTITION_OFFSET_CHANGED")
+        and any((each.topic_id, each.partition, offset) in kept for offset in range(each.start, each.until))
+    ]
+    assert both == [], story
