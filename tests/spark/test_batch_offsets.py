@@ -165,7 +165,9 @@ def test_a_frame_that_is_used_again_starts_at_the_new_beginning(load: Load, kafk
 def test_bad_options_fail_at_load(load: Load) -> None:
     """B099, B101: before any read, with the condition in the text."""
     with pytest.raises(Exception, match=r"\[START_AT_LATEST\]"):
-        load("t", startingOffsets='{"t":{"0":-1}}')
+        load("t", startingOffsets="latest").collect()  # `load` cannot know that this will be no stream
+    with pytest.raises(Exception, match=r"\[START_AT_LATEST\]"):
+        load("t", startingOffsets='{"t":{"0":-1}}', endingOffsets="latest")
     with pytest.raises(Exception, match=r"\[END_AT_EARLIEST\]"):
         load("t", endingOffsets="earliest")
     with pytest.raises(Exception, match=r"\[\w*START_OFFSET\w*\]"):

@@ -20,6 +20,7 @@ from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable, pick_formats
 from penstock.core.model import Ago, Earliest, Latest, Position
 from penstock.core.options import invalid, read_surface
+from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_read import (
     check_committed,
     name_clients,
@@ -89,7 +90,8 @@ def check_load(
     read_selection(table)
     parse_client(java, read_file=read_file)
     _read_start(table)
-    read_rule(*((key, texts.get(key.lower())) for key in ENDS), default=Latest())
+    if any(key.lower() in texts for key in ENDS):  # only a batch read has an end: then all of its rules hold
+        parse_batch_options(options, unique="", read_file=read_file, environ=environ)
     return read_columns(table), pick_formats(table)
 
 
