@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -115,9 +115,20 @@ class History:
 
     def _find_ends(self, topic: str, partition: int) -> tuple[int, int]:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none", "log_level": 0})
+        found: list[tuple[int, int]] = []
+
+        def look() -> bool:
+            try:
+                found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30))
+            except KafkaException as error:
+                # A topic made a moment ago may have no leader yet.
+                if error.args[0].name() not in ("NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART"):
+                    raise
+            return bool(found)
+
         try:
-            first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-            return first, end
+            wait_until(look, f"{topic}-{partition} has a leader")
+            return found[0]
         finally:
             consumer.close()
 

@@ -29,6 +29,10 @@ _BY_NAME = 9
 _HAS_MEMBERS = {22, 25, 27, 110, 113}
 
 
+#: How often a coordinator is asked again that does not know a topic.
+_LOOKS_FOR_A_TOPIC = 5
+
+
 def commit_offsets(
     settings: ClientSettings,
     group: str,
@@ -75,9 +79,17 @@ def commit_offsets(
             ],
         )
 
+    unknown_left = _LOOKS_FOR_A_TOPIC
+
     def code_to_retry(response: Any) -> int:
-        # A topic that is gone stays gone: its refusal is told at once, not after the whole deadline.
-        return next((code for code in _refusals(response).values() if code != UNKNOWN_TOPIC_OR_PARTITION), 0)
+        # A coordinator that has just begun may not know a topic yet; one that is gone stays gone, and is told
+        # after some tries, not after the whole deadline.
+        nonlocal unknown_left
+        codes = _refusals(response).values()
+        if UNKNOWN_TOPIC_OR_PARTITION in codes and unknown_left:
+            unknown_left -= 1
+            return UNKNOWN_TOPIC_OR_PARTITION
+        return next((code for code in codes if code != UNKNOWN_TOPIC_OR_PARTITION), 0)
 
     deadline = Deadline.after_ms(timeout_ms, "timeout_ms")
     response, broker = routing_for(settings).call_coordinator(
