@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=50)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1, help="of the first")
+    parser.add_argument("--minutes", type=float, default=600, help="begin no history after this")
     parser.add_argument("--write", action="store_true", help="to docs/proof/stream-histories.json")
     options = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -40,9 +41,11 @@ def main() -> int:
     )
     session.sparkContext.setLogLevel("OFF")
     steps: Counter[str] = Counter()
-    failures, rows, began = [], 0, time.monotonic()
+    failures, rows, done, began = [], 0, 0, time.monotonic()
     with LocalKafka(broker_settings=IMPATIENT) as kafka, tempfile.TemporaryDirectory() as folder:
         for seed in range(options.seed, options.seed + options.histories):
+            if time.monotonic() - began > options.minutes * 60:
+                break
             lossy = seed % 2 == 0
             place = Path(folder) / f"checkpoint-{seed}"
             history = History(session, kafka.bootstrap, place, f"history{seed}", seed, lossy)
@@ -54,15 +57,16 @@ def main() -> int:
             history.delete_all()
             steps.update(history.steps)
             rows += len(history.written)
+            done += 1
     session.stop()
     record(
         "stream-histories",
         "random histories of topics and of a stream that reads them, real Spark and real Kafka",
-        repeat=f"python -m tests.proof.stream_histories --histories {options.histories} "
+        repeat=f"python -m tests.proof.stream_histories --histories {done} "
         f"--steps {options.steps} --seed {options.seed} --write",
         facts={
             "first_seed": options.seed,
-            "histories": options.histories,
+            "histories": done,
             "with_loss": "every second one: topics deleted and made anew, records deleted",
             "steps": dict(steps.most_common()),
             "rows_written": rows,
