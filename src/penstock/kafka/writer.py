@@ -36,6 +36,8 @@ from penstock.kafka.routing import routing_for
 
 #: Records without a key go to one partition in runs of at least this many, so that batches stay large.
 KEYLESS_RUN = 1_000
+#: How often is asked again for a topic that one broker knows and another does not.
+_LOOKS_FOR_A_TOPIC = 20
 
 
 class Writer:
@@ -78,6 +80,11 @@ class Writer:
         # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
         self._routing.leader(topic, 0, deadline)
         view = self._routing.describe(topic, deadline)
+        for _ in range(_LOOKS_FOR_A_TOPIC):
+            if view is not None:
+                break
+            deadline.pause(LEAST_PAUSE_MS)  # another broker answered, which has not heard of it yet
+            view = self._routing.describe(topic, deadline)
         if view is None:
             raise SinkError(
                 "UNKNOWN_TOPIC_OR_PARTITION",
