@@ -83,6 +83,7 @@ def measure(size: int, codec: int, records: int) -> None:
         for answer in answers:
             decoder.open(answer)
             rows += sum(batch.num_rows for batch in decoder.rows(0, records))
+        rows += sum(batch.num_rows for batch in decoder.rest())
         assert rows == records, rows
 
     report("decode", size, codec, records, plain_bytes, sample(decode))

@@ -37,7 +37,15 @@ def decode(
     """Every visible row of `data`, by the fast decoder."""
     decoder = RecordDecoder("log", 3, COLUMNS, **options)
     decoder.open(np.frombuffer(data, np.uint8))
-    return [row for batch in decoder.rows(start, until, aborted) for row in rows_of(batch)]
+    return take_rows(decoder, start, until, aborted)
+
+
+def take_rows(
+    decoder: RecordDecoder, start: int, until: int, aborted: Sequence[tuple[int, int]] | None
+) -> list[Row]:
+    """All rows of what the decoder has opened."""
+    batches = [*decoder.rows(start, until, aborted), *decoder.rest()]
+    return [row for batch in batches for row in rows_of(batch)]
 
 
 def values(rows: Sequence[Row]) -> list[bytes | None]:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from penstock.core.errors import DecodeError
 from penstock.kafka.records.codecs import Decompressor
 from penstock.kafka.records.decode import RecordDecoder
-from tests.decoding import COLUMNS, rows_of
+from tests.decoding import COLUMNS, take_rows
 from tests.guard_page import GuardedMemory, guarded_array
 from tests.proof.mutations import MUTATIONS, make_input
 from tests.reference_decoder import DamageError, Row, visible_rows
@@ -68,7 +68,7 @@ class FastDecoder:
 
     def rows(self, data: bytes, start: int, until: int, aborted: list[tuple[int, int]] | None) -> list[Row]:
         self._decoder.open(self._memory.place(data))
-        return [row for batch in self._decoder.rows(start, until, aborted) for row in rows_of(batch)]
+        return take_rows(self._decoder, start, until, aborted)
 
 
 def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:

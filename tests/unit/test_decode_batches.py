@@ -96,7 +96,7 @@ def test_headers_keep_order_and_repetitions_and_no_headers_are_null() -> None:
     log = build_batch(0, [Record(None, b"v", headers), Record(None, b"w")])
     decoder = RecordDecoder("log", 0, ("headers",))
     decoder.open(np.frombuffer(log, np.uint8))
-    (batch,) = decoder.rows(0, 10)
+    (batch,) = (*decoder.rows(0, 10), *decoder.rest())
     assert batch.column("headers").to_pylist() == [
         [{"key": "b", "value": b"1"}, {"key": "a", "value": None}, {"key": "b", "value": b"2"}],
         None,
@@ -137,7 +137,7 @@ def test_batches_that_are_kept_are_not_overwritten_by_later_ones() -> None:
     log = build_batch(0, records[:20]) + build_batch(20, records[20:], codec=4)
     decoder = RecordDecoder("log", 3, COLUMNS, max_rows=2)
     decoder.open(np.frombuffer(log, np.uint8))
-    kept = list(decoder.rows(0, 40))
+    kept = [*decoder.rows(0, 40), *decoder.rest()]
     assert len(kept) == 20
     assert [row for batch in kept for row in rows_of(batch)] == list(visible_rows(log, 0))
 
@@ -148,6 +148,36 @@ def test_buffers_that_nobody_holds_are_used_again() -> None:
     decoder.open(np.frombuffer(log, np.uint8))
     places = {batch.column("value").buffers()[2].address for batch in decoder.rows(0, 40)}
     assert len(places) <= 2
+
+
+def test_rows_of_several_partitions_share_an_arrow_batch_and_keep_their_places() -> None:
+    """Each row has the topic and partition it came from, also where an Arrow batch is cut among them."""
+    decoder = RecordDecoder("a", 0, ("topic", "partition", "offset"), max_rows=4)
+    batches = []
+    for topic, partition, rows in [("a", 0, 3), ("a", 1, 3), ("longer", 1, 0), ("longer", 7, 4), ("b", 2, 1)]:
+        decoder.aim(topic, partition)
+        log = build_batch(0, [Record(None, b"v")] * rows) if rows else b""
+        decoder.open(np.frombuffer(log, np.uint8))
+        batches += decoder.rows(0, 10)
+    batches += decoder.rest()
+    assert [batch.num_rows for batch in batches] == [4, 4, 3]
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [
+        *[("a", 0, n) for n in range(3)],
+        *[("a", 1, n) for n in range(3)],
+        *[("longer", 7, n) for n in range(4)],
+        ("b", 2, 0),
+    ]
+    assert list(decoder.rest()) == []
+
+
+def test_rows_of_a_damaged_buffer_do_not_come_out_later() -> None:
+    decoder = RecordDecoder("log", 0, ("offset",), check_crcs=False)
+    damaged = bytearray(build_batch(0, [Record(None, b"v")] * 3))
+    damaged[-3] ^= 0x7F  # how long the last value is
+    decoder.open(np.frombuffer(bytes(damaged), np.uint8))
+    with pytest.raises(CorruptBatchError):
+        list(decoder.rows(0, 10))
+    assert list(decoder.rest()) == []
 
 
 # --- damage -------------------------------------------------------------------------------------------

@@ -8,7 +8,14 @@ import uuid
 import pytest
 
 from penstock.core.errors import CorruptBatchError
-from penstock.kafka.fetch import FetchAnswer, FetchQuestion, encode_question, read_answer
+from penstock.kafka.fetch import (
+    FetchAnswer,
+    FetchQuestion,
+    PartitionQuestion,
+    encode_question,
+    read_answer,
+    read_answers,
+)
 from penstock.kafka.messages import FetchRequest, FetchResponse
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -62,7 +69,8 @@ def test_a_truncated_log_is_told_by_the_broker_itself(version: int) -> None:
 
 
 def test_a_question_carries_topic_id_and_epochs_where_the_version_has_them() -> None:
-    question = FetchQuestion("t", 3, 42, TOPIC_ID.bytes, 9, 8, 5000, 1000, 1, 500, True, "rack-1")
+    wanted = PartitionQuestion("t", 3, 42, TOPIC_ID.bytes, 9, 8, 1000)
+    question = FetchQuestion((wanted,), 5000, 1, 500, True, "rack-1")
     frame = encode_question(question, 16, 77, "someone-executor")
     request = FetchRequest.decode(frame[4:], version=16, header=True)
     assert request.header.client_id == "someone-executor"
@@ -71,6 +79,60 @@ def test_a_question_carries_topic_id_and_epochs_where_the_version_has_them() -> 
     assert (topic.topic_id, partition.fetch_offset, partition.current_leader_epoch) == (TOPIC_ID, 42, 9)
     assert (request.max_bytes, partition.partition_max_bytes) == (5000, 1000)
     assert (partition.last_fetched_epoch, request.isolation_level, request.rack_id) == (8, 1, "rack-1")
+
+
+def test_a_question_names_each_topic_once_with_its_partitions() -> None:
+    wanted = [PartitionQuestion(topic, n, 10 * n, None, 9, -1, 1000) for topic in "ab" for n in range(2)]
+    frame = encode_question(FetchQuestion(tuple(wanted), 5000, 1, 0, False), 12, 77, "someone")
+    request = FetchRequest.decode(frame[4:], version=12, header=True)
+    assert [
+        (topic.topic, [(each.partition, each.fetch_offset) for each in topic.partitions])
+        for topic in request.topics
+    ] == [("a", [(0, 0), (1, 10)]), ("b", [(0, 0), (1, 10)])]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 16])
+def test_every_partition_of_an_answer_is_found_by_its_topic(version: int) -> None:
+    """Topics are named by their id from version 13 on, by their name before."""
+    ids = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
+    kind = FetchResponse.FetchableTopicResponse
+    response = FetchResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        responses=[
+            kind(
+                topic=name,
+                topic_id=number,
+                partitions=[
+                    kind.PartitionData(
+                        partition_index=n,
+                        error_code=n,
+                        high_watermark=9,
+                        last_stable_offset=9,
+                        log_start_offset=0,
+                        aborted_transactions=[],
+                        preferred_read_replica=-1,
+                        records=f"{name}{n}".encode(),
+                    )
+                    for n in range(3)
+                ],
+            )
+            for name, number in ids.items()
+        ],
+        version=version,
+    )
+    response.with_header(5)
+    frame = bytes(response.encode(header=True))
+    code, answers = read_answers(memoryview(frame), version, 5)
+    assert code == 0
+    assert {
+        place: (answer.error_code, frame[answer.begin : answer.end]) for place, answer in answers.items()
+    } == {
+        (ids[name].bytes if version >= 13 else name.encode(), n): (n, f"{name}{n}".encode())
+        for name in ids
+        for n in range(3)
+    }
 
 
 def test_an_answer_to_another_question_is_refused() -> None:

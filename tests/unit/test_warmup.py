@@ -81,7 +81,7 @@ from penstock.kafka.records.warmup import ensure_compiled
 ensure_compiled()
 decoder = RecordDecoder("t", 0, ("value",), max_rows=8, max_bytes=64)
 decoder.open(np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8))
-(rows,) = decoder.rows(0, 1)
+(rows,) = (*decoder.rows(0, 1), *decoder.rest())
 print(rows.column(0).to_pylist())
 """
 

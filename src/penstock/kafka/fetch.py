@@ -1,4 +1,4 @@
-"""One partition's Fetch request as a frame, and its answer read in place.
+"""A Fetch request as a frame, and its answer read in place.
 
 Rule: the records of an answer are never copied on the way; what is returned is where they lie in the
 receive buffer. kafka-python's decoder would make a `bytes` of them, another pass over every byte.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
+from itertools import groupby
 
 from penstock.core.errors import CorruptBatchError
 from penstock.kafka.messages import FetchRequest
@@ -22,8 +23,8 @@ _FIXED = struct.Struct(">ihqq")  # partition, error code, high watermark, last s
 
 
 @dataclass(frozen=True, slots=True)
-class FetchQuestion:
-    """What to ask for: `offset` is the next one wanted."""
+class PartitionQuestion:
+    """What to ask one partition for: `offset` is the next one wanted."""
 
     topic: str
     partition: int
@@ -32,7 +33,14 @@ class FetchQuestion:
     leader_epoch: int
     last_epoch: int
     max_bytes: int
-    partition_max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchQuestion:
+    """What to ask one broker for. `max_bytes` is the limit of the whole answer."""
+
+    partitions: tuple[PartitionQuestion, ...]
+    max_bytes: int
     min_bytes: int
     max_wait_ms: int
     committed_only: bool
@@ -54,8 +62,7 @@ class FetchAnswer:
 
 
 def encode_question(question: FetchQuestion, version: int, correlation_id: int, client_id: str) -> bytes:
-    """The whole frame, its length in front."""
-    topic_id = uuid.UUID(bytes=question.topic_id) if question.topic_id else uuid.UUID(int=0)
+    """The whole frame, its length in front. Partitions of one topic stand together, as they come."""
     topic = FetchRequest.FetchTopic
     request = FetchRequest(
         replica_id=-1,
@@ -67,18 +74,22 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
         session_epoch=-1,
         topics=[
             topic(
-                topic=question.topic,
-                topic_id=topic_id,
+                topic=name,
+                topic_id=uuid.UUID(bytes=topic_id) if topic_id else uuid.UUID(int=0),
                 partitions=[
                     topic.FetchPartition(
-                        partition=question.partition,
-                        current_leader_epoch=question.leader_epoch,
-                        fetch_offset=question.offset,
-                        last_fetched_epoch=question.last_epoch,
+                        partition=each.partition,
+                        current_leader_epoch=each.leader_epoch,
+                        fetch_offset=each.offset,
+                        last_fetched_epoch=each.last_epoch,
                         log_start_offset=-1,
-                        partition_max_bytes=question.partition_max_bytes,
+                        partition_max_bytes=each.max_bytes,
                     )
+                    for each in partitions
                 ],
+            )
+            for (name, topic_id), partitions in groupby(
+                question.partitions, key=lambda each: (each.topic, each.topic_id)
             )
         ],
         forgotten_topics_data=[],
@@ -90,7 +101,22 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
 
 
 def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:
-    """Read the answer to a request for exactly one partition; every length is checked before use."""
+    """Read the answer to a request for exactly one partition."""
+    error_code, answers = read_answers(frame, version, correlation_id)
+    if error_code:
+        return FetchAnswer(error_code, -1, -1, (), -1, None, 0, 0)
+    if len(answers) != 1:
+        raise _malformed("it does not hold exactly one partition")
+    return next(iter(answers.values()))
+
+
+def read_answers(
+    frame: memoryview, version: int, correlation_id: int
+) -> tuple[int, dict[tuple[bytes, int], FetchAnswer]]:
+    """The error code of the whole, and each partition's answer; every length is checked before use.
+
+    Partitions are named by the topic's id from version 13 on, by the bytes of its name before.
+    """
     cursor = _Cursor(frame, flexible=version >= 12)
     if cursor.int32() != correlation_id:
         raise _malformed("it answers another request")
@@ -100,16 +126,22 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
         error_code = cursor.int16()
         cursor.int32()  # session id
         if error_code:
-            return FetchAnswer(error_code, -1, -1, (), -1, None, 0, 0)
-    if cursor.array_length() != 1:
-        raise _malformed("it does not hold exactly one topic")
-    if version >= 13:
-        cursor.skip(16)
-    else:
-        cursor.skip(cursor.string_length())
-    if cursor.array_length() != 1:
-        raise _malformed("it does not hold exactly one partition")
-    _, error_code, high, stable = cursor.unpack(_FIXED)
+            return error_code, {}
+    answers = {}
+    for _ in range(cursor.array_length()):
+        size = 16 if version >= 13 else cursor.string_length()
+        begin = cursor.at
+        cursor.skip(size)
+        topic = bytes(frame[begin : begin + size])
+        for _ in range(cursor.array_length()):
+            partition, answer = _read_partition(cursor, version)
+            answers[topic, partition] = answer
+        cursor.tags()
+    return 0, answers
+
+
+def _read_partition(cursor: _Cursor, version: int) -> tuple[int, FetchAnswer]:
+    partition, error_code, high, stable = cursor.unpack(_FIXED)
     if version >= 5:
         cursor.skip(8)  # log start
     aborted = []
@@ -124,10 +156,11 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
     diverging_end: int | None = None
     for tag, at, length in cursor.tags():
         if tag == 0 and length >= 12:
-            diverging_end = struct.unpack_from(">q", frame, at + 4)[0]
-    return FetchAnswer(
+            diverging_end = struct.unpack_from(">q", cursor.frame, at + 4)[0]
+    answer = FetchAnswer(
         error_code, high, stable, tuple(aborted), preferred, diverging_end, begin, begin + size
     )
+    return partition, answer
 
 
 class _Cursor:

@@ -6,7 +6,8 @@ partition, offset and limit. What the log no longer has is no business of this m
 the reader decides. A connection with an unanswered question is closed, never given back.
 
 Why one question for one partition at a time: the answer is one partition's bytes in one buffer, the next
-question can be sent as soon as its batch headers are read, and a slow partition holds up nobody else.
+question can be sent as soon as its batch headers are read, and a slow partition holds up nobody else. Where
+a task has many small ranges, `penstock.kafka.first_answers` asks for all of them at once before.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.kafka.fetch import (
     MIN_VERSION,
     FetchAnswer,
     FetchQuestion,
+    PartitionQuestion,
     encode_question,
     read_answer,
 )
@@ -210,15 +212,18 @@ class PartitionFetcher:
             self._connection = self._connect(deadline)
         highest = MAX_VERSION if self._topic_id else MAX_VERSION_WITHOUT_TOPIC_ID
         self._version = self._connection.version_of(API_KEY, highest, wanted_min=MIN_VERSION, name="Fetch")
-        question = FetchQuestion(
+        wanted = PartitionQuestion(
             topic=self._wanted.topic,
             partition=self._wanted.partition,
             offset=position,
             topic_id=self._topic_id,
             leader_epoch=self._leader_epoch,
             last_epoch=self.last_epoch,
+            max_bytes=max(self._settings.max_partition_fetch_bytes, self._widened_bytes),
+        )
+        question = FetchQuestion(
+            partitions=(wanted,),
             max_bytes=max(self._settings.fetch_max_bytes, self._widened_bytes),
-            partition_max_bytes=max(self._settings.max_partition_fetch_bytes, self._widened_bytes),
             # Zero would mean "answer at once", and asking again at once would keep both sides busy.
             min_bytes=max(1, self._settings.fetch_min_bytes),
             # Half of what is left: a broker that waits to the end answers after it.

@@ -6,7 +6,9 @@ resets itself: a position the log no longer holds is a `DataLossError`, or, with
 step forward inside the range, never back.
 
 Why the next question is sent before the rows of this answer are decoded: the broker reads its disk and
-fills the socket while the kernels work.
+fills the socket while the kernels work. Last rows of a range share an Arrow batch with the first ones of the
+next: hundreds of partitions with a few rows each would otherwise be hundreds of Arrow batches, and Spark has
+a cost for each.
 
     for batch in KafkaReader().read(order):
         ...
@@ -25,6 +27,7 @@ from penstock.core.model import At, Bound, Earliest, Latest, RangeOrder, TopicPa
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
 from penstock.kafka.fetcher import Fetched, PartitionFetcher, ReceiveBuffer
+from penstock.kafka.first_answers import FirstAnswers, ask_at_once
 from penstock.kafka.pool import POOL
 from penstock.kafka.records.decode import RecordDecoder
 from penstock.kafka.records.warmup import ensure_compiled
@@ -33,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaReader:
-    """Reads ranges one after the other over pooled connections. One per thread.
+    """Reads ranges one after the other over pooled connections; small ones share fetches. One per thread.
 
     `fresh` is for a repeated task: it must not meet the connection that failed before. `report` hears of
     each loss that is stepped over because the order says so.
@@ -46,10 +49,25 @@ class KafkaReader:
         self.buffer = ReceiveBuffer()
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]:
+        ranges = [
+            each for each in order.ranges if not (isinstance(each.start, At) and each.start == each.until)
+        ]
+        if not ranges:
+            return
+        first = ranges[0]
+        decoder = RecordDecoder(
+            first.topic,
+            first.partition,
+            order.columns,
+            check_crcs=order.client.check_crcs,
+            since_ms=order.narrowing.since_ms,
+        )
         try:
-            for wanted in order.ranges:
-                if not (isinstance(wanted.start, At) and wanted.start == wanted.until):
-                    yield from _RangeRead(self, order, wanted).batches()
+            answers = ask_at_once(order, ranges) if order.use_pool and not self.fresh else FirstAnswers()
+            self.fetches += answers.questions
+            for wanted in ranges:
+                yield from _RangeRead(self, order, wanted, decoder, answers).batches()
+            yield from decoder.rest()
         finally:
             if not order.use_pool:
                 POOL.close()  # questions about leaders and bounds went through it all the same
@@ -64,8 +82,16 @@ class KafkaReader:
 class _RangeRead:
     """One range: its ends, where the reading is, and what to do about what is not there any more."""
 
-    def __init__(self, reader: KafkaReader, order: WorkOrder, wanted: RangeOrder) -> None:
+    def __init__(
+        self,
+        reader: KafkaReader,
+        order: WorkOrder,
+        wanted: RangeOrder,
+        decoder: RecordDecoder,
+        answers: FirstAnswers,
+    ) -> None:
         self._reader, self._order, self._wanted = reader, order, wanted
+        self._decoder, self._answers = decoder, answers
         self._partition = TopicPartition(wanted.topic, wanted.partition)
         self._fetcher = PartitionFetcher(order, wanted, reader.buffer, fresh=reader.fresh)
         self._patience: Deadline | None = None
@@ -92,18 +118,12 @@ class _RangeRead:
         if position >= until:
             return
         ensure_compiled()
-        order, wanted, fetcher = self._order, self._wanted, self._fetcher
-        decoder = RecordDecoder(
-            wanted.topic,
-            wanted.partition,
-            order.columns,
-            check_crcs=order.client.check_crcs,
-            since_ms=order.narrowing.since_ms,
-        )
-        committed_only = order.client.isolation_level == "read_committed"
+        wanted, fetcher, decoder = self._wanted, self._fetcher, self._decoder
+        decoder.aim(wanted.topic, wanted.partition)
+        committed_only = self._order.client.isolation_level == "read_committed"
         while position < until:
             self._position = position
-            fetched = self._fetch(position, until)
+            fetched = self._answers.take(wanted, position) or self._fetch(position, until)
             if fetched is None:
                 position = self._step_over(position, until)
                 continue
@@ -123,6 +143,8 @@ class _RangeRead:
                 fetcher.ask(following)
             yield from decoder.rows(position, until, aborted)
             position, self._patience = following, None
+            if position < until:
+                yield from decoder.rest()  # nobody waits for rows that are here while others are fetched
             if position >= until and isinstance(wanted.until, Latest) and fetched.held_from is not None:
                 hold = fetcher.explain_hold(fetched.held_from)
                 log.warning("%s: read to %d; %s.", self._partition, until, hold)

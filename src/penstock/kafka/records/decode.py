@@ -4,10 +4,11 @@ Rule: progress is the end of the last whole batch in the buffer (`next_offset`),
 came out: a range may end on a transaction marker, an aborted row or a hole left by compaction, and a
 reader that counts rows would wait there for ever.
 
-Why not one Arrow batch per record batch: producers make batches of any size, from one record to a
-gigabyte of decompressed text. Arrow batches are cut by rows and by bytes instead, so memory is bounded
-and no 32-bit position can overflow. Column buffers are used again as soon as nobody holds the Arrow
-batch made from them: fresh pages cost more than decoding does.
+Why not one Arrow batch per record batch, or per partition: producers make batches of any size, from one
+record to a gigabyte of decompressed text, and a stream's batch may have a few rows from each of hundreds of
+partitions. Arrow batches are cut by rows and by bytes instead, so memory is bounded, no 32-bit position can
+overflow, and Spark pays its cost per Arrow batch rarely. Column buffers are used again as soon as nobody
+holds the Arrow batch made from them: fresh pages cost more than decoding does.
 
 >>> decoder = RecordDecoder("events", 0, ("offset", "value"))
 >>> decoder.schema.names
@@ -26,7 +27,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.errors import CorruptBatchError, DecodeError
+from penstock.core.errors import CorruptBatchError, DecodeError, PenstockError
 from penstock.kafka.records import kernels as k
 from penstock.kafka.records.arrow_types import ARROW_TYPES
 from penstock.kafka.records.codecs import Decompressor
@@ -40,6 +41,8 @@ MAX_BYTES = 4 << 20
 NewMemory: TypeAlias = Callable[[int, Any], np.ndarray[Any, Any]]
 
 _BEGINNING = np.iinfo(np.int64).min
+_NOBODY = np.empty(0, np.int64)
+_NO_ENTRIES = np.empty((0, 2), np.int64)
 _REASONS = {
     k.BAD_LENGTH: "a length points outside the batch",
     k.BAD_VARINT: "a variable-length number is cut off or too long",
@@ -54,7 +57,7 @@ _REASONS = {
 
 
 class RecordDecoder:
-    """Decodes the answers to one partition's fetches, one after the other."""
+    """Decodes the answers to fetches, one after the other; `aim` says when they are another partition's."""
 
     def __init__(
         self,
@@ -82,6 +85,17 @@ class RecordDecoder:
         self._new_memory: NewMemory = np.empty  # the fuzz run gives memory that ends at a protected page
         self._constants: dict[str, pa.Array] = {}
         self._decompressor = Decompressor()
+        # The Arrow batch that is being filled: its buffers, how far, and whose rows begin where.
+        self._filling: _ColumnSet | None = None
+        self._state = _fresh_state()
+        self._runs: list[tuple[int, str, int]] = []
+
+    def aim(self, topic: str, partition: int) -> None:
+        """What is opened from now on belongs to this partition."""
+        if (topic, partition) != (self._topic, self._partition):
+            self._topic, self._partition = topic, partition
+            self._constants = {}
+        self.next_offset = self.leader_epoch = None
 
     def open(self, buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
         """Take the record bytes of one fetch answer and look at its batch headers only.
@@ -113,11 +127,27 @@ class RecordDecoder:
     def rows(
         self, start: int, until: int, aborted: Sequence[tuple[int, int]] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The visible rows with `start <= offset < until` of the opened buffer.
+        """Decode the visible rows with `start <= offset < until` of the opened buffer.
 
-        `aborted` is the answer's list of (producer id, first offset) when only committed rows are wanted,
-        None when every data row is. Markers are never rows.
+        Full Arrow batches come out; what does not fill one is kept for `rest` or for the rows of the next
+        buffer. `aborted` is the answer's list of (producer id, first offset) when only committed rows are
+        wanted, None when every data row is. Markers are never rows.
         """
+        try:
+            yield from self._rows(start, until, aborted)
+        except PenstockError:
+            self._drop_rest()  # half a damaged buffer
+            raise
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """The Arrow batch that is not full, if there is one."""
+        if self._filling is not None and self._state[k.ROWS]:
+            yield self._finish()
+        self._drop_rest()
+
+    def _rows(
+        self, start: int, until: int, aborted: Sequence[tuple[int, int]] | None
+    ) -> Iterator[pa.RecordBatch]:
         table = self._table[: self._count]
         first = int(np.searchsorted(table[:, k.LAST_OFFSET], start))
         last = int(np.searchsorted(table[:, k.BASE_OFFSET], until))
@@ -128,24 +158,25 @@ class RecordDecoder:
         # Compaction keeps the header of a batch whose records are all gone; there is nothing to decompress.
         bare = table[:, k.END] - table[:, k.BEGIN] == k.HEADER_SIZE
         table = table[(table[:, k.FLAGS] & k.SKIP == 0) & ~(bare & (table[:, k.COUNT] == 0))]
-        columns, state = self._take(), _fresh_state()
+        columns = self._filling = self._filling or self._take()
+        if not self._runs or self._runs[-1][1:] != (self._topic, self._partition):
+            self._runs.append((int(self._state[k.ROWS]), self._topic, self._partition))
         for source, segments in self._segments(table):
+            state = self._state
             state[k.SEGMENT], state[k.POSITION] = 0, -1
             while True:
                 code = columns.fill(source, segments, state, start, until, self._since)
                 if code == k.DONE:
                     break
                 if code == k.FULL:
-                    yield self._batch(columns, state)
                     resume = state[[k.SEGMENT, k.RECORD, k.POSITION, k.PREVIOUS]]
-                    columns, state = self._take(), _fresh_state()
+                    yield self._finish()
+                    columns, state = self._take_next(), self._state
                     state[[k.SEGMENT, k.RECORD, k.POSITION, k.PREVIOUS]] = resume
                 elif code == k.OVERSIZED:
-                    columns = columns.grown(state)
+                    columns = self._filling = columns.grown(state)
                 else:
                     self._fail(code, int(segments[state[k.SEGMENT], k.BEGIN]), state)
-        if state[k.ROWS]:
-            yield self._batch(columns, state)
 
     def compile_fill(self) -> None:
         """Make the filling kernel ready without a record (see `warmup`)."""
@@ -169,8 +200,11 @@ class RecordDecoder:
                 )
 
     def _hide_invisible(self, table: np.ndarray[Any, Any], aborted: Sequence[tuple[int, int]] | None) -> None:
-        entries = np.array(sorted((first, pid) for pid, first in aborted or ()), np.int64).reshape(-1, 2)
-        producers, slots = np.unique(entries[:, 1], return_inverse=True)
+        if aborted:
+            entries = np.array(sorted((first, pid) for pid, first in aborted), np.int64).reshape(-1, 2)
+            producers, slots = np.unique(entries[:, 1], return_inverse=True)
+        else:
+            entries, producers, slots = _NO_ENTRIES, _NOBODY, _NOBODY
         _, code = k.hide_invisible(
             self._buffer, table, len(table), aborted is not None, np.ascontiguousarray(entries[:, 0]),
             slots, producers, np.zeros(len(producers), np.int64), 0,
@@ -228,13 +262,40 @@ class RecordDecoder:
         self._sets = [*self._sets[-2:], columns]
         return columns
 
-    def _batch(self, columns: _ColumnSet, state: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    def _take_next(self) -> _ColumnSet:
+        """Buffers for what follows a full Arrow batch in the same partition."""
+        self._filling, self._state = self._take(), _fresh_state()
+        self._runs = [(0, self._topic, self._partition)]
+        return self._filling
+
+    def _drop_rest(self) -> None:
+        self._filling, self._state, self._runs = None, _fresh_state(), []
+
+    def _finish(self) -> pa.RecordBatch:
+        """The rows so far as an Arrow batch."""
+        assert self._filling is not None
+        columns, state = self._filling, self._state
         rows = int(state[k.ROWS])
         arrays = [
-            columns.array(name, state) if name in _ColumnSet.OWN else self._constant(name, rows)
+            columns.array(name, state) if name in _ColumnSet.OWN else self._place(name, rows)
             for name in self._columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _place(self, name: str, rows: int) -> pa.Array:
+        """The column `topic` or `partition`."""
+        if len(self._runs) == 1 and self._runs[0][1:] == (self._topic, self._partition):
+            return self._constant(name, rows)
+        begins = [begin for begin, _, _ in self._runs]
+        counts = np.diff([*begins, rows])
+        if name == "partition":
+            numbers = np.repeat(np.array([number for _, _, number in self._runs], np.int32), counts)
+            return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(numbers)])
+        texts = [topic.encode() for _, topic, _ in self._runs]
+        ends = np.zeros(rows + 1, np.int32)
+        np.cumsum(np.repeat([len(text) for text in texts], counts), out=ends[1:])
+        data = b"".join(text * int(count) for text, count in zip(texts, counts, strict=True))
+        return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
     def _constant(self, name: str, rows: int) -> pa.Array:
         known = self._constants.get(name)
