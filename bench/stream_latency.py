@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.stream_load import SteadyLoad
-from bench.stream_session import FORMATS, StreamSession, wait_until
+from bench.stream_session import StreamSession, wait_until
+from bench.stream_trickle import NO_WAIT
 from bench.topics import settings_of
 from penstock.kafka.admin import create_topic
 
@@ -27,6 +28,8 @@ PARTITIONS = 4
 _RATE = 1_000.0
 _TICK_S = 0.01
 _PATIENCE_S = 120.0
+#: The format and the options of each side. Without waits: see `bench.stream_trickle`.
+SIDES = {"penstock": ("penstock", {}), "default": ("kafka", {}), "no wait": ("kafka", NO_WAIT)}
 Numbers = npt.NDArray[np.int64]
 
 
@@ -76,9 +79,7 @@ def run_latency(
     """Seconds: of each side the p50 and p99 of each turn."""
     topic = "latency"
     create_topic(settings_of(bootstrap), topic, partitions=PARTITIONS)
-    found: dict[str, dict[str, list[float]]] = {
-        side: {"p50": [], "p99": []} for side in ("penstock", "default")
-    }
+    found: dict[str, dict[str, list[float]]] = {side: {"p50": [], "p99": []} for side in SIDES}
     with SteadyLoad(bootstrap, topic, partitions=PARTITIONS, rate=rate, tick_s=_TICK_S):
         for turn in range(1, runs + 1):
             for side, points in found.items():
@@ -98,7 +99,8 @@ def _measure_turn(
     session: StreamSession, side: str, bootstrap: str, topic: str, seconds: float
 ) -> npt.NDArray[np.float64]:
     arrivals = Arrivals()
-    frame = session.stream(FORMATS[side], bootstrap, topic, startingOffsets="latest")
+    form, options = SIDES[side]
+    frame = session.stream(form, bootstrap, topic, startingOffsets="latest", **options)
     with session.run(frame.writeStream.foreachBatch(arrivals.take)) as query:
 
         def arrive(written_ms: float, what: str) -> None:
