@@ -25,7 +25,12 @@ PAGES = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by `make docs`; edit the tests, the sources or docs/reference/data instead. -->"
 
 #: Headings of the option tables; a new table shows its class name until it gets one.
-TITLES = {"BatchTable": "Batch reads", "JavaSettings": "Kafka's client, after the prefix `kafka.`"}
+TITLES = {
+    "BatchTable": "Batch reads",
+    "FormatTable": "Typed values, in batch reads and streams",
+    "StreamTable": "Streams: what a batch read has not, or has otherwise",
+    "JavaSettings": "Kafka's client, after the prefix `kafka.`",
+}
 
 ONE_ID = r"(?:B\d{3}|[A-I]\d{1,2}|[TS]\d{2})"
 CLAIM = re.compile(rf"\s*({ONE_ID}(?:,\s+{ONE_ID})*):\s")
@@ -178,8 +183,27 @@ def write_options_page() -> str:
     for surface in find_option_tables():
         prefix = PREFIX if surface is JavaSettings else ""
         title = TITLES.get(surface.__name__, surface.__name__)
-        page += ["", f"## {title}", "", *reference_rows(surface, shown_prefix=prefix)]
+        rows = reference_rows(surface, shown_prefix=prefix, leave_out=_find_told(surface))
+        page += ["", f"## {title}", "", *rows]
     return "\n".join([*page, ""])
+
+
+def _find_told(surface: type) -> set[str]:
+    """Keys that another table of the page tells alike, and those that a stream refuses."""
+    from penstock.core.batch_table import BatchTable
+    from penstock.core.format_table import FormatTable
+    from penstock.core.options import option_specs
+    from penstock.core.stream_table import ENDS, StreamTable
+
+    typed = {spec.key for spec in option_specs(FormatTable).values()}
+    if surface is BatchTable:
+        return typed
+    if surface is not StreamTable:
+        return set()
+    batch = {spec.key: (spec.default_doc, spec.doc) for spec in option_specs(BatchTable).values()}
+    own = option_specs(StreamTable).values()
+    alike = {spec.key for spec in own if batch.get(spec.key) == (spec.default_doc, spec.doc)}
+    return typed | alike | set(ENDS)
 
 
 def find_option_tables() -> list[type]:

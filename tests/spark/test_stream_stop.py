@@ -56,6 +56,13 @@ def test_a_query_with_a_wrong_address_fails_in_bounded_time_and_says_where_it_lo
     assert "[BROKER_TIMEOUT]" in failed or "[BROKER_UNREACHABLE]" in failed
 
 
+def test_the_last_error_of_a_stream_with_a_wrong_option_is_the_one_that_helps(flow: Flow) -> None:
+    """PySpark stops a reader that could not be made, and shows that failure instead."""
+    failed = flow.start("t", endingOffsets="latest").failure()
+    assert "endingOffsets" in failed
+    assert "UnboundLocalError" not in failed
+
+
 def test_a_query_that_looks_for_its_brokers_in_vain_can_be_stopped(flow: Flow) -> None:
     """F35, F36: who listens at the address never answers; a minute's deadline is not waited for."""
     others = list_planners()

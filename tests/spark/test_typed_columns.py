@@ -101,6 +101,15 @@ def test_a_bad_value_becomes_null_with_its_reason_beside_it(load: Load, kafka: A
     assert bytes(rows[0].value) == b"{"
 
 
+def test_a_dead_letter_topic_that_is_not_there_fails_at_the_start(load: Load, kafka: Any, topic: Any) -> None:
+    """Not at the first bad value, which may come weeks later."""
+    name = topic()
+    send(kafka.bootstrap, name, documents(GOOD[0]))
+    options = {"onDecodeError": "deadLetter", "deadLetterTopic": "nowhere-at-all"}
+    with pytest.raises(Exception, match=r"DEAD_LETTER_TOPIC_MISSING.*nowhere-at-all"):
+        load(name, valueFormat="json", valueSchema=SCHEMA, **options).collect()
+
+
 def test_bad_records_go_to_the_dead_letter_topic_with_where_they_came_from(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -359,6 +359,39 @@ def test_available_now_does_not_wait_for_a_minimum(start: Start, log: MemoryLog)
     assert watch.find_end(first, take_all=False) is first
 
 
+def test_available_now_goes_on_without_a_topic_that_was_deleted_since(start: Start, log: MemoryLog) -> None:
+    """The run cannot know at its beginning what the checkpoint says; missing names are settled later."""
+    log.create_topic("u", 1)
+    write(log, 0, 3)
+    options = {"subscribe": "t,u", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    watch, _ = start(log, **options)
+    position = watch.find_end(watch.resolve_start(), take_all=True)
+    log.delete_topic("u")
+    write(log, 0, 2)
+    watch, _ = start(log, **options)
+    watch.fix_targets()
+    assert watch.find_end(position, take_all=False).offsets == {T0: 5, T1: 0}
+    strict, _ = start(log, **{**options, "failOnDataLoss": "true"})
+    strict.fix_targets()
+    with pytest.raises(DataLossError, match="PARTITIONS_DELETED"):
+        strict.find_end(position, take_all=False)
+
+
+def test_available_now_on_a_name_that_was_never_there_says_so(start: Start, log: MemoryLog) -> None:
+    watch, _ = start(log, subscribe="t,nowhere", startingOffsets="earliest")
+    watch.fix_targets()
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC"):
+        watch.resolve_start()
+
+
+def test_available_now_on_a_pattern_that_matches_nothing_is_told(
+    start: Start, log: MemoryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, _ = start(log, subscribePattern="nothing.*")
+    watch.fix_targets()
+    assert "nothing to read" in caplog.text
+
+
 def test_a_limit_in_bytes_becomes_records_by_their_size(start: Start, log: MemoryLog) -> None:
     for _ in range(1000):
         log.append("t", 0, value=b"v" * 93, timestamp_ms=1)
@@ -499,7 +532,8 @@ def test_finished_positions_are_committed_and_failures_only_counted(caplog: pyte
         commits.offer({T0: 2})  # what failed is tried again when it is offered again
         assert commits.flush(10)
     assert commits.failed == 3
-    assert "group g" in caplog.text
+    told = [record.levelname for record in caplog.records if "group g" in record.getMessage()]
+    assert told == ["WARNING", "WARNING"]  # the first failure, and the first one after a success
 
 
 def test_a_slow_commit_holds_nobody_up_and_is_overtaken_by_the_newest() -> None:

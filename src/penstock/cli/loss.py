@@ -77,7 +77,7 @@ def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicL
     ]
     yield from _align(("topic", "offsets lost", "ranges", "without end"), sums, right={1, 2, 3})
     yield ""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             f"{each.loss.topic}-{each.loss.partition}",
             f"{each.loss.start}",
@@ -91,7 +91,11 @@ def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicL
         )
         for each in recorded
     ]
-    head = ("partition", "from", "until", "lost", "first seen", "last seen", "times", "stream", "condition")
+    head: tuple[str, ...] = (
+        *("partition", "from", "until", "lost", "first seen", "last seen", "times", "stream", "condition"),
+    )
+    if not any(each.stream for each in recorded):  # nobody gave a name
+        head, *rows = ((*row[:7], *row[8:]) for row in (head, *rows))
     lines = iter(_align(head, rows, right={1, 2, 3, 6}))
     yield next(lines)
     for line, each in zip(lines, recorded, strict=True):

@@ -169,7 +169,8 @@ def bind(position: Position, partition: TopicPartition, snapshot: Snapshot, *, u
                 raise OptionError(
                     "NO_COMMITTED_OFFSET",
                     f"The group has committed nothing for {partition}.",
-                    hint="Name the offsets as JSON, or use `earliest`; committed offsets also expire.",
+                    hint="Committed offsets also expire. In a stream, `startingOffsetsFallback` says where "
+                    "such a partition starts; else use `earliest` or name the offsets as JSON.",
                     facts={"partition": str(partition)},
                 )
             return At(committed)

@@ -18,7 +18,7 @@ Doors(width_mm=700)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -115,10 +115,14 @@ def unknown_option(key: str, known: Iterable[str]) -> OptionError:
     )
 
 
-def reference_rows(surface: type[Any], *, shown_prefix: str = "") -> list[str]:
-    """The table as rows of Markdown, for the generated reference page."""
+def reference_rows(
+    surface: type[Any], *, shown_prefix: str = "", leave_out: Collection[str] = ()
+) -> list[str]:
+    """The table as rows of Markdown, for the generated reference page; without the keys of `leave_out`."""
     rows = ["| Option | Default | Meaning | For example |", "|---|---|---|---|"]
     for spec in option_specs(surface).values():
+        if spec.key in leave_out:
+            continue
         examples = ", ".join(f"`{text}`" for text in spec.accepts[:3])
         cells = (f"`{shown_prefix}{spec.key}`", spec.default_doc, spec.doc, examples)
         rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")

@@ -146,9 +146,16 @@ def parse_stream_options(
             *warnings,
             *warn_about_group(client.settings, texts),
             *_warn_about_cold_start(table),
+            *_warn_about_ledger(table),
             *client.warnings,
         ),
     )
+
+
+def _warn_about_ledger(table: StreamTable) -> list[str]:
+    if table.loss_ledger is None or not table.fail_on_data_loss:
+        return []
+    return ["`lossLedger` keeps what a query goes on without: nothing, while `failOnDataLoss` is true."]
 
 
 def _read_start(table: StreamTable) -> tuple[Rule, str]:

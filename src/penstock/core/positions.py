@@ -102,6 +102,8 @@ def parse_offsets_rule(key: str, text: str) -> Rule:
         return ForAll(_parse_back(key, text, word[1:]))
     partitions: dict[TopicPartition, Position] = {}
     topics: dict[str, Position] = {}
+    if not word.startswith("{"):
+        raise invalid(key, text, f"`earliest`, `latest`, `committed` or JSON such as {OFFSETS_EXAMPLE}")
     for topic, entry in _parse_topics(key, text, OFFSETS_EXAMPLE).items():
         if isinstance(entry, str) and entry.lower() in ("earliest", "latest"):
             topics[topic] = _WORDS[entry.lower()]

@@ -10,7 +10,7 @@ called, and no pattern matches it. A topic named twice counts once, or its rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,6 +62,17 @@ def name_topics(selection: Selection) -> tuple[str, ...] | None:
             return topics
         case SubscribePattern():
             return None
+
+
+def leave_out(selection: Selection, topics: Collection[str]) -> Selection:
+    """The same selection without these topics. A pattern names none, so it stays."""
+    match selection:
+        case Assign(partitions):
+            return Assign(tuple(each for each in partitions if each.topic not in topics))
+        case Subscribe(names):
+            return Subscribe(tuple(name for name in names if name not in topics))
+        case SubscribePattern():
+            return selection
 
 
 def select_partitions(selection: Selection, topics: Mapping[str, TopicView]) -> Selected:

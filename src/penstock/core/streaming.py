@@ -25,6 +25,7 @@ from penstock.core.selection import (
     Selection,
     Subscribe,
     SubscribePattern,
+    leave_out,
     name_topics,
     select_partitions,
 )
@@ -206,14 +207,7 @@ def _choose(
     selection: Selection, topics: Mapping[str, TopicView], position: StreamPosition
 ) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
     vanished = {name for name in position.topics if name not in topics}
-    match selection:
-        case Subscribe(names):
-            still: Selection = Subscribe(tuple(name for name in names if name not in vanished))
-        case Assign(partitions):
-            still = Assign(tuple(each for each in partitions if each.topic not in vanished))
-        case SubscribePattern():
-            still = selection
-    selected = select_partitions(still, topics)
+    selected = select_partitions(leave_out(selection, vanished), topics)
     news = [f"{each} does not exist and is left out." for each in selected.absent]
     if selected.matched_in_part:
         news.append(

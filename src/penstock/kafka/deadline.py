@@ -23,6 +23,8 @@ from penstock.core.errors import BrokerError
 log = logging.getLogger(__name__)
 LEAST_PAUSE_MS = 50  # between two tries, whatever is set: without it a loop of failures keeps a core busy
 _LONGEST_PAUSE_MS = 1_000
+#: Failures are told as a warning once they last so long: a leader election is over by then.
+_TOLD_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Attempts:
         self.waiting_for = waiting_for
         self._pause_ms = max(first_pause_ms, LEAST_PAUSE_MS)
         self._last: BrokerError | None = None
+        self._began_at = time.monotonic()
+        self._told = False
 
     def __iter__(self) -> Iterator[int]:
         for number in itertools.count():
@@ -104,9 +108,24 @@ class Attempts:
             if not error.retriable:
                 raise
             log.info("Will try again: %s", error)
+            self._tell(error)
             # The very last failure is often only "no time left": the one before it says why.
             if self._last is None or not self.deadline.expired:
                 self._last = error
+
+    def _tell(self, error: BrokerError) -> None:
+        """Once, when it lasts: nobody should have to guess why nothing happens."""
+        waited_s = time.monotonic() - self._began_at
+        if not self._told and waited_s >= _TOLD_AFTER_S and not self.deadline.expired:
+            self._told = True
+            log.warning(
+                "For %.0f s no success with %s; trying on for %.0f s (%s). The last failure was: %s",
+                waited_s,
+                self.waiting_for,
+                self.deadline.remaining_s(),
+                self.deadline.name,
+                error,
+            )
 
     def given_up(self) -> BrokerError:
         error = self.deadline.timeout_error(self.waiting_for)

@@ -54,6 +54,8 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[_Address]:
     try:
         literal = ipaddress.ip_address(host)
     except ValueError:
+        literal = None
+    if literal is None:  # not above: an error of the look-up would drag the ValueError along
         return _look_up(host, port, deadline)
     if literal.version == 4:
         return [(socket.AF_INET, (host, port))]

@@ -31,6 +31,7 @@ from penstock.core.model import Log, Narrowing, RangeOrder, WorkOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.planning import explain_losses, step
 from penstock.core.typed import TypedColumns
+from penstock.engines.source.decoders import refuse_missing_letter_box
 from penstock.engines.source.kafka_log import KafkaLog
 from penstock.engines.source.tasks import WorkPartition, read_partition
 from penstock.engines.survey import Patience, survey
@@ -62,6 +63,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
+        refuse_missing_letter_box(self.typed, options.client)
         snapshot = survey(
             self.source.open_view,
             options.reading,

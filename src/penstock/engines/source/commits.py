@@ -28,6 +28,7 @@ class GroupCommits:
         self._offered: Offsets | None = None
         self._newest: Offsets | None = None
         self._busy = False
+        self._told = ""
         self._thread = self._begin()
 
     def _begin(self) -> threading.Thread:
@@ -59,8 +60,11 @@ class GroupCommits:
                 assert offsets is not None
                 self._commit(offsets)
                 done = True
+                self._told = ""
             except PenstockError as error:
-                log.warning("The positions were not committed to group %s: %s", self._group, error)
+                level = logging.INFO if error.condition == self._told else logging.WARNING
+                self._told = error.condition  # the same again is no news; the count tells how often
+                log.log(level, "The positions were not committed to group %s: %s", self._group, error)
             finally:
                 with self._changed:
                     self.done, self.failed = self.done + done, self.failed + (not done)

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from penstock.core.errors import OptionError
+from penstock.core.errors import OptionError, PenstockError
 from penstock.core.model import COLUMNS
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_stream import check_load, parse_stream_options
@@ -67,6 +67,14 @@ class PenstockDataSource(DataSource):
         return kind(options, typed=typed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.engines.source.stream import RefusedStream
+
+        try:
+            return self._open_stream(schema)
+        except PenstockError as error:
+            return RefusedStream(error)
+
+    def _open_stream(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.engines.source.stream import StreamReader
 
         options = parse_stream_options(

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable
-from penstock.core.typed import TypedColumns
+from penstock.core.typed import DEAD_LETTER, TypedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from penstock.core.client import ClientSettings
 
 
 def make_typed(formats: FormatTable, columns: tuple[str, ...]) -> TypedColumns | None:
@@ -45,6 +48,24 @@ def refuse_changed_schema(typed: TypedColumns | None, schema: StructType) -> Non
             hint="Load the frame again.",
             facts={"column": name, "loaded": before, "now": now},
         )
+
+
+def refuse_missing_letter_box(typed: TypedColumns | None, client: ClientSettings) -> None:
+    """A dead-letter topic that is not there is an error at the start, not at the first bad value."""
+    if typed is None or typed.on_error != DEAD_LETTER or typed.dead_letter_topic is None:
+        return
+    from penstock.kafka.control import KafkaLogView
+
+    topic = typed.dead_letter_topic
+    with closing(KafkaLogView(client)) as view:
+        if topic in view.describe([topic]):
+            return
+    raise OptionError(
+        "DEAD_LETTER_TOPIC_MISSING",
+        f"`deadLetterTopic` is {topic}, and the brokers know no such topic.",
+        hint="Create it (it is not made by itself), or correct the name.",
+        facts={"topic": topic},
+    )
 
 
 def _find_changes(typed: TypedColumns, loaded: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.core.errors import PenstockError
 from penstock.core.model import Log, WorkOrder
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import plan_batch
@@ -30,6 +31,7 @@ from penstock.core.stream_offsets import NOT_STARTED, read_position, write_posit
 from penstock.core.stream_start import refuse_untold_start
 from penstock.core.typed import TypedColumns
 from penstock.core.values import INT64_MAX
+from penstock.engines.source.decoders import refuse_missing_letter_box
 from penstock.engines.source.kafka_log import KafkaLog
 from penstock.engines.source.tasks import WorkPartition, read_partition
 
@@ -54,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._watch is None:
             from penstock.engines.source.watch import StreamWatch
 
+            refuse_missing_letter_box(self.typed, self.options.client)
             self._watch = StreamWatch(self.options, self.source)
         return self._watch
 
@@ -109,3 +112,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._watch is not None:
             self._watch.close()
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream whose options are wrong: says so at Spark's first question.
+
+    Why not raise where the reader is made: PySpark then stops a reader it does not have, and the last error
+    that users see is that one.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error

@@ -56,16 +56,14 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
             keep_task_loss(partition.loss_ledger, partition.order, loss)
 
     batches = source.open_reader(repeated=repeated, report=report).read(partition.order)
-    try:
-        if partition.typed is None:
-            yield from batches
-        else:
-            from penstock.engines.source.typed import TypedRows
+    if partition.typed is None:
+        yield from batches
+    else:
+        from penstock.engines.source.typed import TypedRows
 
-            with closing(TypedRows(partition.typed, partition.order.client)) as rows:
-                yield from rows.convert(batches)
-    finally:
-        spare_the_collector()
+        with closing(TypedRows(partition.typed, partition.order.client)) as rows:
+            yield from rows.convert(batches)
+    spare_the_collector()
 
 
 @cache

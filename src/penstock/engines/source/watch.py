@@ -18,6 +18,7 @@ from penstock.core.errors import BrokerError
 from penstock.core.lag import count_within, measure_lags, summarize
 from penstock.core.model import Log, LogView, Peek, TopicPartition, TopicView
 from penstock.core.options_stream import StreamOptions
+from penstock.core.selection import Selection, leave_out
 from penstock.core.stream_batch import aim, holds_back, share_budget, take
 from penstock.core.stream_losses import explain_stream_losses
 from penstock.core.stream_offsets import Offsets, StreamPosition, write_position
@@ -109,7 +110,18 @@ class StreamWatch:
 
     def fix_targets(self) -> None:
         """AvailableNow: what is there now is what this run will read."""
-        course = self._chart(_NOWHERE)
+        selection = self._options.selection
+        try:
+            course = self._chart(_NOWHERE, selection)
+        except BrokerError as error:
+            if error.condition != "UNKNOWN_TOPIC":
+                raise
+            # A wrong name, or deleted since the query last ran: who knows the position tells which.
+            missing = error.facts["missing"]
+            assert isinstance(missing, list)
+            course = self._chart(_NOWHERE, leave_out(selection, missing))
+        if not course.ends:
+            log.warning("Nothing that is selected is there, so this run has nothing to read.")
         self._targets = StreamPosition(course.ends, course.topic_ids)
 
     def find_end(self, position: StreamPosition, *, take_all: bool) -> StreamPosition:
@@ -117,7 +129,7 @@ class StreamWatch:
         self._offer(position)
         if self._pace is not None:
             self._pace.learn()
-        course = self._chart(position)
+        course = self._chart(position, self._options.selection)
         if self._targets is not None:
             course = aim(course, self._targets)
         self._settle(course)
@@ -170,21 +182,21 @@ class StreamWatch:
 
     # --- looking ----------------------------------------------------------------------------------------
 
-    def _chart(self, position: StreamPosition) -> Course:
+    def _chart(self, position: StreamPosition, selection: Selection) -> Course:
         """What has happened to the log. What looks like loss is looked at again before it is believed."""
         attempt = 1
         while True:
             last = attempt >= self._patience.attempts
             try:
-                view = look(self._source.open_view, lambda view: self._look(view, position), self._patience)
+                view = look(
+                    self._source.open_view, lambda view: self._look(view, position, selection), self._patience
+                )
             except BrokerError as error:
                 # Deleted between two questions: the next look does not find it at all.
                 if error.condition != "UNKNOWN_TOPIC_OR_PARTITION" or last:
                     raise
             else:
-                course = chart(
-                    self._options.selection, position, view, known_ends=self._recall_ends(position)
-                )
+                course = chart(selection, position, view, known_ends=self._recall_ends(position))
                 if last or all(each in self._told for each in course.doubts):
                     break
             self._patience.wait()
@@ -207,11 +219,11 @@ class StreamWatch:
         )
         return {each: end for each, end in known if end is not None}
 
-    def _look(self, view: LogView, position: StreamPosition) -> StreamView:
-        named = name_stream_topics(self._options.selection, position)
+    def _look(self, view: LogView, position: StreamPosition, selection: Selection) -> StreamView:
+        named = name_stream_topics(selection, position)
         topics = view.topics() if named is None else view.describe(named)
         for looks_left in reversed(range(_LOOKS_AT_LEADERS)):
-            partitions = choose_partitions(self._options.selection, topics, position)
+            partitions = choose_partitions(selection, topics, position)
             latest = view.latest(partitions) if partitions else {}
             # An end is kept with the epoch it was told under. If a leader was elected between the two
             # questions, the rows it has taken would look like others in the place of those that were meant.
