@@ -35,8 +35,8 @@ from penstock.cluster import LocalKafka
 #: Heap that is there from the beginning: what grows then is a leak and not Java taking what it was given.
 _WHOLE_HEAP = "-Xms1g -XX:+AlwaysPreTouch"
 _END_S = 600
-#: Two: after one, Java is still compiling the way rows take from Python.
-_WARM_UPS = 2
+#: So many: Java compiles the way that rows take from Python over several runs of a few seconds each.
+_WARM_UPS = 4
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from penstock.kafka import admin
 from penstock.kafka.pool import POOL
 from penstock.kafka.reader import KafkaReader
 from penstock.testing.proxy import FaultProxy
-from tests.filling import produce, send
+from tests.filling import open_transaction, produce, send
 
 FETCH = 1
 PARTITIONS, EACH = 40, 5
@@ -92,6 +92,23 @@ def test_what_the_one_answer_has_no_room_for_is_asked_for_again(kafka: Any, fort
     found = [row for batch in reader.read(order(client, all_ranges(forty))) for row in batch.to_pylist()]
     assert found == rows_one_by_one(settings_of(kafka.bootstrap), all_ranges(forty))
     assert reader.fetches >= PARTITIONS
+
+
+def test_rows_of_aborted_transactions_are_left_out_of_a_shared_answer(kafka: Any, topic: Any) -> None:
+    """Each partition's answer has its own list of aborted transactions; markers are no rows."""
+    name = topic(3)
+    for partition, ends in enumerate(("commit", "abort", "commit")):
+        producer = open_transaction(kafka.bootstrap)
+        send(producer, name, [f"{ends} {n}" for n in range(3)], partition=partition)
+        assert producer.flush(30) == 0
+        producer.commit_transaction(30) if ends == "commit" else producer.abort_transaction(30)
+        produce(kafka.bootstrap, name, ["plain"], partition=partition)
+    ranges = [RangeOrder(name, n, At(0), At(5)) for n in range(3)]
+    for isolation, expected in (("read_committed", 4 + 1 + 4), ("read_uncommitted", 3 * 4)):
+        client, reader = settings_of(kafka.bootstrap, isolation_level=isolation), KafkaReader()
+        found = [row for batch in reader.read(order(client, ranges)) for row in batch.to_pylist()]
+        assert (len(found), reader.fetches) == (expected, 1)
+        assert found == rows_one_by_one(client, ranges)
 
 
 def test_a_range_that_aged_out_among_others_is_told_as_if_it_were_alone(kafka: Any, forty: str) -> None:
