@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Protocol
 
 import pytest
@@ -13,6 +14,8 @@ from penstock.core.model import LogView, TopicPartition
 from penstock.kafka.control import KafkaLogView
 from penstock.testing.memory_log import MemoryLog
 from tests.filling import produce, wait_until
+
+_numbers = count()
 
 
 class Elections(Protocol):
@@ -99,6 +102,17 @@ class ElectionsOnBrokers:
         broker.start()
         self.cluster.wait_until_ready()
         wait_until(lambda: len(self.state().isrs) == 2, "both copies are in sync", timeout_s=60)
+        wait_until(self.all_agree, "all brokers tell the same epoch", timeout_s=60)
+
+    def all_agree(self) -> bool:
+        """A broker that has just come back may tell what it knew before it went, or nothing."""
+        told = set()
+        for host, port in self.settings.bootstrap_servers:
+            # A client of its own: one that knows the others would ask them, too.
+            client = ClientSettings(((host, port),), client_id=f"look-{next(_numbers)}")
+            found = KafkaLogView(client).describe([self.partition.topic]).get(self.partition.topic)
+            told.add(None if found is None else found.leader_epoch(self.partition.partition))
+        return len(told) == 1 and None not in told
 
     def state(self) -> Any:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})

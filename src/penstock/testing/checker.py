@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
+from penstock.core.errors import PenstockError
+
 Program: TypeAlias = Callable[[], Generator[Any, Any, Any]]
 
 
@@ -169,7 +171,7 @@ def _replay(program: Program, history: _History) -> Any:
             step = steps.throw(value[0](*value[1])) if kind == "failure" else steps.send(_thaw(value))
     except StopIteration as end:
         return Ended(value=end.value)
-    except Exception as error:  # noqa: BLE001 however it ends, it is the world that judges
+    except PenstockError as error:  # what it says to its users is for the world to judge; a bug goes through
         return Ended(error=f"{type(error).__name__}: {error}")
     finally:
         steps.close()
