@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
 from penstock.core.errors import PenstockError
 from penstock.core.options_stream import parse_stream_options
 from penstock.core.stream_offsets import Offsets, read_position
-from penstock.engines.source.commits import GroupCommits
+from penstock.engines.reading.commits import GroupCommits
 from penstock.engines.source.feedback import tell
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from penstock.core.client import ClientSettings, SaslSettings, Secret
 from penstock.core.model import At, Earliest, Latest, RangeOrder, WorkOrder
 from penstock.core.options_batch import parse_batch_options
+from penstock.engines.reading.tasks import WorkPartition
 from penstock.engines.source.batch import BatchReader
-from penstock.engines.source.tasks import WorkPartition
 from penstock.kafka.pool import POOL
 from penstock.kafka.reader import KafkaReader
 from penstock.kafka.routing import routing_for

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.core.options_batch import parse_batch_options
+from penstock.engines.reading.tasks import WorkPartition
 from penstock.engines.source.batch import BatchReader
-from penstock.engines.source.tasks import WorkPartition
 from tests.filling import commit_offsets, produce
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span

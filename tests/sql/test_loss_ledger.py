@@ -16,7 +16,7 @@ from penstock.core.losses import Loss
 from penstock.core.places import parse_place
 from penstock.stores import connections, sql
 from penstock.stores.losses import DETAIL_LIMIT, open_loss_ledger
-from penstock.stores.sql import Database
+from penstock.stores.sql.sessions import Database
 from tests.sql.databases import OwnDatabase
 
 AGED = Loss("START_OFFSET_RESET", "visits", 0, 5, 800, b"\x01" * 16, "Retention removed them.")

@@ -14,7 +14,7 @@ from penstock.cluster.security import make_secure_access
 from penstock.core.errors import OffsetStoreError
 from penstock.core.places import parse_place
 from penstock.stores.losses import open_loss_ledger
-from penstock.stores.sql import Database
+from penstock.stores.sql.sessions import Database
 
 pytestmark = pytest.mark.sql
 

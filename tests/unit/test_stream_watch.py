@@ -15,10 +15,11 @@ from penstock.core.errors import BrokerError, DataLossError, OffsetStoreError, O
 from penstock.core.model import LogView, Reader, TopicPartition, TopicView
 from penstock.core.options_stream import StreamOptions, parse_stream_options
 from penstock.core.stream_offsets import Offsets, StreamPosition, write_position
-from penstock.engines.source import watch as engine
-from penstock.engines.source.commits import GroupCommits
+from penstock.engines.reading import watch as engine
+from penstock.engines.reading.commits import GroupCommits
+from penstock.engines.reading.watch import StreamWatch
 from penstock.engines.source.feedback import FeedbackPort, name_end, tell
-from penstock.engines.source.watch import StreamWatch
+from penstock.engines.source.pace import Pace
 from penstock.stores.losses import open_loss_ledger
 from penstock.testing.memory_log import MemoryLog
 from tests.filling import wait_until
@@ -91,7 +92,9 @@ def start() -> Iterator[Start]:
 
     def start(log: MemoryLog, clock: Clock | None = None, **options: str) -> tuple[StreamWatch, Source]:
         source = Source(log)
-        made.append(StreamWatch(parse(**options), source, clock=clock or Clock()))
+        parsed, clock = parse(**options), clock or Clock()
+        pace = None if parsed.pacing is None else Pace(parsed.pacing, clock)
+        made.append(StreamWatch(parsed, source, pace=pace, clock=clock))
         return made[-1], source
 
     yield start

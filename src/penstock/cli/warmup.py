@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compile_formats() -> None:
     import pyarrow as pa
 
-    from penstock.engines.source.typed import decode_in_turn
+    from penstock.engines.reading.typed import decode_in_turn
     from penstock.formats.avro import AvroDecoder
     from penstock.formats.json import JsonDecoder
     from penstock.formats.text import StringDecoder

@@ -23,7 +23,7 @@ from typing import Any
 from penstock.core.errors import OffsetStoreError
 from penstock.core.losses import Loss, TopicLoss, summarise_losses
 from penstock.core.places import Place, parse_place
-from penstock.stores.sql import Database, Session
+from penstock.stores.sql.sessions import Database, Session
 
 LEDGER_VERSION = 1
 TABLE = "penstock_losses"

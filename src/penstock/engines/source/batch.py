@@ -31,10 +31,10 @@ from penstock.core.model import Log, Narrowing, RangeOrder, WorkOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.planning import explain_losses, step
 from penstock.core.typed import TypedColumns
-from penstock.engines.source.decoders import refuse_missing_letter_box
-from penstock.engines.source.kafka_log import KafkaLog
-from penstock.engines.source.tasks import WorkPartition, read_partition
-from penstock.engines.survey import Patience, survey
+from penstock.engines.reading.decoders import refuse_missing_letter_box
+from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.engines.reading.survey import Patience, survey
+from penstock.engines.reading.tasks import WorkPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,7 +30,7 @@ from penstock.core.model import COLUMNS
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_stream import check_load, parse_stream_options
 from penstock.core.versions import check_versions
-from penstock.engines.source.decoders import make_typed, refuse_changed_schema
+from penstock.engines.reading.decoders import make_typed, refuse_changed_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -12,6 +12,7 @@ limits apply is in the options, so that default only has to be something else.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,14 @@ from penstock.core.stream_offsets import NOT_STARTED, read_position, write_posit
 from penstock.core.stream_start import refuse_untold_start
 from penstock.core.typed import TypedColumns
 from penstock.core.values import INT64_MAX
-from penstock.engines.source.decoders import refuse_missing_letter_box
-from penstock.engines.source.kafka_log import KafkaLog
-from penstock.engines.source.tasks import WorkPartition, read_partition
+from penstock.engines.reading.decoders import refuse_missing_letter_box
+from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.engines.reading.tasks import WorkPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.engines.source.watch import StreamWatch
+    from penstock.engines.reading.watch import StreamWatch
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,10 +55,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def watch(self) -> StreamWatch:
         if self._watch is None:
-            from penstock.engines.source.watch import StreamWatch
+            from penstock.engines.reading.watch import StreamWatch
+            from penstock.engines.source.pace import Pace
 
             refuse_missing_letter_box(self.typed, self.options.client)
-            self._watch = StreamWatch(self.options, self.source)
+            pacing = self.options.pacing
+            pace = None if pacing is None else Pace(pacing, time.monotonic)
+            self._watch = StreamWatch(self.options, self.source, pace=pace)
         return self._watch
 
     def initialOffset(self) -> dict[str, Any]:

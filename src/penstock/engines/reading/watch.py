@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.core.errors import BrokerError
 from penstock.core.lag import count_within, measure_lags, summarize
@@ -31,10 +31,9 @@ from penstock.core.streaming import (
     find_doubtful,
     name_stream_topics,
 )
-from penstock.engines.source.commits import GroupCommits
-from penstock.engines.source.losses import LossBook, check_ledger
-from penstock.engines.source.pace import Pace
-from penstock.engines.survey import Patience, look, survey
+from penstock.engines.reading.commits import GroupCommits
+from penstock.engines.reading.losses import LossBook, check_ledger
+from penstock.engines.reading.survey import Patience, look, survey
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +57,33 @@ class _Seen:
     peek: Peek
 
 
+class StreamPace(Protocol):
+    """How an engine measures its batches and bounds the next one."""
+
+    def learn(self) -> None:
+        """A new batch is about to be planned: the one before is over."""
+
+    def begin(self, course: Course, end: StreamPosition) -> None:
+        """A batch up to `end` is about to run."""
+
+    def budget(self, sizes: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int] | None:
+        """What each partition may give to the next batch; None: all it has."""
+
+    def report(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class StreamWatch:
     """One query's view of its log. Used by one thread."""
 
     def __init__(
-        self, options: StreamOptions, source: Log, *, clock: Callable[[], float] = time.monotonic
+        self,
+        options: StreamOptions,
+        source: Log,
+        *,
+        pace: StreamPace | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._source, self._clock = options, source, clock
         self._patience = Patience(
@@ -81,7 +102,7 @@ class StreamWatch:
         self._peeks: dict[TopicPartition, _Seen] = {}
         self._peeked_at: float | None = None
         self._reported: tuple[Offsets, Offsets] | None = None
-        self._pace = Pace(options.pacing, clock) if options.pacing is not None else None
+        self._pace = pace
 
     # --- what Spark asks --------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
 
     def report(loss: DataLossError) -> None:
         if partition.loss_ledger is not None:
-            from penstock.engines.source.losses import keep_task_loss
+            from penstock.engines.reading.losses import keep_task_loss
 
             keep_task_loss(partition.loss_ledger, partition.order, loss)
 
@@ -59,7 +59,7 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
     if partition.typed is None:
         yield from batches
     else:
-        from penstock.engines.source.typed import TypedRows
+        from penstock.engines.reading.typed import TypedRows
 
         with closing(TypedRows(partition.typed, partition.order.client)) as rows:
             yield from rows.convert(batches)

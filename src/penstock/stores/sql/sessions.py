@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.places import Dialect, Place
-from penstock.stores.connections import (
+from penstock.stores.sql.connections import (
     LOCK_TIMEOUT_S,
     connect,
     foreign_errors,

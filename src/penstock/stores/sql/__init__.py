@@ -1,0 +1,1 @@
+"""SQL databases: connections, sessions, and what is kept in their tables."""
