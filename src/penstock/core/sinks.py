@@ -1,8 +1,8 @@
 """What a place for results promises when it keeps the offsets too: both become durable together, or neither.
 
 Rules: `open` makes this program the stream's only writer and tells how far the results go; `write` either
-returns after results and offsets are durable, or raises and has changed nothing that anybody can see; the same
-batch written again changes nothing. So the stream starts where the sink says, whatever another store says.
+returns after results and offsets are durable, or raises and has changed nothing that anybody can see; the
+same batch written again changes nothing. So the stream starts where the sink says, whatever another store says.
 
     with closing(sink.open("visits")) as writer:
         writer.write(frame, before, end)
@@ -32,7 +32,7 @@ class SinkWriter(Protocol):
         """How far the results go; None: this stream has written nothing here yet."""
 
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
-        """Make one batch durable. `results` is what the user's function returned: a frame, or one per table."""
+        """Make one batch durable. `results` is what the user's function gave: a frame, or one per table."""
 
     def close(self) -> None:
         """Give back connections. What was written stays."""
