@@ -17,6 +17,7 @@ from penstock.core.model import (
 )
 from penstock.core.strategies import Assign, Subscribe, SubscribePattern
 from penstock.engines.direct.batch import Batch, BatchReport
+from penstock.engines.direct.ranges import read_ranges
 from penstock.engines.direct.records import Record
 from penstock.engines.direct.stream import DirectStream, RunOutcome
 
@@ -37,4 +38,5 @@ __all__ = [
     "Subscribe",
     "SubscribePattern",
     "TopicPartition",
+    "read_ranges",
 ]

@@ -43,7 +43,7 @@ CONF_DEFAULTS: Mapping[str, str] = {
     f"{_STREAMING}kafka.consumer.cache.enabled": "connectionPool",
 }
 _MAX_RETRIES = f"{_STREAMING}kafka.maxRetries"
-_GAPS = f"{_STREAMING}kafka.allowNonConsecutiveOffsets"
+_GAPS = "allowNonConsecutiveOffsets"
 _GRACEFUL = f"{_STREAMING}stopGracefullyOnShutdown"
 _NETWORK_TIMEOUT = "spark.network.timeout"
 #: Where a direct stream's options differ from the source's: one task per Kafka partition.
@@ -109,7 +109,7 @@ def parse_direct_options(
     """`kafka`: Kafka's own names without prefix; `options`: the source's; `conf`: SparkConf."""
     _refuse_auto_commit(kafka)
     _refuse_said_elsewhere(options)
-    given = {key: _write(value) for key, value in options.items()}
+    given = {key: _write(value) for key, value in options.items() if key.lower() != _GAPS.lower()}
     texts = {
         **_find_defaults(conf, {key.lower() for key in given}),
         **given,
@@ -125,8 +125,8 @@ def parse_direct_options(
         reset=parse_reset(kafka),
         pacing=_read_pacing(table, interval_ms),
         learns=table.backpressure,
-        allow_gaps=_read_conf_boolean(conf, _GAPS, default=True),
-        graceful=_read_conf_boolean(conf, _GRACEFUL, default=True),
+        allow_gaps=_read_gaps(options, conf),
+        graceful=_read_boolean(_GRACEFUL, conf.get(_GRACEFUL, "true")),
     )
 
 
@@ -145,12 +145,7 @@ def _refuse_auto_commit(kafka: Mapping[str, object]) -> None:
     for key in ("enable.auto.commit", "auto.commit.enable"):
         if key not in kafka:
             continue
-        text = _write(kafka[key])
-        try:
-            is_on = parse_boolean(text)
-        except ValueError as error:
-            raise invalid(key, text, str(error)) from None
-        if is_on:
+        if _read_boolean(key, _write(kafka[key])):
             raise OptionError(
                 "AUTO_COMMIT_REFUSED",
                 f"`{key}` is true: Kafka would store how far the driver has looked, not what was processed, "
@@ -203,13 +198,20 @@ def _write(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _read_conf_boolean(conf: Mapping[str, str], key: str, *, default: bool) -> bool:
-    if key not in conf:
-        return default
+def _read_gaps(options: Mapping[str, object], conf: Mapping[str, str]) -> bool:
+    """Whether offsets without a record are read over. They are, unless somebody says no."""
+    for key, value in options.items():
+        if key.lower() == _GAPS.lower():
+            return _read_boolean(key, _write(value))
+    key = f"{_STREAMING}kafka.{_GAPS}"
+    return _read_boolean(key, conf.get(key, "true"))
+
+
+def _read_boolean(key: str, text: str) -> bool:
     try:
-        return parse_boolean(conf[key])
+        return parse_boolean(text)
     except ValueError as error:
-        raise invalid(key, conf[key], str(error)) from None
+        raise invalid(key, text, str(error)) from None
 
 
 def _read_conf_integer(key: str, text: str) -> int:

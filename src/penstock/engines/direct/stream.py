@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.errors import OffsetStoreError, OptionError
-from penstock.core.model import Log, WorkOrder
+from penstock.core.model import Log
 from penstock.core.offset_stores import OffsetStore, check_stream_name
 from penstock.core.options import invalid
 from penstock.core.options_direct import DELIVERIES, Delivery, parse_direct_options
@@ -38,7 +38,7 @@ from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import StreamPosition
 from penstock.core.values import parse_delay_ms
 from penstock.engines.direct.batch import Batch, BatchReport
-from penstock.engines.direct.frames import ArrowFunction, make_frame, name_schema
+from penstock.engines.direct.frames import ArrowFunction, make_frame, make_tasks, name_schema
 from penstock.engines.direct.keeping import Keeper
 from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
 from penstock.engines.direct.pace import DirectPace
@@ -47,7 +47,6 @@ from penstock.engines.direct.start import find_start
 from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.tasks import WorkPartition
 from penstock.engines.reading.watch import StreamWatch
 
 if TYPE_CHECKING:
@@ -326,21 +325,7 @@ class DirectStream:
 
     def _make_frame(self, before: StreamPosition, end: StreamPosition) -> DataFrame:
         stream = self._options.stream
-        tasks = [
-            WorkPartition(
-                WorkOrder(
-                    ranges=ranges,
-                    client=stream.executor_client,
-                    columns=stream.columns if self._typed is None else self._typed.fetched,
-                    fail_on_data_loss=stream.fail_on_data_loss,
-                    poll_timeout_ms=stream.poll_timeout_ms,
-                    use_pool=stream.connection_pool,
-                ),
-                stream.loss_ledger,
-                self._typed,
-            )
-            for ranges in plan_batch(before, end, stream.limits)
-        ]
+        tasks = make_tasks(stream, plan_batch(before, end, stream.limits), self._typed)
         strict = not self._options.allow_gaps
         return make_frame(self._spark, self._source, tasks, self._schema, stages=self._stages, strict=strict)
 
