@@ -20,6 +20,10 @@ from penstock.engines.direct.batch import Batch, BatchReport
 from penstock.engines.direct.ranges import read_ranges
 from penstock.engines.direct.records import Record
 from penstock.engines.direct.stream import DirectStream, RunOutcome
+from penstock.stores.offsets.file import FileOffsetStore
+from penstock.stores.offsets.memory import MemoryOffsetStore
+from penstock.stores.offsets.sql import SqlOffsetStore
+from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
 
 __all__ = [
     "Ago",
@@ -29,14 +33,18 @@ __all__ = [
     "BatchReport",
     "DirectStream",
     "Earliest",
+    "FileOffsetStore",
     "Latest",
+    "MemoryOffsetStore",
     "OffsetRange",
     "Record",
     "RecordsBeforeEnd",
     "RunOutcome",
     "Since",
+    "SqlOffsetStore",
     "Subscribe",
     "SubscribePattern",
     "TopicPartition",
+    "ZooKeeperOffsetStore",
     "read_ranges",
 ]
