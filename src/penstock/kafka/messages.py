@@ -24,6 +24,7 @@ with warnings.catch_warnings():
         DescribeConfigsRequest,
         DescribeProducersRequest,
         IncrementalAlterConfigsRequest,
+        ListGroupsRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
@@ -53,6 +54,7 @@ __all__ = [
     "FindCoordinatorRequest",
     "IncrementalAlterConfigsRequest",
     "InitProducerIdRequest",
+    "ListGroupsRequest",
     "ListOffsetsRequest",
     "MetadataRequest",
     "OffsetCommitRequest",
