@@ -15,6 +15,7 @@ a password.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -49,6 +50,13 @@ def open_offset_store(
         return MemoryOffsetStore()
     if scheme in _SQL or (not scheme and address.endswith(_SQLITE_ENDS) and not Path(address).is_dir()):
         return _open_sql(address, create)
+    if scheme == "kafka":
+        from penstock.stores.offsets.kafka import KafkaOffsetStore
+
+        hosts, group = _split_hosts(address)
+        servers = tuple(_split_port(each) for each in hosts.split(","))
+        settings = ClientSettings(servers) if client is None else replace(client, bootstrap_servers=servers)
+        return KafkaOffsetStore(settings, group=group)
     if scheme == "zookeeper":
         from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
 
@@ -100,6 +108,11 @@ def _split_hosts(address: str) -> tuple[str, str]:
     if not path:
         raise _invalid(f"The {scheme} address names nothing behind the hosts")
     return hosts, unquote(path)
+
+
+def _split_port(host: str) -> tuple[str, int]:
+    name, _, port = host.rpartition(":")
+    return name.strip("[]"), int(port)
 
 
 def _invalid(what: str) -> OptionError:
