@@ -13,7 +13,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.cluster import LocalKafka
 from penstock.cluster.probe import ask_cluster
+from penstock.core.client_java import parse_client
 from penstock.core.errors import ClusterError
+from penstock.kafka.admin import create_topic
+from tests.console import make_console, read_json
 
 PARTITIONS = 3
 
@@ -133,3 +136,33 @@ def test_two_brokers_with_one_id_do_not_both_join() -> None:
             assert ask_cluster(broker.port).broker_ids == {1, 101}
         listed = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=30).brokers
         assert listed[101].port == first.port
+
+
+def test_the_console_shows_who_leads_who_copies_and_who_is_in_sync(
+    kafka3: LocalKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A6, A9, A13: three partitions of factor two, led by three brokers; the leader is the first replica."""
+    name = f"test-{secrets.token_hex(4)}"
+    settings = parse_client({"bootstrap.servers": kafka3.bootstrap}, read_file=str).settings
+    create_topic(settings, name, assignments={0: [2, 3], 1: [3, 1], 2: [1, 2]})
+    penstock = make_console(capsys, f"127.0.0.1:{kafka3.brokers[2].port}")
+    sample = [["0", "2", "2,3", "2,3"], ["1", "3", "3,1", "3,1"], ["2", "1", "1,2", "1,2"]]
+
+    def in_order() -> bool:
+        head, _, *rows = penstock("topics", "describe", name).splitlines()
+        assert head.startswith(f"Topic: {name}  Partitions: 3  Replication factor: 2  ")
+        return [line.split() for line in rows] == sample
+
+    wait_for(in_order, "all replicas are in sync")
+    by_count = f"{name}-counted"
+    penstock("topics", "create", by_count, "--partitions", "3", "--replication-factor", "2")
+    (made,) = read_json(penstock("topics", "describe", by_count, "--json"))["topics"]
+    assert made["replication_factor"] == 2
+    assert [len(set(each["replicas"])) for each in made["partitions"]] == [2, 2, 2]
+    assert [each["leader"] for each in made["partitions"]] == [
+        each["replicas"][0] for each in made["partitions"]
+    ]
+    # Without a factor the brokers' own default holds, never a silent 1 that one lost disk would take.
+    penstock("topics", "create", f"{name}-default", "--partitions", "1")
+    (plain,) = read_json(penstock("topics", "describe", f"{name}-default", "--json"))["topics"]
+    assert plain["replication_factor"] == 3

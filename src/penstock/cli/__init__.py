@@ -2,7 +2,8 @@
 
 Rule: one file per command, imported only when it is asked for, so `penstock --help` stays instant. A file
 has `add_arguments(parser)` and `run(arguments) -> int`; to add a command, write the file and a line below.
-Errors of ours are printed as they are, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130.
+Errors of ours are printed as they are, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130. A
+command that needs arguments and gets none prints all it takes, as `--help` does, those of its verbs too.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from penstock.core.errors import PenstockError
 COMMANDS = {
     "cluster": "start, stop and watch a real Kafka on this computer",
     "demo": "a local Kafka, a million log lines, and Spark counting them",
+    "groups": "list and describe consumer groups: members, committed offsets, lag",
     "loss": "show what a loss ledger has recorded as lost",
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
+    "topics": "list, create, describe and delete topics",
     "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 
@@ -43,6 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"penstock {given[0]}", description=command.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_arguments(parser)
+    if given[1:] in (["-h"], ["--help"]):
+        say(_describe_all(parser))
+        return 0
+    if len(given) == 1 and _needs_arguments(parser):
+        complain(_describe_all(parser))
+        return 2
     try:
         return int(command.run(parser.parse_args(given[1:])))
     except SystemExit as leaving:  # argparse has already told why
@@ -56,6 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader, such as `head`, has seen enough; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _needs_arguments(parser: argparse.ArgumentParser) -> bool:
+    return any(action.required or not action.option_strings for action in parser._actions)
+
+
+def _describe_all(parser: argparse.ArgumentParser) -> str:
+    """The help of a command and of all its verbs."""
+    verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    inner = [each for action in verbs for each in action.choices.values()]
+    return "\n".join(each.format_help() for each in (parser, *inner)).rstrip()
 
 
 def _overview() -> str:

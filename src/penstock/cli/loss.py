@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from penstock.cli.tables import align
 from penstock.cli.terminal import escape, say
 from penstock.core.losses import TopicLoss, summarise_losses
 from penstock.core.references import resolve_reference
@@ -75,7 +76,7 @@ def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicL
     sums = [
         (topic, f"{each.offsets}", f"{each.ranges}", f"{each.open_ends}") for topic, each in summary.items()
     ]
-    yield from _align(("topic", "offsets lost", "ranges", "without end"), sums, right={1, 2, 3})
+    yield from align(("topic", "offsets lost", "ranges", "without end"), sums, right={1, 2, 3})
     yield ""
     rows: list[tuple[str, ...]] = [
         (
@@ -96,24 +97,12 @@ def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicL
     )
     if not any(each.stream for each in recorded):  # nobody gave a name
         head, *rows = ((*row[:7], *row[8:]) for row in (head, *rows))
-    lines = iter(_align(head, rows, right={1, 2, 3, 6}))
+    lines = iter(align(head, rows, right={1, 2, 3, 6}))
     yield next(lines)
     for line, each in zip(lines, recorded, strict=True):
         yield line
         if each.loss.detail:
             yield f"    {escape(each.loss.detail)}"
-
-
-def _align(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
-    shown = [head, *([escape(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(head))]
-    return [
-        "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in shown
-    ]
 
 
 def _write_json(place: str, recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicLoss]) -> str:

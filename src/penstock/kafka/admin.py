@@ -36,13 +36,14 @@ def create_topic(
     name: str,
     *,
     partitions: int = 1,
-    replication_factor: int = 1,
+    replication_factor: int | None = 1,
     configs: Mapping[str, str] | None = None,
     assignments: Mapping[int, Collection[int]] | None = None,
 ) -> None:
     """Create a topic and wait until every partition has a leader.
 
-    `assignments` gives each partition its brokers, the preferred leader first, instead of the two counts.
+    `replication_factor=None` leaves it to the brokers' own default. `assignments` gives each partition its
+    brokers, the preferred leader first, instead of the two counts.
     """
     topic = CreateTopicsRequest.CreatableTopic
 
@@ -52,7 +53,9 @@ def create_topic(
                 topic(
                     name=name,
                     num_partitions=-1 if assignments else partitions,
-                    replication_factor=-1 if assignments else replication_factor,
+                    replication_factor=-1
+                    if assignments or replication_factor is None
+                    else replication_factor,
                     assignments=[
                         topic.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
                         for index, brokers in (assignments or {}).items()

@@ -57,7 +57,7 @@ def _make_tables(session: Session) -> None:
         )
 
 
-LEDGER = Tables("sink", LEDGER_VERSION, _make_tables)
+LEDGER = Tables("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_LEDGER_TOO_NEW")
 
 
 def lock_writer(session: Session, stream: str) -> int:

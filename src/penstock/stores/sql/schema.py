@@ -1,10 +1,9 @@
 """Tables that carry a version: made once, by one of many who try at once, and refused when they are newer.
 
-Rule: the usual case, tables that are there, needs no right to make any and takes no lock. Why not
-`CREATE TABLE IF NOT EXISTS` alone: of two that do so at once one fails, and a table of another version is
-taken for ours.
+Rule: each part of Penstock that keeps tables has one row in `penstock_meta`, written after its tables are
+there. Why not look at the tables themselves: an old table and a new one may differ in what a column means.
 
-    ensure_tables(session, place, Tables("sink", 1, make_tables))
+    ensure_tables(session, place, Tables("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
 """
 
 from __future__ import annotations
@@ -16,16 +15,19 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.places import Place
 from penstock.stores.sql.sessions import Session
 
-VERSIONS_TABLE = "penstock_versions"
+VERSIONS_TABLE = "penstock_meta"
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What one part of Penstock keeps: its name, the version of its tables, and how they are made."""
+    """What one part keeps: its name, the version of its tables, how they are made; and, for an error, what a
+    person calls it and the condition that says it is too new."""
 
     component: str
     version: int
     make: Callable[[Session], None]
+    called: str
+    too_new: str
 
 
 def read_version(session: Session, place: Place, tables: Tables) -> int | None:
@@ -42,19 +44,18 @@ def read_version(session: Session, place: Place, tables: Tables) -> int | None:
     version = int(found[0][0])
     if version > tables.version:
         raise OffsetStoreError(
-            "TABLES_TOO_NEW",
-            f"The tables for {tables.component} at {place} have version {version}; this Penstock knows "
-            f"{tables.version}.",
-            hint="Use the Penstock that made them or a newer one, or name another place.",
+            tables.too_new,
+            f"The {tables.called} at {place} has version {version}; this Penstock knows {tables.version}.",
+            hint="Use the Penstock that wrote it or a newer one, or name another place.",
             facts={"place": str(place), "version": version, "known": tables.version},
         )
     return version
 
 
 def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
-    """Make the tables if they are not there."""
+    """Make the tables unless they are there. The transaction must be one that writes."""
     if read_version(session, place, tables) is not None:
-        return
+        return  # the usual case needs no right to make tables
     session.lock_schema(place)
     name, text = session.grammar.name, session.grammar.key_text
     session.execute(

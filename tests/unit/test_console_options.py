@@ -1,0 +1,91 @@
+"""What all console commands share: which Kafka, which settings, and help."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main
+from penstock.cli.connection import add_connection_arguments, gather_settings
+from penstock.core.errors import OptionError
+
+CONSOLE = {
+    "topics": ["list", "create", "describe", "delete", "--partitions", "--replication-factor", "--config"],
+    "groups": ["list", "describe", "offsets", "--group"],
+}
+
+
+def gather(*arguments: str) -> dict[str, str]:
+    parser = argparse.ArgumentParser()
+    add_connection_arguments(parser)
+    return gather_settings(parser.parse_args(arguments))
+
+
+@pytest.mark.parametrize("command", CONSOLE)
+def test_a_command_without_arguments_prints_all_its_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A10: every verb and every option, of the verbs too; the same for `--help`, which is no error."""
+    shared = ["--bootstrap-server", "--command-config", "--set", "--json"]
+    assert main([command]) == 2
+    complained = capsys.readouterr()
+    assert main([command, "--help"]) == 0
+    asked = capsys.readouterr()
+    for printed in (complained.err, asked.out):
+        assert [each for each in (*CONSOLE[command], *shared) if each not in printed] == []
+    assert complained.out == asked.err == ""
+
+
+def test_what_is_said_last_wins(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=file:1\nclient.id=file\nclient.rack=file\n")
+    named = ["--command-config", str(file), "--set", "client.id=set", "--set", "kafka.group.id=g=h"]
+    assert gather(*named) == {
+        "bootstrap.servers": "file:1",
+        "client.id": "set",
+        "client.rack": "file",
+        "group.id": "g=h",
+    }
+    named += ["--set", "bootstrap.servers=set:1"]
+    assert gather(*named)["bootstrap.servers"] == "set:1"
+    assert gather(*named, "--bootstrap-server", "line:1")["bootstrap.servers"] == "line:1"
+
+
+def test_a_secret_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_TEST_SECRET", "hunter2")
+    at = ["--bootstrap-server", "b:1"]
+    assert (
+        gather(*at, "--set", "ssl.key.password=${env:PENSTOCK_TEST_SECRET}")["ssl.key.password"] == "hunter2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "condition"),
+    [
+        (["--set", "client.id"], "PAIR_EXPECTED"),
+        (["--set", "=x"], "PAIR_EXPECTED"),
+        (["--set", "auto.offset.reset=latest"], "SETTING_HAS_OWN_OPTION"),
+        (["--set", "enable.auto.commit=true"], "SETTING_HAS_OWN_OPTION"),
+        (["--command-config", "/no/such/file"], "FILE_UNREADABLE"),
+        ([], "NO_BOOTSTRAP_SERVER"),
+    ],
+)
+def test_wrong_settings_are_refused_with_advice(
+    arguments: list[str], condition: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path))
+    with pytest.raises(OptionError) as refused:
+        gather(*arguments)
+    assert refused.value.condition == condition
+    assert refused.value.hint
+
+
+def test_a_misspelt_setting_is_an_error_and_an_idle_one_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """I30: `max.poll.records` is Java's; it changes nothing here, and that is said."""
+    at = ["topics", "list", "--bootstrap-server", "127.0.0.1:1", "--set", "default.api.timeout.ms=1"]
+    assert main([*at, "--set", "client.idd=x"]) == 1
+    assert "Did you mean `kafka.client.id`?" in capsys.readouterr().err
+    assert main([*at, "--set", "max.poll.records=500"]) == 1
+    assert "Warning: Without effect in Penstock: kafka.max.poll.records." in capsys.readouterr().err
