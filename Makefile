@@ -12,7 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.made-from-lock
-NEEDS_NO_SERVER := not kafka and not spark and not sql and not slow and not proof
+NEEDS_NO_SERVER := not kafka and not spark and not sql and not zookeeper and not slow and not proof
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16

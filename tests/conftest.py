@@ -1,9 +1,9 @@
-"""Real servers for tests: Kafka with one broker or three, Kafka with logins, Spark, PostgreSQL, MariaDB.
+"""Real servers for tests: Kafka (one broker, three, with logins), Spark, PostgreSQL, MariaDB, ZooKeeper.
 
 Each is started when the first test asks for it, shared by the session and ended with it. A test that asks
-for one gets the marker of the same family (`kafka`, `spark`, `sql`) by itself, so `-m "not kafka"` needs no
-care. For quick runs during development, PENSTOCK_TEST_BOOTSTRAP names a broker to use instead of starting
-one.
+for one gets the marker of the same family (`kafka`, `spark`, `sql`, `zookeeper`) by itself, so
+`-m "not kafka"` needs no care. For quick runs during development, PENSTOCK_TEST_BOOTSTRAP names a broker to
+use instead of starting one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
+    from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres, LocalZooKeeper
     from penstock.cluster.spark import LocalSpark
     from penstock.testing.proxy import FaultProxy
 
@@ -37,6 +37,7 @@ _FAMILIES = {
     "kafka": {"kafka", "kafka3", "secure_kafka", "proxied_kafka", "topic"},
     "spark": {"spark", "spark_standalone"},
     "sql": {"postgres", "mariadb"},
+    "zookeeper": {"zookeeper"},
 }
 
 
@@ -199,4 +200,13 @@ def mariadb() -> Iterator[LocalMariaDB]:
     from penstock.cluster import LocalMariaDB
 
     with LocalMariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[LocalZooKeeper]:
+    """A real ZooKeeper; `.address` is its address. Shared: use your own folder, do not stop it."""
+    from penstock.cluster import LocalZooKeeper
+
+    with LocalZooKeeper() as server:
         yield server

@@ -14,8 +14,8 @@ import pytest
 from penstock.core.errors import OffsetStoreError, PenstockError, VersionError
 from penstock.core.losses import Loss
 from penstock.core.places import parse_place
-from penstock.stores import connections, sql
 from penstock.stores.losses import DETAIL_LIMIT, open_loss_ledger
+from penstock.stores.sql import connections, sessions
 from penstock.stores.sql.sessions import Database
 from tests.sql.databases import OwnDatabase
 
@@ -198,10 +198,10 @@ def test_tables_are_made_by_one_process_at_a_time(
     own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr(sql, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sessions, "LOCK_TIMEOUT_S", 1)
     place = parse_place(own_database.url)
 
-    def make_tables_meanwhile(session: sql.Session) -> None:
+    def make_tables_meanwhile(session: sessions.Session) -> None:
         session.lock_schema(place)
         with pytest.raises(OffsetStoreError, match="DATABASE_BUSY") as caught:
             open_loss_ledger(place)
@@ -216,7 +216,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     server_database: OwnDatabase, conflicts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's own deadlock error, raised on purpose so that it comes each time."""
-    monkeypatch.setattr(sql, "CONFLICT_PAUSE_S", 0.001)
+    monkeypatch.setattr(sessions, "CONFLICT_PAUSE_S", 0.001)
     server_database.run("CREATE TABLE done (n INT)")
     database = Database(parse_place(server_database.url))
     deadlock = (
@@ -226,7 +226,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     )
     attempts = []
 
-    def work(session: sql.Session) -> None:
+    def work(session: sessions.Session) -> None:
         attempts.append(1)
         session.execute("INSERT INTO done VALUES (1)")
         if len(attempts) <= conflicts:
@@ -238,7 +238,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     else:
         with pytest.raises(OffsetStoreError, match="DATABASE_CONFLICT"):
             database.run(work, writes=True)
-        assert len(attempts) == sql.CONFLICT_ATTEMPTS
+        assert len(attempts) == sessions.CONFLICT_ATTEMPTS
     assert server_database.run("SELECT COUNT(*) FROM done") == [(1 if conflicts == 2 else 0,)]
 
 
@@ -247,13 +247,13 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
 DIE_BEFORE_COMMIT = """
 import os, signal
 from penstock.core.losses import Loss
-from penstock.stores import sql
+from penstock.stores.sql import sessions
 from penstock.stores.losses import open_loss_ledger
-write = sql.Session.execute_many
+write = sessions.Session.execute_many
 def write_and_die(session, statement, rows):
     write(session, statement, rows)
     os.kill(os.getpid(), signal.SIGKILL)
-sql.Session.execute_many = write_and_die
+sessions.Session.execute_many = write_and_die
 ledger = open_loss_ledger(os.environ["PLACE"])
 ledger.record([Loss("DATA_LOST", "t", 0, n, n + 1, None, "x" * 100) for n in range(30_000)], seen_ms=9)
 """

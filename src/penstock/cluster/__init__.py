@@ -1,4 +1,4 @@
-"""Real servers on this computer: Kafka, PostgreSQL, MariaDB, and Spark's standalone master and workers.
+"""Real servers on this computer: Kafka, PostgreSQL, MariaDB, ZooKeeper, Spark's standalone cluster.
 
 >>> from penstock.cluster import LocalKafka
 """
@@ -6,5 +6,6 @@
 from penstock.cluster.kafka import LocalKafka
 from penstock.cluster.mariadb import LocalMariaDB
 from penstock.cluster.postgres import LocalPostgres
+from penstock.cluster.zookeeper import LocalZooKeeper
 
-__all__ = ["LocalKafka", "LocalMariaDB", "LocalPostgres"]
+__all__ = ["LocalKafka", "LocalMariaDB", "LocalPostgres", "LocalZooKeeper"]

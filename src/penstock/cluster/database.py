@@ -1,9 +1,10 @@
-"""One SQL server process that ends with its owner: what PostgreSQL and MariaDB have in common here.
+"""One server process that ends with its owner: what PostgreSQL, MariaDB and ZooKeeper have in common here.
 
 Rule: it listens on the loopback address only, behind a password made for this run; its folder is removed
 and no process stays, even when the owner is killed. It never runs as root: PostgreSQL refuses to, so when
 the owner is root both run as an existing user without rights. That user can enter neither root's cache nor
 a private folder, so the program is linked into the server's own folder, which lets others pass through.
+(ZooKeeper runs as its owner, as Kafka does.)
 
     with LocalPostgres() as server:
         psycopg.connect(server.url)
@@ -46,7 +47,7 @@ class LocalDatabase:
     """A server with one user, `penstock`, who may do everything. Use `LocalPostgres` or `LocalMariaDB`.
 
     `port` is a free one unless named. `stop`, `kill` and `start` again keep the data and the port; `close`
-    ends it all.
+    ends it all. One that is not `owned` stays after `release`.
     """
 
     kind: ClassVar[str]
@@ -55,11 +56,19 @@ class LocalDatabase:
     #: What asks the server to end in order, and what makes it end at once but leave nothing behind.
     polite: ClassVar[signal.Signals]
     at_once: ClassVar[signal.Signals]
+    #: It has no objection to root, and needs no user of its own.
+    runs_as_owner: ClassVar[bool] = False
 
     def __init__(
-        self, *, port: int | None = None, ready_timeout_s: float = 120.0, progress: Progress | None = None
+        self,
+        *,
+        port: int | None = None,
+        ready_timeout_s: float = 120.0,
+        progress: Progress | None = None,
+        owned: bool = True,
     ) -> None:
         self._asked_port = port
+        self._owned = owned
         self._ready_timeout_s = ready_timeout_s
         self._progress = progress
         self._owner_pid = os.getpid()
@@ -135,7 +144,7 @@ class LocalDatabase:
             return
         if self._asked_port is not None:
             demand_free([self._asked_port])
-        self._identity = choose_identity()
+        self._identity = None if self.runs_as_owner else choose_identity()
         self.program = self.fetch()
         self.folder, owner_lock = make_owned_folder(f"penstock-{self.scheme}-")
         self._finalizer = weakref.finalize(
@@ -174,6 +183,13 @@ class LocalDatabase:
         if self._finalizer is not None and os.getpid() == self._owner_pid:
             self._finalizer()
             self._process = None
+
+    def release(self) -> None:
+        """Let it run on when this process ends; from now on whoever knows its folder ends it."""
+        if self._owned:
+            raise ValueError("an owned server ends with its owner")
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     def run_to_its_end(self, command: list[str], input_file: Path | None = None) -> None:
         """Run one of the program's tools as the server's user; an error tells what it said."""
@@ -240,6 +256,7 @@ class LocalDatabase:
                 environment=make_environment(),
                 folder=self.folder,
                 lock=lock,
+                owned=self._owned,
                 ending=self.at_once,
                 identity=self._identity,
             )

@@ -9,16 +9,32 @@ Each store passes `tests/contract/test_offset_stores.py`.
 
     store.save("visits", position)
     store.load("visits")
+
+What a person changes by hand (a rewind, say) goes through `change`: it is made only where the stream still
+stands where that person saw it, and the store remembers who did it.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.core.errors import OffsetStoreError, OptionError
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.stream_offsets import StreamPosition, read_position, write_position
 
 _LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What somebody did to a position by hand: when, who, by which verb, and from where to where."""
+
+    at_ms: int
+    who: str
+    verb: str
+    before: StreamPosition | None
+    after: StreamPosition
 
 
 @runtime_checkable
@@ -33,6 +49,12 @@ class OffsetStore(Protocol):
 
     def list_streams(self) -> list[str]:
         """The names of all streams that have a position here, in order."""
+
+    def change(self, stream: str, change: Change) -> None:
+        """Put `after` where `before` stands and remember it; OFFSETS_MOVED when it stands elsewhere."""
+
+    def list_changes(self, stream: str) -> list[Change]:
+        """What was changed by hand, the oldest first."""
 
     def close(self) -> None:
         """Give back connections. A closed store is not used again."""
@@ -66,3 +88,38 @@ def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamP
                 "rewind the stream.",
                 facts={"stream": stream, "partition": str(each), "stored": known, "offset": offset},
             )
+
+
+def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> None:
+    """A change is made only to what its maker has seen; otherwise the stream runs, or another was first."""
+    if stored == change.before:
+        return
+    raise OffsetStoreError(
+        "OFFSETS_MOVED",
+        f"The stream {stream} does not stand any more where this change begins; it was not made.",
+        hint="Stop the stream, look at where it stands, and try again.",
+        facts={"stream": stream},
+        retriable=True,
+    )
+
+
+def write_change(change: Change) -> dict[str, Any]:
+    """As a JSON object; the version is that of the text around it."""
+    return {
+        "atMs": change.at_ms,
+        "who": change.who,
+        "verb": change.verb,
+        "before": None if change.before is None else write_position(change.before),
+        "after": write_position(change.after),
+    }
+
+
+def read_change(stored: Mapping[str, Any]) -> Change:
+    before = stored["before"]
+    return Change(
+        int(stored["atMs"]),
+        str(stored["who"]),
+        str(stored["verb"]),
+        None if before is None else read_position(before),
+        read_position(stored["after"]),
+    )

@@ -2,7 +2,8 @@
 
 Rules: `open` makes this program the stream's only writer and tells how far the results go; `write` either
 returns after results and offsets are durable, or raises and has changed nothing that anybody can see; the
-same batch written again changes nothing. So the stream starts where the sink says, whatever another store says.
+same batch written again changes nothing. So the stream starts where the sink says, whatever another store
+says.
 
     with closing(sink.open("visits")) as writer:
         writer.write(frame, before, end)

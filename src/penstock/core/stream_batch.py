@@ -117,6 +117,15 @@ def aim(course: Course, targets: StreamPosition) -> Course:
     )
 
 
+def list_ranges(before: StreamPosition, end: StreamPosition) -> tuple[OffsetRange, ...]:
+    """The ranges of the batch between two positions, in order, empty ones too."""
+    starts = ((each, end.start_of(each, before), until) for each, until in sorted(end.offsets.items()))
+    return tuple(
+        OffsetRange(each.topic, each.partition, until if start is None else start, until)
+        for each, start, until in starts
+    )
+
+
 def plan_batch(
     before: StreamPosition, end: StreamPosition, limits: Limits
 ) -> tuple[tuple[RangeOrder, ...], ...]:

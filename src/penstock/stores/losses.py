@@ -23,12 +23,11 @@ from typing import Any
 from penstock.core.errors import OffsetStoreError
 from penstock.core.losses import Loss, TopicLoss, summarise_losses
 from penstock.core.places import Place, parse_place
+from penstock.stores.sql.schema import Tables, ensure_tables, read_version
 from penstock.stores.sql.sessions import Database, Session
 
 LEDGER_VERSION = 1
 TABLE = "penstock_losses"
-VERSIONS_TABLE = "penstock_meta"
-_COMPONENT = "losses"
 #: A detail is one sentence; what is longer is cut, since a column of MySQL's has an end.
 DETAIL_LIMIT = 4000
 
@@ -84,7 +83,7 @@ def open_loss_ledger(place: str | os.PathLike[str] | Place, *, create: bool = Tr
         place = parse_place(os.fspath(place))
     known = place
     if create:
-        Database(known).run(lambda session: _ensure_tables(session, known), writes=True)
+        Database(known).run(lambda session: ensure_tables(session, known, _TABLES), writes=True)
     else:
         Database(known).run(lambda session: _demand_version(session, known))
     return LossLedger(known)
@@ -93,29 +92,8 @@ def open_loss_ledger(place: str | os.PathLike[str] | Place, *, create: bool = Tr
 # --- tables -----------------------------------------------------------------------------------------------
 
 
-def _read_version(session: Session, place: Place) -> int | None:
-    if not session.has_table(VERSIONS_TABLE):
-        return None
-    name, mark = session.grammar.name, session.grammar.mark
-    found = session.execute(
-        f"SELECT {name('version')} FROM {name(VERSIONS_TABLE)} WHERE {name('component')} = {mark}",
-        [_COMPONENT],
-    )
-    if not found:
-        return None
-    version = int(found[0][0])
-    if version > LEDGER_VERSION:
-        raise OffsetStoreError(
-            "LEDGER_TOO_NEW",
-            f"The loss ledger at {place} has version {version}; this Penstock knows {LEDGER_VERSION}.",
-            hint="Use the Penstock that wrote it or a newer one, or name another place.",
-            facts={"place": str(place), "version": version, "known": LEDGER_VERSION},
-        )
-    return version
-
-
 def _demand_version(session: Session, place: Place) -> None:
-    if _read_version(session, place) is None:
+    if read_version(session, place, _TABLES) is None:
         raise OffsetStoreError(
             "LEDGER_NOT_FOUND",
             f"There is no loss ledger at {place}.",
@@ -124,16 +102,8 @@ def _demand_version(session: Session, place: Place) -> None:
         )
 
 
-def _ensure_tables(session: Session, place: Place) -> None:
-    if _read_version(session, place) is not None:
-        return  # the usual case needs no right to make tables
-    session.lock_schema(place)
+def _make_tables(session: Session) -> None:
     name, text = session.grammar.name, session.grammar.key_text
-    session.execute(
-        f"CREATE TABLE IF NOT EXISTS {name(VERSIONS_TABLE)} ("
-        f"{name('component')} {text} NOT NULL PRIMARY KEY, {name('version')} BIGINT NOT NULL)"
-        + session.grammar.table_end
-    )
     kinds = {"topic": text, **dict.fromkeys((*_KEY[1:], *_COUNTS), "BIGINT"), **dict.fromkeys(_WORDS, "TEXT")}
     columns = [f"{name(column)} {kinds[column]} NOT NULL" for column in _COLUMNS]
     key = ", ".join(map(name, _KEY))
@@ -141,12 +111,9 @@ def _ensure_tables(session: Session, place: Place) -> None:
         f"CREATE TABLE IF NOT EXISTS {name(TABLE)} ({', '.join(columns)}, PRIMARY KEY ({key}))"
         + session.grammar.table_end
     )
-    if _read_version(session, place) is None:  # somebody else may have had the lock before us
-        session.execute(
-            f"INSERT INTO {name(VERSIONS_TABLE)} ({name('component')}, {name('version')}) "
-            f"VALUES ({session.grammar.marks(2)})",
-            [_COMPONENT, LEDGER_VERSION],
-        )
+
+
+_TABLES = Tables("losses", LEDGER_VERSION, _make_tables, "loss ledger", "LEDGER_TOO_NEW")
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -164,7 +131,7 @@ def _clean(text: str) -> str:
 
 
 def _upsert(session: Session, place: Place, rows: list[tuple[object, ...]]) -> None:
-    _ensure_tables(session, place)
+    ensure_tables(session, place, _TABLES)
     grammar, name = session.grammar, session.grammar.name
     if session.dialect == "mysql":
         conflict, old, new = "ON DUPLICATE KEY UPDATE", "{}", "VALUES({})"

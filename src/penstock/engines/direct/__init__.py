@@ -1,1 +1,2 @@
-"""Direct streams: a driver loop that decides the offset ranges of each batch and keeps them where you say."""
+"""Direct streams: a loop on the driver that decides the offset ranges of each batch, and keeps the offsets
+where you say."""

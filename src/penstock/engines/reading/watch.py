@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from penstock.core.bounds import BatchRead
 from penstock.core.errors import BrokerError
 from penstock.core.lag import count_within, measure_lags, summarize
 from penstock.core.model import Log, LogView, Peek, TopicPartition, TopicView
@@ -108,26 +109,30 @@ class StreamWatch:
 
     def resolve_start(self) -> StreamPosition:
         """The first position of a new query."""
+        position = self.resolve(self._options.reading)
+        log.info("A new query starts at %s.", write_position(position)["offsets"])
+        self._offer(position)
+        return position
+
+    def resolve(self, reading: BatchRead) -> StreamPosition:
+        """Where this reading starts, in numbers."""
         options = self._options
         snapshot = survey(
             self._source.open_view,
-            options.reading,
+            reading,
             NUMBERS,
             self._patience,
             group=options.client.group_id or "",
             now_ms=time.time_ns() // 1_000_000,
         )
-        position = resolve_start(options.reading, snapshot)
+        position = resolve_start(reading, snapshot)
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
         # Where a leader was elected meanwhile it is not known under which one the start was told.
         changed = {
             name for name in position.topics if not _have_same_leaders(snapshot.topics[name], now.get(name))
         }
         epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
-        position = replace(position, leader_epochs=epochs)
-        log.info("A new query starts at %s.", write_position(position)["offsets"])
-        self._offer(position)
-        return position
+        return replace(position, leader_epochs=epochs)
 
     def fix_targets(self) -> None:
         """AvailableNow: what is there now is what this run will read."""

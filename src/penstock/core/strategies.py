@@ -1,0 +1,103 @@
+"""What a direct stream reads: topics by name, by pattern, or partitions one by one; each with its starts.
+
+Rule: a start given here counts for a partition that has no stored position, and for no other: after a restart
+the stream goes on where it was. To overrule what is stored, `seek`. A pattern is a regular expression that
+must match the whole name: `topic1-.*`, not the shell's `topic1-*`.
+
+>>> Subscribe("clicks", "views", starting={("clicks", 0): 33}).starting
+{TopicPartition(topic='clicks', partition=0): At(offset=33)}
+>>> Subscribe("clicks").options
+{'subscribe': 'clicks'}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import TypeAlias
+
+from penstock.core.errors import OptionError
+from penstock.core.model import (
+    Ago,
+    At,
+    Earliest,
+    Latest,
+    Position,
+    RecordsBeforeEnd,
+    Since,
+    TopicPartition,
+)
+
+PartitionName: TypeAlias = TopicPartition | tuple[str, int]
+Starts: TypeAlias = Mapping[PartitionName, Position | int]
+_STARTS = (At, Earliest, Latest, Since, Ago, RecordsBeforeEnd)
+
+
+class Subscribe:
+    """All partitions of these topics, those added later too."""
+
+    def __init__(self, *topics: str, starting: Starts | None = None) -> None:
+        if not topics or not all(isinstance(each, str) and each.strip() for each in topics):
+            raise _wrong("`Subscribe` needs names of topics", 'Write Subscribe("clicks", "views").')
+        if any("," in each for each in topics):
+            raise _wrong("A topic's name has no comma", 'Write Subscribe("clicks", "views").')
+        self.starting = read_positions(starting or {})
+        self.options = {"subscribe": ",".join(topics)}
+
+
+class SubscribePattern:
+    """All partitions of the topics whose whole name matches, those made later too."""
+
+    def __init__(self, pattern: str, *, starting: Starts | None = None) -> None:
+        self.starting = read_positions(starting or {})
+        self.options = {"subscribePattern": pattern}
+
+
+class Assign:
+    """Exactly these partitions."""
+
+    def __init__(self, partitions: Iterable[PartitionName], *, starting: Starts | None = None) -> None:
+        named = sorted({read_partition(each) for each in partitions})
+        if not named:
+            raise _wrong("`Assign` needs partitions", 'Write Assign([("clicks", 0), ("clicks", 1)]).')
+        self.starting = read_positions(starting or {})
+        stray = sorted(str(each) for each in set(self.starting) - set(named))
+        if stray:
+            raise _wrong(f"Starts are given for {', '.join(stray)}, not assigned here", "Assign them too.")
+        topics = groupby(named, key=lambda each: each.topic)
+        self.options = {
+            "assign": json.dumps({name: [each.partition for each in own] for name, own in topics})
+        }
+
+
+Strategy: TypeAlias = Subscribe | SubscribePattern | Assign
+
+
+def read_positions(positions: Starts) -> dict[TopicPartition, Position]:
+    """Positions by partition; a plain number is an offset."""
+    read: dict[TopicPartition, Position] = {}
+    for name, position in positions.items():
+        if isinstance(position, int) and not isinstance(position, bool) and position >= 0:
+            read[read_partition(name)] = At(position)
+        elif isinstance(position, _STARTS):
+            read[read_partition(name)] = position
+        else:
+            raise _wrong(
+                f"{position!r} is no position for {name}",
+                "Give an offset from 0 on, or Earliest(), Latest(), Since(time_ms), Ago(duration_ms), "
+                "RecordsBeforeEnd(records) of penstock.direct.",
+            )
+    return read
+
+
+def read_partition(name: PartitionName) -> TopicPartition:
+    if isinstance(name, TopicPartition):
+        return name
+    if isinstance(name, tuple) and len(name) == 2 and isinstance(name[0], str) and type(name[1]) is int:
+        return TopicPartition(*name)
+    raise _wrong(f"{name!r} names no partition", 'Write ("clicks", 0).')
+
+
+def _wrong(what: str, hint: str) -> OptionError:
+    return OptionError("STRATEGY_INVALID", f"{what}.", hint=hint)

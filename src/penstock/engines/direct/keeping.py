@@ -1,0 +1,73 @@
+"""Where a running stream's offsets go, and what is known to be stored.
+
+Rule: `committed` changes only after a store has said yes. An offset store beside a sink is for looking at
+(lag tools): it is written after the sink, and never read back while the sink knows better.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.core.errors import PenstockError
+from penstock.core.model import OffsetRange
+from penstock.core.offset_stores import OffsetStore
+from penstock.core.stream_offsets import StreamPosition
+from penstock.engines.direct.batch import CommitCallback
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """One run's. Without a store it keeps nothing, and `committed` stays None."""
+
+    def __init__(self, store: OffsetStore | None, stream: str) -> None:
+        self.committed: StreamPosition | None = None
+        self._store, self._stream = store, stream
+
+    @property
+    def has_store(self) -> bool:
+        return self._store is not None
+
+    @property
+    def is_async(self) -> bool:
+        return hasattr(self._store, "save_async")
+
+    def load(self) -> StreamPosition | None:
+        return None if self._store is None else self._store.load(self._stream)
+
+    def keep(self, position: StreamPosition, *, may_go_back: bool = False) -> None:
+        if self._store is not None:
+            self._store.save(self._stream, position, may_go_back=may_go_back)
+            self.committed = position
+
+    def keep_later(
+        self,
+        position: StreamPosition,
+        ranges: tuple[OffsetRange, ...],
+        callback: CommitCallback | None,
+    ) -> None:
+        """Store in the background. What the callback is told is this batch's, never a newer one's."""
+
+        def settle(stored: StreamPosition, error: Exception | None) -> None:
+            if error is None:
+                self.committed = stored
+            if callback is not None:
+                callback(ranges, error)
+
+        assert self._store is not None
+        self._store.save_async(self._stream, position, settle)  # type: ignore[attr-defined]
+
+    def keep_beside(self, position: StreamPosition) -> None:
+        """The sink has it; for the store beside it a failure is a word in the log, no more."""
+        self.committed = position
+        if self._store is not None:
+            try:
+                self._store.save(self._stream, position, may_go_back=True)
+            except PenstockError as error:
+                log.warning("The results and their offsets are stored; the store beside them: %s", error)
+
+    def flush(self, timeout_s: float) -> None:
+        """The last asynchronous commit goes out before the stream ends."""
+        flush = getattr(self._store, "flush", None)
+        if flush is not None:
+            flush(timeout_s)

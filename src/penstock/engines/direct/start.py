@@ -1,0 +1,67 @@
+"""Where a direct stream starts. The order of who decides is `core.start_order`; here the log is looked at, so
+that positions such as `Latest()` become numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import Position, TopicPartition
+from penstock.core.options_direct import DirectOptions, reading_of
+from penstock.core.start_order import choose_start
+from penstock.core.stream_offsets import StreamPosition
+from penstock.engines.reading.watch import StreamWatch
+
+log = logging.getLogger(__name__)
+
+_NOWHERE = StreamPosition({})
+
+
+def find_start(
+    watch: StreamWatch,
+    options: DirectOptions,
+    stored: StreamPosition | None,
+    seek: Mapping[TopicPartition, Position],
+) -> StreamPosition:
+    """The first position of a run."""
+    if stored is not None and not stored.offsets and not stored.gone:
+        raise OffsetStoreError(
+            "STORED_OFFSETS_LOST",
+            "The store knows this stream, but not one offset of it.",
+            hint="Restore the store. To start anew, say where with `seek`, or give the stream another name.",
+        )
+    forced = watch.resolve(reading_of(seek)) if seek else _NOWHERE
+    known = stored or _NOWHERE
+    asked = {
+        each: position
+        for each, position in options.starting.items()
+        if each not in known.offsets and each not in known.gone and each not in forced.offsets
+    }
+    explicit = watch.resolve(reading_of(asked)) if asked else _NOWHERE
+    # A stream that has run before finds its new partitions while it runs, and reads them from their start.
+    rule = watch.resolve(options.first_reading) if stored is None else _NOWHERE
+    partitions = sorted({*forced.offsets, *known.offsets, *explicit.offsets, *rule.offsets})
+    choice = choose_start(
+        partitions,
+        forced=forced.offsets,
+        stored=stored,
+        explicit=explicit.offsets,
+        by_rule=rule.offsets if options.reset is not None else dict.fromkeys(rule.offsets),
+        earliest={},
+    )
+    log.info("Starts: %s", "; ".join(str(each) for each in choice.notes))
+    return _name_logs(choice.position, (rule, explicit, forced))
+
+
+def _name_logs(position: StreamPosition, looks: tuple[StreamPosition, ...]) -> StreamPosition:
+    """The same, with what was seen of the logs wherever the position does not tell which it is about."""
+    ids, epochs = dict(position.topic_ids), dict(position.leader_epochs)
+    for seen in looks:
+        for topic, topic_id in seen.topic_ids.items():
+            ids.setdefault(topic, topic_id)
+        for each, epoch in seen.leader_epochs.items():
+            if ids.get(each.topic) == seen.topic_ids.get(each.topic):
+                epochs.setdefault(each, epoch)
+    return replace(position, topic_ids=ids, leader_epochs=epochs)

@@ -1,0 +1,78 @@
+"""Asking a direct stream to stop: from another thread, by a signal, or by a file that appears.
+
+Rule: to ask is all that happens here; the loop looks between batches, so a running batch is finished and its
+offsets are stored. Why a pipe and not an event: a signal arrives in the very thread that waits, and an event
+that is set there while that thread holds its lock waits for itself, for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+_LOOK_AT_FILE_S = 0.5
+
+
+class StopSwitch:
+    """Set once, by anybody. `reason` says by whom."""
+
+    def __init__(self, marker: Path | None = None) -> None:
+        self.reason: str | None = None
+        self._marker = marker
+        self._reads, self._writes = os.pipe()
+        os.set_blocking(self._writes, False)
+
+    def set(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+        with contextlib.suppress(OSError):  # full: it was set often enough; closed: nobody waits
+            os.write(self._writes, b"x")
+
+    @property
+    def is_set(self) -> bool:
+        if self.reason is None and self._marker is not None and self._marker.exists():
+            self.set(f"the file {self._marker}")
+        return self.reason is not None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until it is set."""
+        deadline = time.monotonic() + seconds
+        while not self.is_set:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            select.select([self._reads], [], [], left if self._marker is None else min(left, _LOOK_AT_FILE_S))
+        return True
+
+    def close(self) -> None:
+        """Take the file away: it was meant for this run."""
+        if self._marker is not None and self.reason == f"the file {self._marker}":
+            self._marker.unlink(missing_ok=True)
+        os.close(self._reads)
+        os.close(self._writes)
+
+
+@contextlib.contextmanager
+def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
+    """SIGTERM and SIGINT ask the stream to stop, while this lasts. In another thread than the main one
+    Python hands out no signals; who runs a stream there asks by `stop()`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        switch.set(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -1,0 +1,1 @@
+"""Places that keep a stream's offsets, all behind `core.offset_stores.OffsetStore`."""

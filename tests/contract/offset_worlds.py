@@ -1,0 +1,123 @@
+"""The worlds of the offset stores: each opens its store again and again, as a program that is started again.
+
+What a world cannot keep is said here, in `limits`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.model import TopicPartition
+from penstock.core.offset_stores import OffsetStore
+from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.offsets.file import FileOffsetStore
+from penstock.stores.offsets.memory import MemoryOffsetStore
+from penstock.stores.offsets.sql import SqlOffsetStore
+from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
+from tests.sql.databases import make_database, make_file_database
+
+
+@dataclass
+class OffsetWorld:
+    """A place for offsets. `reach`: an address that another process can open it by."""
+
+    open_in: Callable[[str], OffsetStore]
+    reach: Callable[[str], str] | None
+    break_version: Callable[[OffsetWorld, str], None] | None
+    topics: tuple[str, str] = ("t", "u")
+    opened: ExitStack = field(default_factory=ExitStack)
+
+    def open(self, namespace: str = "one") -> OffsetStore:
+        store = self.open_in(namespace)
+        self.opened.callback(store.close)
+        return store
+
+
+def _memory(request: pytest.FixtureRequest) -> OffsetWorld:
+    stores: dict[str, MemoryOffsetStore] = {}
+    return OffsetWorld(lambda namespace: stores.setdefault(namespace, MemoryOffsetStore()), None, None)
+
+
+def _file(request: pytest.FixtureRequest) -> OffsetWorld:
+    import hashlib
+    import json
+
+    folder: Path = request.getfixturevalue("tmp_path") / "offsets"
+
+    def break_version(world: OffsetWorld, stream: str) -> None:
+        path = folder / "one" / f"{stream}.json"
+        content = json.dumps({**json.loads(path.read_text().splitlines()[0]), "version": 2})
+        path.write_text(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}\n")
+
+    return OffsetWorld(
+        lambda namespace: FileOffsetStore(folder / namespace), lambda name: str(folder / name), break_version
+    )
+
+
+def _sql(server: str) -> Callable[[pytest.FixtureRequest], OffsetWorld]:
+    def make(request: pytest.FixtureRequest) -> OffsetWorld:
+        stack = ExitStack()
+        if server == "sqlite":
+            database = make_file_database(request.getfixturevalue("tmp_path"))
+        else:
+            database = stack.enter_context(make_database(request.getfixturevalue(server)))
+
+        def break_version(world: OffsetWorld, stream: str) -> None:
+            database.run("UPDATE penstock_meta SET version = 2 WHERE component = 'offsets'")
+
+        return OffsetWorld(
+            lambda namespace: SqlOffsetStore(database.url, namespace=namespace),
+            lambda namespace: f"{database.url}?namespace={namespace}",
+            break_version,
+            opened=stack,
+        )
+
+    return make
+
+
+def _zookeeper(request: pytest.FixtureRequest) -> OffsetWorld:
+    server: Any = request.getfixturevalue("zookeeper")
+    prefix = f"/penstock/{secrets.token_hex(6)}"
+
+    def break_version(world: OffsetWorld, stream: str) -> None:
+        client = world.open()._client  # type: ignore[attr-defined]
+        client.set(f"{prefix}/one/offsets/{stream}", b'{"version": 2}')
+
+    return OffsetWorld(
+        lambda namespace: ZooKeeperOffsetStore(server.address, prefix=f"{prefix}/{namespace}"),
+        lambda namespace: f"zookeeper://{server.address}{prefix}/{namespace}",
+        break_version,
+    )
+
+
+WORLDS: dict[str, Callable[[pytest.FixtureRequest], OffsetWorld]] = {
+    "memory": _memory,
+    "file": _file,
+    "sqlite": _sql("sqlite"),
+    "postgres": _sql("postgres"),
+    "mariadb": _sql("mariadb"),
+    "zookeeper": _zookeeper,
+}
+_MARKS = {"postgres": pytest.mark.sql, "mariadb": pytest.mark.sql, "zookeeper": pytest.mark.zookeeper}
+
+
+def params(names: Sequence[str]) -> list[Any]:
+    return [pytest.param(name, marks=[_MARKS[name]] if name in _MARKS else []) for name in names]
+
+
+@contextmanager
+def open_world(request: pytest.FixtureRequest) -> Iterator[OffsetWorld]:
+    world = WORLDS[request.param](request)
+    with world.opened:
+        yield world
+
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+ONE = StreamPosition({T0: 5, T1: 7}, {"t": b"\x01" * 16}, {T0: 3, T1: 4})

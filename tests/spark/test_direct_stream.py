@@ -1,0 +1,360 @@
+"""Direct streams on a real Spark and a real broker: what frames hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from penstock.core.errors import BrokerError, DataLossError, OptionError
+from penstock.direct import (
+    Assign,
+    Batch,
+    DirectStream,
+    OffsetRange,
+    Record,
+    Subscribe,
+    SubscribePattern,
+    TopicPartition,
+    read_ranges,
+)
+from penstock.stores.offsets.memory import MemoryOffsetStore
+from tests.conftest import MakeTopic
+from tests.filling import produce, wait_until
+
+Row = tuple[str, int, int, str]
+
+
+@pytest.fixture
+def settings(kafka: Any) -> dict[str, object]:
+    return {"bootstrap.servers": kafka.bootstrap, "auto.offset.reset": "earliest"}
+
+
+def fill(kafka: Any, topic: str, *counts: int, tag: str = "v") -> list[Row]:
+    """Rows of each partition, as they will be read."""
+    rows = []
+    for partition, count in enumerate(counts):
+        values = [f"{tag}{partition}-{index}" for index in range(count)]
+        produce(kafka.bootstrap, topic, values, partition=partition)
+        rows += [(topic, partition, index, value) for index, value in enumerate(values)]
+    return rows
+
+
+def collect(frame: Any) -> list[Row]:
+    rows = frame.select("topic", "partition", "offset", sql.col("value").cast("string")).collect()
+    return sorted(tuple(row) for row in rows)
+
+
+def test_several_topics_one_with_a_given_start_and_each_task_holds_exactly_its_range(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B211, D1, D17, D32: a frame's partitions are the batch's ranges that are not empty."""
+    first, second = topic(2), topic(1)
+    rows = fill(kafka, first, 5, 3) + fill(kafka, second, 4)
+    batches: list[tuple[tuple[OffsetRange, ...], list[Row], list[Row]]] = []
+
+    def work(batch: Batch) -> None:
+        tasks = batch.frame.select("topic", "partition", sql.spark_partition_id(), sql.col("offset"))
+        found = tasks.groupBy("topic", "partition", "SPARK_PARTITION_ID()").agg(sql.count("offset")).collect()
+        batches.append((batch.ranges, collect(batch.frame), [tuple(row) for row in found]))
+
+    strategy = Subscribe(first, second, starting={(second, 0): 1})
+    stream = DirectStream(spark, strategy, settings, interval=0)
+    stream.for_each_batch(work).run(until_idle=True)
+    ((ranges, found, tasks),) = batches
+    assert found == sorted(row for row in rows if row[:3] != (second, 0, 0))
+    assert set(ranges) == {
+        OffsetRange(first, 0, 0, 5), OffsetRange(first, 1, 0, 3), OffsetRange(second, 0, 1, 4)
+    }  # fmt: skip
+    assert sorted(count for *_, count in tasks) == [3, 3, 5]
+    assert len({task for _, _, task, _ in tasks}) == 3
+
+
+def test_a_pattern_takes_whole_names_and_starts_of_some_partitions(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B212, B11."""
+    mine, other = topic(1, name="pat"), topic(1, name="xpat")
+    rows = fill(kafka, mine, 4)
+    fill(kafka, other, 2)
+    found: list[Row] = []
+    strategy = SubscribePattern("pat-.*", starting={TopicPartition(mine, 0): 2})
+    stream = DirectStream(spark, strategy, settings, interval=0)
+    stream.for_each_batch(lambda batch: found.extend(collect(batch.frame))).run(until_idle=True)
+    assert found == rows[2:]
+
+
+def test_assigned_partitions_with_explicit_starts_need_no_reset_rule(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B214, D12: reset `none` in any case."""
+    name = topic(2)
+    rows = fill(kafka, name, 3, 3)
+    found: list[Row] = []
+    strategy = Assign([(name, 1)], starting={(name, 1): 1})
+    stream = DirectStream(spark, strategy, {**settings, "auto.offset.reset": "NONE"}, interval=0)
+    stream.for_each_batch(lambda batch: found.extend(collect(batch.frame))).run(until_idle=True)
+    assert found == rows[4:]
+
+
+def test_a_batch_is_what_was_decided_though_records_come_and_the_frame_is_used_twice(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """D18, G11, B217: counts once, content the same."""
+    name = topic(1)
+    rows = fill(kafka, name, 3)
+    uses: list[list[Row]] = []
+
+    def work(batch: Batch) -> None:
+        uses.append(collect(batch.frame))
+        produce(kafka.bootstrap, name, ["late"])
+        uses.append(collect(batch.frame))
+
+    stream = DirectStream(spark, Subscribe(name), settings, interval=0)
+    stream.for_each_batch(work).run(batches=1)
+    assert uses == [rows, rows]
+    assert stream.reports[0].records == 3
+    assert stream.planned.offsets == {TopicPartition(name, 0): 3}
+
+
+def test_columns_headers_and_typed_columns_are_the_options_of_the_source(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    name = topic(1)
+    produce(
+        kafka.bootstrap, name, ['{"a": 5}'], key=b"k", headers=[("h", b"1")], timestamp_ms=1_700_000_000_123
+    )
+    rows: list[dict[str, Any]] = []
+    options = {
+        "columns": "key,timestamp,headers,valueData",
+        "valueFormat": "json",
+        "valueSchema": "a bigint",
+    }
+    stream = DirectStream(spark, Subscribe(name), settings, interval=0, options=options)
+    stream.for_each_batch(lambda batch: rows.extend(row.asDict(True) for row in batch.frame.collect()))
+    stream.run(until_idle=True)
+    assert rows[0]["key"] == b"k"
+    assert rows[0]["headers"] == [{"key": "h", "value": b"1"}]
+    assert rows[0]["valueData"] == {"a": 5}
+
+
+def count_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A fused stage: one row for each key of a task."""
+    table = pa.Table.from_batches(list(batches))
+    counts = pc.value_counts(pc.cast(table.column("key"), pa.string()))
+    yield pa.RecordBatch.from_arrays([counts.field("values"), counts.field("counts")], ["item", "n"])
+
+
+def test_a_fused_stage_runs_once_per_task_on_arrow_batches(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """Partial counts leave the fetching worker, not records."""
+    name = topic(2)
+    for partition in (0, 1):
+        for key, count in ((b"a", 3), (b"b", 2)):
+            produce(kafka.bootstrap, name, ["v"] * count, partition=partition, key=key)
+    partial: list[tuple[str, int]] = []
+    stream = DirectStream(spark, Subscribe(name), settings, interval=0)
+    stream.arrow(count_keys, "item string, n bigint")
+    stream.for_each_batch(lambda batch: partial.extend((row.item, row.n) for row in batch.frame.collect()))
+    stream.run(until_idle=True)
+    assert sorted(partial) == [("a", 3), ("a", 3), ("b", 2), ("b", 2)]
+
+
+def test_a_function_per_record_makes_rows_for_small_jobs(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """D48, H16: message plus metadata becomes the stream's element."""
+    name = topic(1)
+    produce(kafka.bootstrap, name, ["x", "y"], key=b"k")
+    rows: list[Any] = []
+
+    def handle(record: Record) -> tuple[str, int | None]:
+        assert record.value is not None
+        return record.value.decode().upper(), record.offset
+
+    stream = DirectStream(spark, Subscribe(name), settings, interval=0)
+    stream.map(handle, pa.schema([("text", pa.string()), ("at", pa.int64())]))
+    stream.for_each_batch(lambda batch: rows.extend(tuple(row) for row in batch.frame.collect()))
+    stream.run(until_idle=True)
+    assert rows == [("X", 0), ("Y", 1)]
+
+
+def test_a_range_read_is_exact_whatever_is_asked_of_it(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B231, B233, B234: count, emptiness and take agree; later records never appear; in any order."""
+    name = topic(2)
+    rows = fill(kafka, name, 6, 4)
+    ranges = [OffsetRange(name, 1, 1, 3), OffsetRange(name, 0, 2, 5), OffsetRange(name, 0, 0, 0)]
+    frame = read_ranges(spark, ranges, settings)
+    produce(kafka.bootstrap, name, ["late"])
+    assert collect(frame) == [rows[index] for index in (2, 3, 4, 7, 8)]
+    assert frame.count() == 5
+    assert not frame.isEmpty()
+    assert len(frame.take(2)) == 2
+    assert collect(read_ranges(spark, reversed(ranges), settings)) == collect(frame)
+    one = read_ranges(spark, [OffsetRange(name, 0, 5, 6)], settings)
+    assert collect(one) == [rows[5]]
+    empty = read_ranges(spark, [OffsetRange(name, 0, 3, 3)], settings)
+    assert empty.isEmpty()
+    assert empty.columns == frame.columns
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "kind", "condition"),
+    [
+        (0, 99, DataLossError, "RANGE_OUTSIDE_LOG"),
+        (3, 1, OptionError, "RANGE_INVALID"),
+    ],
+)
+def test_a_range_outside_its_log_fails_before_anything_runs(
+    spark: SparkSession,
+    kafka: Any,
+    topic: MakeTopic,
+    settings: dict[str, object],
+    start: int,
+    until: int,
+    kind: type[Exception],
+    condition: str,
+) -> None:
+    """B231, B232: an end beyond the log fails; T01 of ranges that run backwards."""
+    name = topic(1)
+    fill(kafka, name, 3)
+    with pytest.raises(kind) as raised:
+        read_ranges(spark, [OffsetRange(name, 0, start, until)], settings)
+    assert raised.value.condition == condition  # type: ignore[attr-defined]
+    with pytest.raises(BrokerError) as unknown:
+        read_ranges(spark, [OffsetRange(name, 7, 0, 1)], settings)
+    assert unknown.value.condition == "UNKNOWN_PARTITION"
+
+
+def test_gaps_of_a_compacted_topic_are_read_unless_they_are_refused(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B232, B239, D42, D43, D45, I6: survivors only, or an error that names the setting."""
+    name = topic(
+        1, cleanup_policy="compact", segment_ms=100, min_cleanable_dirty_ratio=0.01, delete_retention_ms=0
+    )
+    for number in range(4):
+        produce(kafka.bootstrap, name, [f"v{number}"], key=b"same")
+
+    def survivors() -> list[Row]:
+        return collect(read_ranges(spark, [OffsetRange(name, 0, 0, 4)], settings))
+
+    def is_compacted() -> bool:
+        produce(kafka.bootstrap, name, ["push"], key=b"other")  # a new segment lets the old one be cleaned
+        return len(survivors()) < 4
+
+    wait_until(is_compacted, 60)
+    assert [row[2] for row in survivors()][-1] == 3
+    strict = read_ranges(
+        spark, [OffsetRange(name, 0, 0, 4)], settings, options={"allowNonConsecutiveOffsets": False}
+    )
+    with pytest.raises(PySparkException, match=r"OFFSET_MISSING.*allowNonConsecutiveOffsets"):
+        strict.collect()
+
+
+def test_two_streams_of_their_own_groups_are_united_in_one_frame(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B224: ranges of both stay readable."""
+    one, two = topic(1), topic(1)
+    rows = fill(kafka, one, 2) + fill(kafka, two, 3)
+    batches: list[Batch] = []
+    for name in (one, two):
+        stream = DirectStream(spark, Subscribe(name), {**settings, "group.id": f"g-{name}"}, interval=0)
+        stream.for_each_batch(batches.append).run(until_idle=True)
+    assert collect(batches[0].frame.union(batches[1].frame)) == sorted(rows)
+    assert [batch.ranges[0].until for batch in batches] == [2, 3]
+
+
+def test_two_runs_of_one_name_go_on_and_without_a_store_each_starts_anew(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """C24: without upkeep each run starts at the given place."""
+    name = topic(1)
+    fill(kafka, name, 2)
+    store = MemoryOffsetStore()
+    counts: list[int] = []
+    for offsets in (store, store, None, None):
+        stream = DirectStream(spark, Subscribe(name), settings, interval=0, name="s", offsets=offsets)
+        stream.for_each_batch(lambda batch: counts.append(batch.frame.count()))
+        stream.run(until_idle=True)
+    assert counts == [2, 2, 2]
+
+
+def test_a_stream_in_a_thread_is_stopped_and_tells_why_it_failed(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    name = topic(1)
+    fill(kafka, name, 2)
+    seen: list[int] = []
+    stream = DirectStream(spark, Subscribe(name), settings, interval="50ms")
+    stream.for_each_batch(lambda batch: seen.append(batch.frame.count())).start()
+    wait_until(lambda: seen == [2], 60)
+    assert stream.await_termination(0.01) is None
+    stream.stop()
+    outcome = stream.await_termination(60)
+    assert outcome is not None
+    assert (outcome.reason, outcome.batches) == ("stop()", 1)
+    assert not stream.is_active
+
+    def fail(batch: Batch) -> None:
+        raise ZeroDivisionError("work")
+
+    broken = DirectStream(spark, Subscribe(name), settings, interval=0, batch_attempts=1)
+    broken.for_each_batch(fail).start()
+    with pytest.raises(ZeroDivisionError):
+        broken.await_termination(60)
+
+
+@pytest.mark.parametrize(
+    ("how", "condition"),
+    [
+        ({"delivery": "exactly-once"}, "OPTION_CONFLICT"),
+        ({"delivery": "at-least-once"}, "OPTION_CONFLICT"),
+        ({"commit": "manual"}, "OPTION_CONFLICT"),
+        ({"delivery": "sometimes"}, "OPTION_INVALID"),
+        (
+            {"delivery": "at-most-once", "commit": "manual", "offsets": MemoryOffsetStore(), "name": "s"},
+            "OPTION_CONFLICT",
+        ),
+        ({"interval": "often"}, "OPTION_INVALID"),
+        ({"offsets": MemoryOffsetStore()}, "NAME_MISSING"),
+        ({"offsets": MemoryOffsetStore(), "name": " "}, "STREAM_NAME_INVALID"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    spark: SparkSession, how: dict[str, Any], condition: str
+) -> None:
+    """G1, C22: each mode needs what it promises with; a store needs a name."""
+
+    def run() -> None:
+        stream = DirectStream(spark, Subscribe("t"), {"bootstrap.servers": "127.0.0.1:9"}, **how)
+        stream.for_each_batch(lambda batch: None).run()
+
+    with pytest.raises(OptionError) as raised:
+        run()
+    assert raised.value.condition == condition
+
+
+def test_a_stream_runs_once_and_must_be_told_what_to_do(
+    spark: SparkSession, kafka: Any, topic: MakeTopic
+) -> None:
+    stream = DirectStream(spark, Subscribe(topic(1)), {"bootstrap.servers": kafka.bootstrap}, interval=0)
+    with pytest.raises(OptionError) as raised:
+        stream.run()
+    assert raised.value.condition == "NOTHING_TO_DO"
+    with pytest.raises(OptionError) as raised:
+        stream.for_each_batch(lambda batch: None)
+    assert raised.value.condition == "ALREADY_STARTED"
+    with pytest.raises(OptionError) as raised:
+        stream.await_termination()
+    assert raised.value.condition == "NOT_STARTED"
