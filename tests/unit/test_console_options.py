@@ -13,6 +13,11 @@ from penstock.core.errors import OptionError
 
 CONSOLE = {
     "topics": ["list", "create", "describe", "delete", "--partitions", "--replication-factor", "--config"],
+    "produce": ["--file", "--key-separator", "--header", "--partition", "--compression", "--acks", "--print"],
+    "consume": [
+        *("--pattern", "--group", "--from-beginning", "--partition", "--offset", "--from-time"),
+        *("--max-messages", "--timeout-ms", "--print", "--separator", "--raw"),
+    ],
     "groups": ["list", "describe", "offsets", "--group"],
 }
 
@@ -89,3 +94,28 @@ def test_a_misspelt_setting_is_an_error_and_an_idle_one_is_said(capsys: pytest.C
     assert "Did you mean `kafka.client.id`?" in capsys.readouterr().err
     assert main([*at, "--set", "max.poll.records=500"]) == 1
     assert "Warning: Without effect in Penstock: kafka.max.poll.records." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "condition"),
+    [
+        (["t", "--pattern", "t.*"], "OPTIONS_DISAGREE"),
+        (["--from-beginning"], "OPTIONS_DISAGREE"),
+        (["t", "--group", "g", "--offset", "1"], "OPTIONS_DISAGREE"),
+        (["t", "u", "--partition", "1"], "OPTIONS_DISAGREE"),
+        (["t", "--from-beginning", "--offset", "1"], "OPTIONS_DISAGREE"),
+        (["t", "--raw", "--json"], "OPTIONS_DISAGREE"),
+        (["t", "--max-messages", "0"], "OPTIONS_DISAGREE"),
+        (["t", "--offset", "soon"], "START_INVALID"),
+        (["t", "--offset", "99999999999999999999"], "START_INVALID"),
+        (["t", "--from-time", "yesterday"], "START_INVALID"),
+        (["t", "--from-time", "2026-01-31T12:00:00"], "START_INVALID"),
+        (["t", "--print", "key,colour"], "COLUMN_UNKNOWN"),
+        (["--pattern", "(unclosed"], "PATTERN_REFUSED"),
+    ],
+)
+def test_a_consumer_that_is_asked_for_two_things_says_so(
+    arguments: list[str], condition: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["consume", *arguments, "--bootstrap-server", "127.0.0.1:1"]) == 1
+    assert f"[{condition}]" in capsys.readouterr().err
