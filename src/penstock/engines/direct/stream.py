@@ -48,6 +48,7 @@ from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.watch import StreamWatch
+from penstock.stores.offsets.addresses import open_offset_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,10 +75,11 @@ class DirectStream:
     """One stream. Made, given what to do with each batch, then run once.
 
     `kafka`: Kafka's own settings; `options`: those of `format("penstock")`. `name` is the stream's in its
-    store (the group id, unless given). `delivery`: when offsets are stored; `commit="manual"` leaves that to
-    `batch.commit()`. `seek` overrules what is stored; `must_resume`: it is an error if nothing is.
-    `batch_attempts`: how often a failing batch is tried, with the same ranges. `empty_batches`: call the
-    functions when there is nothing new, too. `stop_file`: a file whose appearance ends the stream.
+    store (the group id, unless given). `offsets`: a store, or where one is: `"kafka"`, a folder, a database.
+    `delivery`: when offsets are stored; `commit="manual"` leaves that to `batch.commit()`. `seek` overrules
+    what is stored; `must_resume`: it is an error if nothing is. `batch_attempts`: how often a failing batch
+    is tried, with the same ranges. `empty_batches`: call the functions when there is nothing new, too.
+    `stop_file`: a file whose appearance ends the stream.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class DirectStream:
         *,
         interval: str | int = "1s",
         name: str | None = None,
-        offsets: OffsetStore | None = None,
+        offsets: OffsetStore | str | None = None,
         delivery: Delivery | None = None,
         commit: Literal["automatic", "manual"] = "automatic",
         seek: Starts | None = None,
@@ -115,7 +117,8 @@ class DirectStream:
         self._spark = spark
         self._source = source or KafkaLog(self._options.stream.client)
         self.name = _choose_name(name, self._options.stream.fixed_group, is_needed=offsets is not None)
-        self._keeper = Keeper(offsets, self.name)
+        self._keeper = Keeper(self._open_store(offsets), self.name)
+        self._owns_store = isinstance(offsets, str)
         self._delivery, self._commit = delivery, commit
         self._seek = read_positions(seek or {})
         self._must_resume, self._attempts, self._empty = must_resume, batch_attempts, empty_batches
@@ -233,11 +236,24 @@ class DirectStream:
     def is_active(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def _open_store(self, offsets: OffsetStore | str | None) -> OffsetStore | None:
+        """A store, or the address of one; `kafka` is a group of the cluster that is read."""
+        if not isinstance(offsets, str):
+            return offsets
+        if offsets != "kafka":
+            return open_offset_store(offsets)
+        from penstock.stores.offsets.kafka import KafkaOffsetStore
+
+        stream = self._options.stream
+        return KafkaOffsetStore(stream.client, group=stream.fixed_group or self.name)
+
     # --- the loop ---------------------------------------------------------------------------------------
 
     def _run(self, most: int | None, until_idle: bool) -> RunOutcome:
         with ExitStack() as stack:
             stack.callback(self._switch.close)
+            if self._owns_store:
+                stack.callback(self._keeper.close)
             settings = self._check_settings()
             writer = None
             if self._sink is not None:
