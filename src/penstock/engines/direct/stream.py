@@ -23,7 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +48,7 @@ from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.watch import StreamWatch
+from penstock.engines.sinks import open_sink
 from penstock.stores.offsets.addresses import open_offset_store
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ class DirectStream:
             settings = self._check_settings()
             writer = None
             if self._sink is not None:
-                writer = self._sink[0].open(self.name)
+                writer = open_sink(self._sink[0], self.name, self._spark)
                 stack.callback(writer.close)
             refuse_missing_letter_box(self._typed, self._options.stream.client)
             pace = None
@@ -266,7 +267,8 @@ class DirectStream:
             watch = StreamWatch(self._options.stream, self._source, pace=pace)
             stack.callback(watch.close)
             start = self._find_start(watch, writer)
-            job = Job(self._make_frame, lambda batch: self._work(batch, writer), self._tell)
+            read_state = None if writer is None else self._make_state_reader(writer)
+            job = Job(self._make_frame, lambda batch: self._work(batch, writer), self._tell, read_state)
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
             done = self._loop.run(most, until_idle)
             self._keeper.flush(self._options.stream.client.default_api_timeout_ms / 1000)
@@ -333,7 +335,7 @@ class DirectStream:
         if stored is None or self._seek:
             # Now, not with the first batch: `latest` would mean another place after a crash.
             if writer is not None:
-                writer.write({}, stored or _NOWHERE, start)
+                writer.write({}, stored or _NOWHERE, replace(start, starts=start.offsets))
             keeper.keep(start, may_go_back=bool(self._seek))
         if writer is not None or keeper.has_store:
             keeper.committed = start
@@ -344,6 +346,11 @@ class DirectStream:
         tasks = make_tasks(stream, plan_batch(before, end, stream.limits), self._typed)
         strict = not self._options.allow_gaps
         return make_frame(self._spark, self._source, tasks, self._schema, stages=self._stages, strict=strict)
+
+    def _make_state_reader(self, writer: SinkWriter) -> Callable[[str], DataFrame] | None:
+        """Only a sink that can read its tables as of its own offsets has one."""
+        read = getattr(writer, "read_state", None)
+        return None if read is None else lambda table: self._spark.createDataFrame(read(table))
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
         for function in self._functions:
