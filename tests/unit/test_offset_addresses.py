@@ -37,7 +37,7 @@ def test_each_address_opens_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_is_not_there_is_not_made_when_it_is_only_looked_at(tmp_path: Path) -> None:
     for address, condition in {
-        f"{tmp_path}/offsets": "OFFSETS_UNUSABLE",
+        f"{tmp_path}/offsets": "OFFSETS_NOT_FOUND",
         f"{tmp_path}/offsets.db": "DATABASE_NOT_FOUND",
     }.items():
         with pytest.raises(OffsetStoreError, match=condition):

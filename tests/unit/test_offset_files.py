@@ -160,7 +160,7 @@ def test_a_folder_that_is_a_file_or_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(OffsetStoreError, match=r"OFFSETS_UNUSABLE.*taken"):
         FileOffsetStore(tmp_path / "taken")
-    with pytest.raises(OffsetStoreError, match=r"OFFSETS_UNUSABLE.*absent"):
+    with pytest.raises(OffsetStoreError, match=r"OFFSETS_NOT_FOUND.*absent"):
         FileOffsetStore(tmp_path / "absent", create=False)
     store = FileOffsetStore(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

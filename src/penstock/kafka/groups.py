@@ -18,8 +18,8 @@ from typing import Any
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
-from penstock.kafka.deadline import Attempts, Deadline
-from penstock.kafka.messages import ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, error_name
+from penstock.kafka.deadline import Deadline
+from penstock.kafka.messages import OffsetCommitRequest, OffsetFetchRequest, error_name
 from penstock.kafka.refusals import UNKNOWN_TOPIC_OR_PARTITION, refusal
 from penstock.kafka.routing import Routing, routing_for
 
@@ -157,27 +157,6 @@ def fetch_commits(
                     part.committed_offset, None if epoch == _NO_EPOCH else epoch, part.metadata or ""
                 )
     return committed
-
-
-def list_groups(settings: ClientSettings, *, timeout_ms: int) -> dict[str, str]:
-    """All groups this user may see, by name, each with its state as Kafka calls it (`Empty`, `Stable`)."""
-    deadline = Deadline.after_ms(timeout_ms, "timeout_ms")
-    routing = routing_for(settings)
-    found: dict[str, str] = {}
-    attempts = Attempts(deadline, "the groups of every broker", settings.retry_backoff_ms)
-    pending = set(routing.brokers(deadline).values())
-    for _ in attempts:
-        for host, port in sorted(pending):
-            with attempts.forgiving():
-                request = ListGroupsRequest(states_filter=[], types_filter=[])
-                answer = routing.call(request, host, port, deadline)
-                if answer.error_code:
-                    raise refusal(answer.error_code, "ListGroups", f"{host}:{port}", "its groups")
-                found.update({each.group_id: each.group_state or "" for each in answer.groups})
-                pending.discard((host, port))
-        if not pending:
-            return dict(sorted(found.items()))
-    raise attempts.given_up()
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:

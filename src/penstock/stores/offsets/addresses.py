@@ -7,6 +7,7 @@
     mysql://user:password@host:port/database        MySQL or MariaDB
     kafka://host:port,host:port/group               what a consumer group has committed
     zookeeper://host:port,host:port/prefix          ZooKeeper
+    checkpoint:folder                               a Spark query's checkpoint, to look at and to move
 
 A SQL address may end in `?namespace=NAME`. Rule: an error about an address never repeats it, for it may hold
 a password.
@@ -29,8 +30,8 @@ _SQL = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FORMS = (
     "Write memory:, a folder or file:///folder, a file that ends in .db or sqlite:///file.db, "
-    "postgresql://user:password@host:port/database, mysql://..., kafka://host:port/group, or "
-    "zookeeper://host:port/prefix."
+    "postgresql://user:password@host:port/database, mysql://..., kafka://host:port/group, "
+    "zookeeper://host:port/prefix, or checkpoint:folder."
 )
 
 
@@ -48,6 +49,10 @@ def open_offset_store(
         from penstock.stores.offsets.memory import MemoryOffsetStore
 
         return MemoryOffsetStore()
+    if address.startswith("checkpoint:") and not scheme:
+        from penstock.stores.offsets.checkpoint import CheckpointOffsetStore
+
+        return CheckpointOffsetStore(address.removeprefix("checkpoint:"))
     if scheme in _SQL or (not scheme and address.endswith(_SQLITE_ENDS) and not Path(address).is_dir()):
         return _open_sql(address, create)
     if scheme == "kafka":

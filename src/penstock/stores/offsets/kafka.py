@@ -38,7 +38,8 @@ from penstock.core.model import TopicPartition
 from penstock.core.offset_stores import Change, check_stream_name, refuse_going_back, refuse_moved
 from penstock.core.stream_offsets import StreamPosition
 from penstock.kafka.deadline import Deadline
-from penstock.kafka.groups import Commit, commit_offsets, fetch_commits, list_groups
+from penstock.kafka.groups import Commit, commit_offsets, fetch_commits
+from penstock.kafka.memberships import list_groups
 from penstock.kafka.routing import routing_for
 from penstock.stores.offsets.commits import Callback, GroupCommits
 
@@ -118,7 +119,7 @@ class KafkaOffsetStore:
 
     def list_streams(self) -> list[str]:
         names = []
-        for group in list_groups(self._client, timeout_ms=self._timeout_ms):
+        for group in (each.name for each in list_groups(self._client)):
             if group == self._group:
                 names.append(group)
             elif group.startswith(f"{self._group}/"):
