@@ -217,8 +217,11 @@ def _refuse_rows_from_nowhere(batch: Batch) -> Written:
     )
 
 
-def open_writer(sink: SqlSink, stream: str, *, owner: str = "") -> SqlWriter:
-    """Check the place and its tables, then take over the stream."""
+def open_writer(
+    sink: SqlSink, stream: str, *, owner: str = "", hands: type[Performer] = Performer
+) -> SqlWriter:
+    """Check the place and its tables, then take over the stream. `hands`: what carries out the steps; tests
+    put one in that looks on, or that ends the program at a step."""
     check_stream_name(stream)
 
     def prepare(session: Session) -> dict[str, Target]:
@@ -227,6 +230,6 @@ def open_writer(sink: SqlSink, stream: str, *, owner: str = "") -> SqlWriter:
 
     targets = Database(sink.place).run(prepare, writes=True)
     check_rollback(sink.place, uuid.uuid4().hex)
-    performer = Performer(sink.place, targets)
+    performer = hands(sink.place, targets)
     owner = owner or f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex[:8]}"
     return SqlWriter(sink, stream, targets, performer, owner)
