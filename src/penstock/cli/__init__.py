@@ -27,7 +27,7 @@ COMMANDS = {
     "loss": "show what a loss ledger has recorded as lost",
     "produce": "send lines to a topic, each line a message",
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
-    "topics": "list, create, describe and delete topics",
+    "topics": "list, create, describe, widen and delete topics",
     "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 
