@@ -182,7 +182,7 @@ def _widen(arguments: argparse.Namespace) -> int:
         raise OptionError(
             "KEYS_WOULD_MOVE",
             f"Records of topic {arguments.topic} have keys. With {arguments.partitions} partitions, not "
-            f"{len(before.partitions)}, a key may go to another partition, and the order of its records ends.",
+            f"{len(before.partitions)}, a key may go to another partition, and its order ends.",
             hint="Say --yes if no reader needs that order, or move to a new topic with more partitions.",
             facts={"topic": arguments.topic, "partitions": len(before.partitions)},
         )
