@@ -52,7 +52,7 @@ def test_every_line_of_a_file_is_one_message(kafka: Any, penstock: Run, topic: A
 def test_keys_headers_partition_and_compression(
     kafka: Any, penstock: Run, topic: Any, lines: Any, codec: str
 ) -> None:
-    """B4, B6: a key decides the partition; another client reads what was written."""
+    """B4: a key decides the partition; another client reads what was written."""
     name = topic(3)
     keyed = lines(b"item1=action1\nitem2=action1\nitem3=action1\n")
     how = ["--compression", codec] if codec != "zstd" else ["--set", "compression.type=zstd"]

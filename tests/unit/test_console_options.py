@@ -12,7 +12,16 @@ from penstock.cli.connection import add_connection_arguments, gather_settings
 from penstock.core.errors import OptionError
 
 CONSOLE = {
-    "topics": ["list", "create", "describe", "delete", "--partitions", "--replication-factor", "--config"],
+    "topics": [
+        "list",
+        "create",
+        "describe",
+        "widen",
+        "delete",
+        "--partitions",
+        "--replication-factor",
+        "--config",
+    ],
     "produce": ["--file", "--key-separator", "--header", "--partition", "--compression", "--acks", "--print"],
     "consume": [
         *("--pattern", "--group", "--from-beginning", "--partition", "--offset", "--from-time"),

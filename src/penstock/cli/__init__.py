@@ -28,7 +28,7 @@ COMMANDS = {
     "offsets": "show where streams stand, and move them: rewind, skip, copy, export, adopt",
     "produce": "send lines to a topic, each line a message",
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
-    "topics": "list, create, describe and delete topics",
+    "topics": "list, create, describe, widen and delete topics",
     "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 

@@ -29,9 +29,9 @@ def _plan(each: TopicPartition, before: StreamPosition, end: StreamPosition, is_
     stood = before.offsets.get(each, before.gone.get(each))
     is_gone = each not in end.offsets
     until = end.gone[each] if is_gone else end.offsets[each]
-    # Unknown only of a batch that Spark's own connector planned: it reads new partitions from the beginning.
-    begin = until if is_gone else end.start_of(each, before)
-    start = stood if stood is not None else (begin or 0)
+    # Unknown when a stream is only registered, and of new partitions in a batch of Spark's own connector.
+    begin = None if is_gone else end.start_of(each, before)
+    start = next(known for known in (stood, begin, until) if known is not None)
     return Move(
         each,
         start,

@@ -196,6 +196,8 @@ def foreign_errors() -> tuple[type[BaseException], ...]:
         kinds.append(psycopg.Error)
     if pymysql := sys.modules.get("pymysql"):
         kinds.append(pymysql.err.MySQLError)
+    if adbc := sys.modules.get("adbc_driver_manager"):
+        kinds.append(adbc.Error)
     return tuple(kinds)
 
 
@@ -240,7 +242,7 @@ def _read_code(place: ServerPlace, error: Exception) -> object:
         return None  # a file that the address names, or the connection
     if place.dialect == "mysql":
         return error.args[0] if error.args else None
-    code = getattr(error, "sqlstate", None)
+    code = getattr(error, "sqlstate", None) or None
     if code is None and _REFUSED_TEXT.search(str(error)):
         return "28P01"  # libpq gives no letters to what goes wrong before a session begins
     return code

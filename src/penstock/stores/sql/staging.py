@@ -6,7 +6,7 @@ among what is published. Why one table per batch with a column for the stage, an
 upserts must see all rows of a batch at once, and making and dropping a table costs more than it holds when
 tasks are many.
 
-    staging = make_staging(session, target, schema, stream="visits", epoch=3, number=7)
+    staging = plan_staging(place, target, schema, stream="visits", epoch=3, number=7, index=0)
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Staging:
     table: str
     target: str
     schema: pa.Schema
+    declared: str
 
     def name_stage(self, number: int) -> str:
         return f"{self.table}/{number}"
@@ -56,31 +57,42 @@ class StagedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class StageReport:
+    """What a task says when it is done: which stage it filled, and with how many rows."""
+
+    staging: Staging
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeldRows:
     """Rows that the driver holds itself."""
 
     rows: pa.Table
 
 
-def make_staging(
+def plan_staging(
     place: Place, target: Target, schema: pa.Schema, *, stream: str, epoch: int, number: int, index: int
 ) -> Staging:
-    """Make an empty staging table for one attempt at a batch."""
+    """A staging table for one attempt at a batch; it is made when the first task needs it."""
     settled = pa.schema([pa.field(each.name, settle_type(each.type)) for each in schema])
     table = f"{_begin(stream)}{epoch}_{number}_{index}"
-    staging = Staging(place, table, target.name, settled)
+    return Staging(place, table, target.name, settled, list_columns(target, settled))
 
-    def make(session: Session) -> None:
-        # Unlogged: half the time, and what a crash empties is noticed by its count.
-        kind = "UNLOGGED TABLE" if session.dialect == "postgresql" else "TABLE"
-        end = " ENGINE=InnoDB" if session.dialect == "mysql" else ""
-        stage = f"{quote(session.dialect, STAGE)} BIGINT NOT NULL"
-        session.execute(
-            f"CREATE {kind} {quote(session.dialect, table)} ({stage}, {list_columns(target, settled)}){end}"
-        )
 
-    Database(place).run(make, writes=True)
-    return staging
+def ensure_staging(session: Session, staging: Staging) -> None:
+    """Make the table if no other task has."""
+    if session.has_table(staging.table):
+        return
+    session.lock_schema(staging.place)
+    # Unlogged: half the time, and what a crash empties is noticed by its count.
+    kind = "UNLOGGED TABLE" if session.dialect == "postgresql" else "TABLE"
+    end = " ENGINE=InnoDB" if session.dialect == "mysql" else ""
+    session.execute(
+        f"CREATE {kind} IF NOT EXISTS {quote(session.dialect, staging.table)} "
+        f"({quote(session.dialect, STAGE)} BIGINT NOT NULL, {staging.declared}){end}"
+    )
 
 
 def list_columns(target: Target, schema: pa.Schema) -> str:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from os import getpid
 
 import pyarrow as pa
@@ -29,17 +28,16 @@ from penstock.stores.sql.schema import ensure_tables
 from penstock.stores.sql.self_test import check_rollback
 from penstock.stores.sql.sessions import Database, Session
 from penstock.stores.sql.sink import SqlSink
-from penstock.stores.sql.staging import HeldRows, StagedRows, Staging, drop_stagings, make_staging
+from penstock.stores.sql.staging import (
+    HeldRows,
+    StagedRows,
+    StageReport,
+    Staging,
+    drop_stagings,
+    plan_staging,
+)
+from penstock.stores.sql.state import read_rows
 from penstock.stores.sql.targets import Target, find_target
-
-
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """What a task says when it is done: which stage it filled, and with how many rows."""
-
-    staging: Staging
-    number: int
-    rows: int
 
 
 class SqlWriter:
@@ -77,14 +75,7 @@ class SqlWriter:
         token: str = "",
     ) -> Written:
         """Make one batch durable that the driver holds: rows of the only table, or by the name of each."""
-        tables = self.name_tables(results)
-        for table, rows in tables.items():
-            self.targets[table].check_rows(rows.schema)
-        sources = {f"held/{table}": HeldRows(rows) for table, rows in tables.items() if rows.num_rows}
-        stages = tuple(
-            Stage(stage, held.rows.num_rows, stage.removeprefix("held/")) for stage, held in sources.items()
-        )
-        return self._publish(stages, sources, before, end, name, token)
+        return self.write_staged((), before, end, held=self.name_tables(results), name=name, token=token)
 
     def write_staged(
         self,
@@ -92,30 +83,33 @@ class SqlWriter:
         before: StreamPosition,
         end: StreamPosition,
         *,
+        held: Mapping[str, pa.Table] | None = None,
         name: str = "",
         token: str = "",
     ) -> Written:
-        """Make one batch durable whose rows tasks have staged: those that were reported, and no others."""
-        filled = [each for each in reports if each.rows]
-        names = [each.staging.name_stage(each.number) for each in filled]
-        sources = {
-            stage: StagedRows(each.staging, each.number) for stage, each in zip(names, filled, strict=True)
-        }
-        stages = tuple(
-            Stage(stage, each.rows, each.staging.target) for stage, each in zip(names, filled, strict=True)
-        )
-        try:
-            return self._publish(stages, sources, before, end, name, token)
-        finally:
-            self.drop_staging([each.staging for each in reports])
+        """Make one batch durable whose rows tasks have staged: those that were reported, and no others.
 
-    def make_staging(self, schemas: Mapping[str, pa.Schema]) -> dict[str, Staging]:
-        """Empty staging tables for one attempt at a batch, by the name of the table they are for."""
+        `held` is what the driver has itself, of tables for which no task has staged anything.
+        """
+        sources: dict[str, HeldRows | StagedRows] = {}
+        stages = []
+        for table, rows in (held or {}).items():
+            self.targets[table].check_rows(rows.schema)
+            if rows.num_rows:
+                stages.append(Stage(f"held/{table}", rows.num_rows, table))
+                sources[f"held/{table}"] = HeldRows(rows)
+        for each in reports:
+            if each.rows:
+                stage = each.staging.name_stage(each.number)
+                stages.append(Stage(stage, each.rows, each.staging.target))
+                sources[stage] = StagedRows(each.staging, each.number)
+        return self._publish(tuple(stages), sources, before, end, name, token)
+
+    def plan_staging(self, schemas: Mapping[str, pa.Schema]) -> dict[str, Staging]:
+        """Staging tables for one attempt at a batch, by the name of the table they are for."""
         self._number += 1
-        stagings = {}
-        for index, (table, schema) in enumerate(schemas.items()):
-            self.targets[table].check_rows(schema)
-            stagings[table] = make_staging(
+        return {
+            table: plan_staging(
                 self.sink.place,
                 self.targets[table],
                 schema,
@@ -124,9 +118,10 @@ class SqlWriter:
                 number=self._number,
                 index=index,
             )
-        return stagings
+            for index, (table, schema) in enumerate(schemas.items())
+        }
 
-    def drop_staging(self, stagings: Sequence[Staging]) -> None:
+    def drop_staging(self, stagings: Iterable[Staging]) -> None:
         """What an attempt at a batch has left, whoever filled it."""
         drop_stagings(self.sink.place, sorted({each.table for each in stagings}))
 
@@ -141,6 +136,12 @@ class SqlWriter:
         return (now.offsets, now.gone) == (dict(end.offsets), dict(end.gone)) and (
             (before.offsets, before.gone) != (end.offsets, end.gone)
         )
+
+    def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
+        """A table of the sink as of `position`: only this writer changes it, and one that was replaced finds
+        out when it publishes what it made of it."""
+        target = self.targets[self.sink.find_table(table).name]
+        return read_rows(self.sink.place, target, columns)
 
     def close(self) -> None:
         """Give back connections. What was written stays."""
@@ -216,8 +217,11 @@ def _refuse_rows_from_nowhere(batch: Batch) -> Written:
     )
 
 
-def open_writer(sink: SqlSink, stream: str, *, owner: str = "") -> SqlWriter:
-    """Check the place and its tables, then take over the stream."""
+def open_writer(
+    sink: SqlSink, stream: str, *, owner: str = "", hands: type[Performer] = Performer
+) -> SqlWriter:
+    """Check the place and its tables, then take over the stream. `hands`: what carries out the steps; tests
+    put one in that looks on, or that ends the program at a step."""
     check_stream_name(stream)
 
     def prepare(session: Session) -> dict[str, Target]:
@@ -226,6 +230,6 @@ def open_writer(sink: SqlSink, stream: str, *, owner: str = "") -> SqlWriter:
 
     targets = Database(sink.place).run(prepare, writes=True)
     check_rollback(sink.place, uuid.uuid4().hex)
-    performer = Performer(sink.place, targets)
+    performer = hands(sink.place, targets)
     owner = owner or f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex[:8]}"
     return SqlWriter(sink, stream, targets, performer, owner)
