@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -150,6 +151,30 @@ def test_two_writers_at_once_never_mix_and_never_go_back(world: OffsetWorld) -> 
         assert seen == sorted(seen)
         assert store.load("s") == StreamPosition(dict.fromkeys(partitions, 29))
         assert 29 not in refused
+
+
+def test_who_saves_between_anothers_look_and_its_write_is_not_written_over(
+    world: OffsetWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T33: either the second one waits for the first, or the first one has to look again."""
+    slow, quick = world.open(), world.open()
+    slow.save("s", StreamPosition({T0: 1}))
+    saving = threading.Thread(target=quick.save, args=("s", StreamPosition({T0: 9})))
+    place = sys.modules[type(slow).__module__]
+    compare = place.refuse_going_back
+
+    def compare_slowly(stream: str, before: StreamPosition | None, after: StreamPosition) -> None:
+        compare(stream, before, after)
+        if threading.current_thread() is not saving and saving.ident is None:
+            saving.start()
+            saving.join(0.5)  # done by then, or waiting for us
+
+    monkeypatch.setattr(place, "refuse_going_back", compare_slowly)
+    with contextlib.suppress(OffsetStoreError):  # one that had to look again has gone back
+        slow.save("s", StreamPosition({T0: 6}))
+    saving.join(30)
+    final = 9 if world.limits.compares_and_sets else 6
+    assert world.open().load("s") == StreamPosition({T0: final})
 
 
 def test_a_change_by_hand_is_made_where_it_was_meant_and_remembered(world: OffsetWorld) -> None:

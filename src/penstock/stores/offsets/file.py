@@ -157,9 +157,8 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, content: str) -> None:
-    beside = path.with_suffix(
-        ".new"
-    )  # one at a time, for we hold the lock; what a crash left is written over
+    # One at a time, for we hold the lock; what a crash has left is written over.
+    beside = path.with_suffix(".new")
     with _telling(path):
         with beside.open("w", encoding="utf-8") as file:
             file.write(f"{content}\n{_sum(content)}\n")
