@@ -63,7 +63,7 @@ def _warn(store: OffsetStore, stream: str) -> list[str]:
 
     if isinstance(store, SqlOffsetStore) and _has_results(store, stream):
         return [
-            f"A sink in this database has results of {stream}, and they decide where it starts: move sink:."
+            f"A sink here has results of {stream}, and they decide where it starts: move sink:."
         ]
     if isinstance(store, SinkOffsetStore):
         return ["Rows that were written stay, unless --delete-from names their table; a writer is fenced."]
