@@ -39,6 +39,8 @@ from penstock.stores.sql.targets import Target
 
 #: How long a database that was there may be away: a restart, a fail-over.
 RECONNECT_TIMEOUT_S = 30.0
+#: How long our transaction may lie still before the server ends it. Between steps we do next to nothing.
+IDLE_TIMEOUT_S = 60
 _RECONNECT_PAUSE_S = 0.2
 
 
@@ -142,10 +144,11 @@ class Performer:
                     connections.begin(self._place, self._connection)
             except connections.foreign_errors():
                 self.abandon()  # it was idle since the last batch, and somebody has closed it
-            else:
-                return
-        self._connection = self._connect()
-        self._was_connected = True
+        if self._connection is None:
+            self._connection = self._connect()
+            self._was_connected = True
+        with connections.limit_silence(self._place, self._connection):
+            connections.limit_idleness(self._place, self._connection, IDLE_TIMEOUT_S)
 
     def _connect(self) -> Any:
         deadline = time.monotonic() + (RECONNECT_TIMEOUT_S if self._was_connected else 0)
