@@ -24,10 +24,10 @@ CONSOLE = {
     ],
     "produce": ["--file", "--key-separator", "--header", "--partition", "--compression", "--acks", "--print"],
     "consume": [
-        *("--pattern", "--group", "--from-beginning", "--partition", "--offset", "--from-time"),
+        *("--pattern", "--group", "--from-beginning", "--partition", "--offset", "--last", "--from-time"),
         *("--max-messages", "--timeout-ms", "--print", "--separator", "--raw"),
     ],
-    "groups": ["list", "describe", "offsets", "--group"],
+    "groups": ["list", "describe", "reset", "offsets", "--group", "--to", "--to-time", "--yes"],
 }
 
 
@@ -116,6 +116,9 @@ def test_a_misspelt_setting_is_an_error_and_an_idle_one_is_said(capsys: pytest.C
         (["t", "--raw", "--json"], "OPTIONS_DISAGREE"),
         (["t", "--max-messages", "0"], "OPTIONS_DISAGREE"),
         (["t", "--offset", "soon"], "START_INVALID"),
+        (["t", "--offset", "-1"], "START_INVALID"),
+        (["t", "--last", "0"], "START_INVALID"),
+        (["t", "--last", "5", "--group", "g"], "OPTIONS_DISAGREE"),
         (["t", "--offset", "99999999999999999999"], "START_INVALID"),
         (["t", "--from-time", "yesterday"], "START_INVALID"),
         (["t", "--from-time", "2026-01-31T12:00:00"], "START_INVALID"),
