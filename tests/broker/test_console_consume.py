@@ -17,7 +17,7 @@ from tests.console import Run, make_console, read_json, read_lines
 from tests.filling import delete_before, produce, wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "consume"]
-#: Long enough for a group to form on a busy machine; a test that gets what it waits for ends sooner.
+#: For a busy machine; a test that gets what it waits for ends sooner.
 PATIENT = ["--timeout-ms", "20000"]
 QUICK = ["--timeout-ms", "300"]
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.kafka.following import ConsumedRecord
 
 _WAIT_MS = 200
+#: For so long, `--timeout-ms` does not count the time before a member has its first partitions.
+_JOIN_PATIENCE_S = 30.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -78,9 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             feed = stack.enter_context(_Member(settings, selection, arguments))
         shown = 0
         try:
-            for record in _take(feed, arguments):
-                show(record)
+            for record in take_records(feed, arguments):
                 shown += 1
+                show(record)
         finally:
             complain(f"{count(shown, 'message')} shown.")
     return 0
@@ -191,6 +193,10 @@ class _Feed(Protocol):
     def settle(self) -> None:
         """All of the last look was shown."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether records could come: a group takes some seconds to form."""
+
 
 class _Assigned:
     """Partitions by name, without a group."""
@@ -236,6 +242,10 @@ class _Assigned:
     def settle(self) -> None:
         """Nobody keeps a position."""
 
+    @property
+    def is_reading(self) -> bool:
+        return True
+
 
 class _Member:
     """A member of a group; it commits only for a group that was named."""
@@ -262,6 +272,10 @@ class _Member:
         if self._commits and not self._member.commit():
             complain("The group gave these partitions to another member, which may show the last ones again.")
 
+    @property
+    def is_reading(self) -> bool:
+        return bool(self._member.assigned)
+
     def __enter__(self) -> _Member:
         return self
 
@@ -269,11 +283,11 @@ class _Member:
         self._member.close()
 
 
-def _take(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord]:
+def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord]:
     """Records until there are enough, or none came for too long."""
     left = arguments.max_messages
     patience_s = None if arguments.timeout_ms is None else arguments.timeout_ms / 1000
-    last_s = time.monotonic()
+    begun_s = last_s = time.monotonic()
     while True:
         came = 0
         for record in feed.look(left):
@@ -288,5 +302,7 @@ def _take(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord
             left = None if left is None else left - came
             if left == 0:
                 return
+        elif not feed.is_reading and time.monotonic() - begun_s < _JOIN_PATIENCE_S:
+            last_s = time.monotonic()
         elif patience_s is not None and time.monotonic() - last_s >= patience_s:
             return
