@@ -252,7 +252,7 @@ def test_gaps_of_a_compacted_topic_are_read_unless_they_are_refused(
         produce(kafka.bootstrap, name, ["push"], key=b"other")  # a new segment lets the old one be cleaned
         return len(survivors()) < 4
 
-    wait_until(is_compacted, 60)
+    wait_until(is_compacted, "old records of the key are gone", 60)
     assert [row[2] for row in survivors()][-1] == 3
     strict = read_ranges(
         spark, [OffsetRange(name, 0, 0, 4)], settings, options={"allowNonConsecutiveOffsets": False}
@@ -298,7 +298,7 @@ def test_a_stream_in_a_thread_is_stopped_and_tells_why_it_failed(
     seen: list[int] = []
     stream = DirectStream(spark, Subscribe(name), settings, interval="50ms")
     stream.for_each_batch(lambda batch: seen.append(batch.frame.count())).start()
-    wait_until(lambda: seen == [2], 60)
+    wait_until(lambda: seen == [2], "the first batch", 60)
     assert stream.await_termination(0.01) is None
     stream.stop()
     outcome = stream.await_termination(60)

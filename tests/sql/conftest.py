@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cluster import LocalMariaDB
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
 
 SERVERS = [pytest.param(name, marks=pytest.mark.sql) for name in ("postgres", "mariadb")]
@@ -26,4 +27,11 @@ def own_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Own
 def server_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
     """An empty database on each kind of server."""
     with make_database(request.getfixturevalue(request.param)) as database:
+        yield database
+
+
+@pytest.fixture
+def mariadb_database(mariadb: LocalMariaDB) -> Iterator[OwnDatabase]:
+    """An empty database of MariaDB."""
+    with make_database(mariadb) as database:
         yield database

@@ -23,7 +23,7 @@ from penstock.core.protocol import (
     Begin,
     Commit,
     Entry,
-    InsertStage,
+    InsertStages,
     LockWriter,
     Move,
     RaiseEpoch,
@@ -40,6 +40,7 @@ from penstock.testing.checker import Answer, Ended, Exploration, Failure, Reply,
 
 PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 1))
 BATCHES = 3
+RETRIED = ("START_FAILED", "PUBLISH_FAILED", "COMMIT_IN_DOUBT", "STAGE_INCOMPLETE")
 LOST = StepFailedError("the connection is gone")
 Record = tuple[TopicPartition, int]
 
@@ -157,19 +158,20 @@ class Database:
         match step:
             case RaiseEpoch(_, epoch):
                 yield "", self.put(who, replace(mine, epoch=epoch)), Answer()
-            case WriteLedger(_, entries):
+            case WriteLedger(entries=entries):
                 yield "", self.put(who, replace(mine, entries=entries)), Answer()
-            case InsertStage(stage):
-                found = tuple(row for name, _, row in self.stages if name == stage.name)
-                # The stage itself stays: nothing but the ledger keeps it from being published again.
-                yield "", self.put(who, replace(mine, rows=mine.rows + found)), Answer(len(found))
+            case InsertStages(_, stages):
+                found = [tuple(row for name, _, row in self.stages if name == each.name) for each in stages]
+                # The stages themselves stay: nothing but the ledger keeps them from being published again.
+                rows = (*mine.rows, *(row for some in found for row in some))
+                yield "", self.put(who, replace(mine, rows=rows)), Answer(tuple(map(len, found)))
             case Commit():
                 yield "", self.forget(who).apply(mine), Answer()
 
     def end(self, who: str, ended: Ended) -> Iterable[tuple[str, Database, bool]]:
         if not ended.error or "WRITER_FENCED" in ended.error:
             yield "is over", self.forget(who), False
-        elif "START_FAILED" in ended.error or "PUBLISH_FAILED" in ended.error or "STAGE_INC" in ended.error:
+        elif any(f"[{each}]" in ended.error for each in RETRIED):
             yield "starts again", self.forget(who), True
         else:
             yield "ends", replace(self, trouble=f"{who} ended with {ended.error}"), False
@@ -336,7 +338,10 @@ def _go_on_failing(steps: Steps[Any], error: StepFailedError) -> Generator[Any, 
 def no_counts(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
     return (
         yield from bend(
-            steps, answer=lambda step, value: step.stage.rows if isinstance(step, InsertStage) else value
+            steps,
+            answer=lambda step, value: (
+                tuple(each.rows for each in step.stages) if isinstance(step, InsertStages) else value
+            ),
         )
     )
 
@@ -377,8 +382,8 @@ def counts_without_rows(steps: Steps[Any], epoch: int, batch: Batch | None) -> G
     """Publishes a task's stage twice and not the other's: the sum is right."""
 
     def ask(step: Any) -> Any:
-        if batch is not None and isinstance(step, InsertStage):
-            return InsertStage(batch.stages[0])
+        if batch is not None and isinstance(step, InsertStages):
+            return InsertStages(step.table, (step.stages[0], step.stages[0]))
         return step
 
     return (yield from bend(steps, ask=ask))

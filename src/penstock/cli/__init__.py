@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": "a local Kafka, a million log lines, and Spark counting them",
     "groups": "list and describe consumer groups: members, committed offsets, lag",
     "loss": "show what a loss ledger has recorded as lost",
+    "offsets": "show where streams stand, and move them: rewind, skip, copy, export, adopt",
     "produce": "send lines to a topic, each line a message",
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
     "topics": "list, create, describe, widen and delete topics",

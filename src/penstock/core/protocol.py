@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
 from penstock.core.model import TopicPartition
 
 Result = TypeVar("Result")
@@ -33,11 +33,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a stream stands in one partition, and which attempt put it there."""
+    """Where a stream stands in one partition, in which log, and which attempt of which batch put it there.
+
+    `is_gone`: the partition is not there; should it come back, the stream goes on here.
+    """
 
     offset: int
     topic_id: bytes | None = None
     token: str = ""
+    leader_epoch: int | None = None
+    is_gone: bool = False
+    batch: str = ""
 
 
 Ledger: TypeAlias = Mapping[TopicPartition, Entry]
@@ -45,31 +51,45 @@ Ledger: TypeAlias = Mapping[TopicPartition, Entry]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rows of one task that nobody sees yet, and how many the task says there are."""
+    """Rows of one task that nobody sees yet, how many the task says there are, and for which table."""
 
     name: str
     rows: int
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's part of a batch: `[start, until)`. `is_first`: the ledger must not know it yet."""
+    """One partition's part of a batch: from `start`, where the ledger must stand, to `until`.
+
+    `is_first`: the ledger must not know it yet. `topic_id` is of the log that was read, `known_id` of the one
+    the ledger must be about: they differ when the stream has stepped over a recreated topic. `read_from` is
+    where reading began, if that is not `start`: what lies between was lost. `is_forgotten`: the stream reads
+    it no more and its position goes.
+    """
 
     partition: TopicPartition
     start: int
     until: int
     topic_id: bytes | None = None
     is_first: bool = False
+    known_id: bytes | None = None
+    read_from: int | None = None
+    leader_epoch: int | None = None
+    is_gone: bool = False
+    is_forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one transaction makes durable. `token` is of this attempt alone."""
+    """What one transaction makes durable. `token` is of this attempt alone; `name` is the batch's own, if an
+    engine that may repeat it gives it one."""
 
     stream: str
     moves: tuple[Move, ...]
     stages: tuple[Stage, ...]
     token: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +137,22 @@ class ReadLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertStage:
-    """Move a stage's rows into the results. Answer: how many there were."""
+class InsertStages:
+    """Move the rows of one table's stages into it. Answer: how many each stage had, in this order."""
 
-    stage: Stage
+    table: str
+    stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLedger:
-    """Set these entries."""
+    """Set these entries, drop those of `forgotten`, and note in the history what the batch was."""
 
     stream: str
     entries: tuple[tuple[TopicPartition, Entry], ...]
+    forgotten: tuple[TopicPartition, ...] = ()
+    batch: Batch | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +174,7 @@ class SweepStages:
 
 
 Step: TypeAlias = (
-    Begin | LockWriter | RaiseEpoch | ReadLedger | InsertStage | WriteLedger | Commit | Abandon | SweepStages
+    Begin | LockWriter | RaiseEpoch | ReadLedger | InsertStages | WriteLedger | Commit | Abandon | SweepStages
 )
 Steps: TypeAlias = Generator[Step, Any, Result]
 
@@ -191,7 +215,8 @@ def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
     except StepFailedError as error:
         # Also a COMMIT in doubt: an epoch that was raised for nobody harms nobody.
         yield Abandon()
-        raise _failed("START_FAILED", "The stream's writer row could not be taken", stream) from error
+        what = "The stream's writer row could not be taken"
+        raise _failed("START_FAILED", what, stream, error) from error
     try:
         yield SweepStages(stream, epoch)
     except StepFailedError:
@@ -208,7 +233,7 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
             found = yield LockWriter(batch.stream)
             if found != epoch:
                 yield Abandon()
-                raise _fenced(batch.stream, epoch, found)
+                raise _fenced(batch.stream, epoch, found) if found > epoch else _restored(batch.stream, found)
             ledger: Ledger = yield ReadLedger(batch.stream)
             if _is_done(batch, ledger):
                 yield Abandon()
@@ -217,16 +242,19 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
             if refusal is not None:
                 yield Abandon()
                 raise refusal
-            for stage in batch.stages:
-                rows = yield InsertStage(stage)
-                if rows != stage.rows:
-                    yield Abandon()
-                    raise _incomplete(stage, rows)
-            ends = tuple((each.partition, _end(each, batch)) for each in batch.moves)
-            yield WriteLedger(batch.stream, ends)
+            for table, stages in _by_table(batch).items():
+                counts = yield InsertStages(table, stages)
+                for stage, rows in zip(stages, counts, strict=True):
+                    if rows != stage.rows:
+                        yield Abandon()
+                        raise _incomplete(stage, rows)
+            yield _write(batch, epoch)
         except StepFailedError as error:
             yield Abandon()
-            raise _failed("PUBLISH_FAILED", "The batch could not be published", batch.stream) from error
+            if in_doubt:
+                raise _unsettled(batch.stream) from error
+            what = "The batch could not be published"
+            raise _failed("PUBLISH_FAILED", what, batch.stream, error) from error
         try:
             yield Commit()
         except StepFailedError:
@@ -237,8 +265,38 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
             return Published(_count(batch), was_in_doubt=in_doubt)
 
 
+def settle(batch: Batch, epoch: int) -> Steps[bool]:
+    """Whether a batch whose COMMIT nobody answered is in the database. It changes nothing."""
+    try:
+        yield Begin()
+        found = yield LockWriter(batch.stream)
+        ledger: Ledger = yield ReadLedger(batch.stream)
+    except StepFailedError as error:
+        yield Abandon()
+        raise _unsettled(batch.stream) from error
+    yield Abandon()
+    if found != epoch:
+        raise _fenced(batch.stream, epoch, found) if found > epoch else _restored(batch.stream, found)
+    return _is_done(batch, ledger)
+
+
+def _by_table(batch: Batch) -> dict[str, tuple[Stage, ...]]:
+    tables = dict.fromkeys(stage.table for stage in batch.stages)
+    return {table: tuple(each for each in batch.stages if each.table == table) for table in tables}
+
+
+def _write(batch: Batch, epoch: int) -> WriteLedger:
+    return WriteLedger(
+        batch.stream,
+        tuple((each.partition, _end(each, batch)) for each in batch.moves if not each.is_forgotten),
+        tuple(each.partition for each in batch.moves if each.is_forgotten),
+        batch,
+        epoch,
+    )
+
+
 def _end(move: Move, batch: Batch) -> Entry:
-    return Entry(move.until, move.topic_id, batch.token)
+    return Entry(move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name)
 
 
 def _count(batch: Batch) -> int:
@@ -247,7 +305,8 @@ def _count(batch: Batch) -> int:
 
 def _is_done(batch: Batch, ledger: Ledger) -> bool:
     """This very attempt is in the ledger. Its token tells it from another one that went equally far."""
-    return bool(batch.moves) and all(ledger.get(each.partition) == _end(each, batch) for each in batch.moves)
+    kept = [each for each in batch.moves if not each.is_forgotten]
+    return bool(kept) and all(ledger.get(each.partition) == _end(each, batch) for each in kept)
 
 
 def _compare(batch: Batch, ledger: Ledger) -> OffsetStoreError | None:
@@ -264,7 +323,7 @@ def _compare(batch: Batch, ledger: Ledger) -> OffsetStoreError | None:
             return _elsewhere("LEDGER_MOVED", move, f"stands at {entry.offset} already")
         if entry.offset < move.start:
             return _elsewhere("LEDGER_WENT_BACK", move, f"stands at {entry.offset} again")
-        if entry.topic_id != move.topic_id and entry.topic_id is not None:
+        if None not in (entry.topic_id, move.known_id) and entry.topic_id != move.known_id:
             return _elsewhere("LEDGER_OF_ANOTHER_TOPIC", move, "is about another topic of that name")
     return None
 
@@ -272,13 +331,22 @@ def _compare(batch: Batch, ledger: Ledger) -> OffsetStoreError | None:
 # --- what is told ---------------------------------------------------------------------------------------
 
 
-def _failed(condition: str, what: str, stream: str) -> SinkError:
+_HINTS: Mapping[str, str] = {
+    "LEDGER_MOVED": "Another program writes this stream; run one at a time.",
+    "LEDGER_WENT_BACK": "The database was restored to an earlier state. Decide what the results are worth, "
+    "then start the stream again: it goes on where the ledger says.",
+    "LEDGER_OF_ANOTHER_TOPIC": "The topic was recreated; accept the new one, or start the stream anew.",
+}
+
+
+def _failed(condition: str, what: str, stream: str, error: StepFailedError) -> SinkError:
+    cause = error.__cause__
     return SinkError(
         condition,
-        f"{what} (stream {stream}); nothing of it is in the database.",
-        hint="The cause is below; started again, the stream goes on where the ledger says.",
+        f"{what} (stream {stream}); nothing of it is in the database. The cause: {cause or error}",
+        hint="Started again, the stream goes on where the ledger says.",
         facts={"stream": stream},
-        retriable=True,
+        retriable=cause.retriable if isinstance(cause, PenstockError) else True,
     )
 
 
@@ -288,6 +356,26 @@ def _fenced(stream: str, epoch: int, found: int) -> SinkError:
         f"Another writer has taken over the stream {stream}: its epoch is {found}, this one's is {epoch}.",
         hint="Run one at a time; nothing of this one was published after that.",
         facts={"stream": stream, "epoch": epoch, "found": found},
+    )
+
+
+def _restored(stream: str, found: int) -> OffsetStoreError:
+    return OffsetStoreError(
+        "LEDGER_WENT_BACK",
+        f"The ledger has an older writer of the stream {stream} than this one: its epoch is {found} again.",
+        hint=_HINTS["LEDGER_WENT_BACK"],
+        facts={"stream": stream, "found": found},
+    )
+
+
+def _unsettled(stream: str) -> SinkError:
+    return SinkError(
+        "COMMIT_IN_DOUBT",
+        f"The database answered neither the COMMIT of a batch of the stream {stream} nor the question after.",
+        hint="The batch is there whole or not at all, and the ledger knows: when the database is back, write "
+        "the batch again or start the stream again.",
+        facts={"stream": stream},
+        retriable=True,
     )
 
 
@@ -302,15 +390,9 @@ def _incomplete(stage: Stage, rows: int) -> SinkError:
 
 
 def _elsewhere(condition: str, move: Move, what: str) -> OffsetStoreError:
-    hints = {
-        "LEDGER_MOVED": "Another program writes this stream; run one at a time.",
-        "LEDGER_WENT_BACK": "The database was restored to an earlier state. Decide what the results are "
-        "worth, then start the stream again: it goes on where the ledger says.",
-        "LEDGER_OF_ANOTHER_TOPIC": "The topic was recreated; accept the new one, or start the stream anew.",
-    }
     return OffsetStoreError(
         condition,
         f"{move.partition}: the batch begins at {move.start}, and the ledger {what}.",
-        hint=hints[condition],
+        hint=_HINTS[condition],
         facts={"partition": str(move.partition), "start": move.start},
     )

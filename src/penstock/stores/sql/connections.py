@@ -29,6 +29,8 @@ from penstock.core.redaction import HIDDEN, redact_text
 CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 30
 ANSWER_TIMEOUT_S = 120
+#: How long a statement may take that moves the rows of a whole batch.
+BULK_TIMEOUT_S = 3600
 
 # By PostgreSQL's names and MySQL's numbers.
 _CONFLICT = ("40001", "40P01", 1213, 1020)
@@ -61,12 +63,29 @@ def _connect_sqlite(place: FilePlace, writes: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous = FULL")
-        # A writer takes its turn now: two readers that both want to write later would block each other.
-        connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        begin(place, connection, writes=writes)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
+    """Begin a transaction on a connection that is in none. It asks the server, so a dead one is noticed."""
+    if place.dialect == "sqlite":
+        # A writer takes its turn now: two readers that both want to write later would block each other.
+        connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    elif place.dialect == "mysql":
+        connection.begin()
+    else:
+        # For this transaction only: a pooler may give the connection to somebody else afterwards. A commit
+        # that the server answers before it is on its disk could be taken back by a crash.
+        connection.execute(
+            f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', true), "
+            f"set_config('statement_timeout', '{BULK_TIMEOUT_S}s', true), "
+            "set_config('TimeZone', 'UTC', true), CASE WHEN current_setting('synchronous_commit') = 'off' "
+            "THEN set_config('synchronous_commit', 'on', true) END"
+        )
 
 
 def _connect_postgresql(place: ServerPlace) -> Any:
@@ -86,7 +105,9 @@ def _connect_postgresql(place: ServerPlace) -> Any:
         **dict(place.settings),  # type: ignore[arg-type]  # all of them are text
     )
     try:
-        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
+        # Who has waited for another one's commit must see what it committed, whatever the server's default.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        begin(place, connection)
     except psycopg.Error:
         connection.close()
         raise
@@ -96,10 +117,12 @@ def _connect_postgresql(place: ServerPlace) -> Any:
 def _connect_mysql(place: ServerPlace) -> Any:
     try:
         import pymysql
+
+        from penstock.stores.sql.mysql import MySqlConnection
     except ImportError as error:
         raise _driver_missing("MySQL and MariaDB", "PyMySQL") from error
     settings: dict[str, Any] = dict(place.settings)
-    connection = pymysql.connect(
+    connection = MySqlConnection(
         host=place.host,
         port=place.port,
         user=place.user,
@@ -110,7 +133,9 @@ def _connect_mysql(place: ServerPlace) -> Any:
         read_timeout=ANSWER_TIMEOUT_S,
         write_timeout=ANSWER_TIMEOUT_S,
         sql_mode="STRICT_ALL_TABLES",  # otherwise text that is too long for its column is cut silently
-        init_command=f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}",
+        init_command=f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, "
+        f"lock_wait_timeout = {LOCK_TIMEOUT_S}, time_zone = '+00:00'",
+        local_infile=True,
         ssl_verify_identity=bool(settings.get("ssl_ca")),
         **settings,
     )
@@ -134,12 +159,17 @@ def _driver_missing(server: str, driver: str) -> VersionError:
 
 
 @contextlib.contextmanager
-def limit_silence(place: Place, connection: Any) -> Iterator[None]:
-    """Cut the connection when the work inside the block takes too long.
+def limit_silence(place: Place, connection: Any, limit_s: float | None = None) -> Iterator[None]:
+    """Cut the connection when the work inside the block takes too long; `ANSWER_TIMEOUT_S` unless told.
 
-    Only psycopg needs it: it waits for an answer without a limit.
+    psycopg waits for an answer without a limit, PyMySQL has one of its own, and SQLite answers to nobody.
     """
-    if place.dialect != "postgresql":
+    limit_s = ANSWER_TIMEOUT_S if limit_s is None else limit_s
+    if place.dialect == "mysql":
+        with connection.limit_answers(limit_s):
+            yield
+        return
+    if place.dialect == "sqlite":
         yield
         return
     wire = socket.socket(fileno=socket.dup(connection.fileno()))
@@ -148,7 +178,7 @@ def limit_silence(place: Place, connection: Any) -> Iterator[None]:
         with contextlib.suppress(OSError):
             wire.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(ANSWER_TIMEOUT_S, cut)
+    timer = threading.Timer(limit_s, cut)
     timer.daemon = True
     timer.start()
     try:
@@ -166,6 +196,8 @@ def foreign_errors() -> tuple[type[BaseException], ...]:
         kinds.append(psycopg.Error)
     if pymysql := sys.modules.get("pymysql"):
         kinds.append(pymysql.err.MySQLError)
+    if adbc := sys.modules.get("adbc_driver_manager"):
+        kinds.append(adbc.Error)
     return tuple(kinds)
 
 
@@ -210,7 +242,7 @@ def _read_code(place: ServerPlace, error: Exception) -> object:
         return None  # a file that the address names, or the connection
     if place.dialect == "mysql":
         return error.args[0] if error.args else None
-    code = getattr(error, "sqlstate", None)
+    code = getattr(error, "sqlstate", None) or None
     if code is None and _REFUSED_TEXT.search(str(error)):
         return "28P01"  # libpq gives no letters to what goes wrong before a session begins
     return code

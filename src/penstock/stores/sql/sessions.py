@@ -66,6 +66,7 @@ class Session:
 
     def __init__(self, connection: Any, place: Place) -> None:
         self._connection = connection
+        self.place = place
         self.dialect = place.dialect
         self.grammar = GRAMMARS[place.dialect]
 
@@ -75,10 +76,23 @@ class Session:
             cursor.execute(statement, tuple(values))
             return list(cursor.fetchall()) if cursor.description else []
 
+    def change(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Run one statement; how many rows it says it has changed."""
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement, tuple(values))
+            return int(cursor.rowcount)
+
     def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         """Run one statement for each row, in few round trips."""
+        if not rows:
+            return
         with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.executemany(statement, [tuple(row) for row in rows])
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own, for its way to load in bulk."""
+        return self._connection
 
     def has_table(self, name: str) -> bool:
         if self.dialect == "sqlite":

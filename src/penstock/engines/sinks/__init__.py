@@ -1,0 +1,46 @@
+"""Places for results, as an engine uses them: frames in, durable results with their offsets out.
+
+`open_sink(sink, stream, spark)` gives the writer for a stream; `for_each_batch(sink, stream, checkpoint=...)`
+is the same for a query of Structured Streaming.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.sinks import Sink, SinkWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["for_each_batch", "keep_provenance", "open_sink"]
+
+
+def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
+    """Become the stream's writer. A sink of another kind than ours is asked itself, and takes frames."""
+    from penstock.stores.sql import SqlSink
+
+    if not isinstance(sink, SqlSink):
+        return sink.open(stream)
+    from penstock.engines.sinks.sql import FrameWriter
+
+    return FrameWriter(sink.open(stream), spark)
+
+
+def keep_provenance(frame: DataFrame) -> DataFrame:
+    """The frame with where each row came from, as tables with `provenance=True` keep it.
+
+    The frame must still have Kafka's columns `topic`, `partition` and `offset`; they are renamed.
+    """
+    from penstock.stores.sql.sink import PROVENANCE
+
+    names = dict(zip(("topic", "partition", "offset"), PROVENANCE, strict=True))
+    return frame.withColumnsRenamed(names)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "for_each_batch":
+        from penstock.engines.sinks.foreach import for_each_batch
+
+        return for_each_batch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

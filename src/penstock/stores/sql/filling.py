@@ -1,0 +1,128 @@
+"""What a task does with the rows it has: into the staging table, all of them or none, and counted.
+
+Rule: one transaction per stage. A stage that was reported is whole; one that was not is not looked at. The
+staging table is made by the first that needs it, so a batch whose tasks have little to say makes none.
+
+PostgreSQL is loaded with ADBC, which sends Arrow columns as they are; without that package, with COPY.
+
+    report = fill_stage(staging, task_attempt_id, batches)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote as percent
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from penstock.core.places import FilePlace, Place, ServerPlace
+from penstock.stores.sql import connections
+from penstock.stores.sql.loading import PIECE_ROWS, load_rows
+from penstock.stores.sql.names import quote
+from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.staging import STAGE, StageReport, Staging, ensure_staging
+
+
+def fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> StageReport:
+    """Load the rows as stage `number`, for good; how many there were."""
+    Database(staging.place).run(lambda session: ensure_staging(session, staging), writes=True)
+    counted = CountedRows(staging.schema, number, batches)
+    with connections.translate_errors(staging.place):
+        if has_adbc(staging.place):
+            _fill_with_adbc(staging, counted)
+        else:
+            _fill(staging, counted)
+    return StageReport(staging, number, counted.rows)
+
+
+class CountedRows:
+    """A task's rows with the number of its stage, in the types of the staging table."""
+
+    def __init__(self, schema: pa.Schema, number: int, batches: Iterable[pa.RecordBatch]) -> None:
+        self.rows = 0
+        self.schema = pa.schema([pa.field(STAGE, pa.int64()), *schema])
+        self._settled = schema
+        self._number = number
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            stage = pa.repeat(pa.scalar(self._number, pa.int64()), batch.num_rows)
+            columns = [
+                column.cast(each.type) for column, each in zip(batch.columns, self._settled, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays([stage, *columns], schema=self.schema)
+
+
+def _fill(staging: Staging, counted: CountedRows) -> None:
+    place = staging.place
+    with contextlib.closing(connections.connect(place, writes=True)) as connection:
+        session = Session(connection, place)
+        for piece in _gather(counted):
+            with connections.limit_silence(place, connection, connections.BULK_TIMEOUT_S):
+                load_rows(session, quote(place.dialect, staging.table), piece)
+        with connections.limit_silence(place, connection):
+            connection.commit()
+
+
+def _gather(counted: CountedRows) -> Iterator[pa.Table]:
+    """Batches in pieces that are worth a statement."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in counted:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= 4 * PIECE_ROWS:
+            yield pa.Table.from_batches(waiting, counted.schema)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting, counted.schema)
+
+
+# --- ADBC -------------------------------------------------------------------------------------------------
+
+
+def has_adbc(place: Place) -> bool:
+    """Whether this database is a PostgreSQL and the package for it is installed."""
+    if place.dialect != "postgresql":
+        return False
+    try:
+        import adbc_driver_postgresql.dbapi  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _fill_with_adbc(staging: Staging, counted: CountedRows) -> None:
+    place = staging.place
+    assert not isinstance(place, FilePlace)
+    with (
+        contextlib.closing(open_adbc(place)) as connection,
+        contextlib.closing(connection.cursor()) as cursor,
+    ):
+        reader = pa.RecordBatchReader.from_batches(counted.schema, counted)
+        cursor.adbc_ingest(staging.table, reader, mode="append")
+        connection.commit()
+
+
+def open_adbc(place: ServerPlace) -> Any:
+    """A connection of ADBC's. Its address holds the password, so it is made here and shown nowhere."""
+    from adbc_driver_postgresql import dbapi
+
+    settings = {
+        **dict(place.settings),
+        "connect_timeout": connections.CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": 1000 * connections.ANSWER_TIMEOUT_S,
+        "options": f"-c statement_timeout={connections.BULK_TIMEOUT_S}s "
+        f"-c lock_timeout={connections.LOCK_TIMEOUT_S}s -c TimeZone=UTC",
+    }
+    password = place.password.reveal() if place.password else ""
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return dbapi.connect(
+        f"postgresql://{percent(place.user, safe='')}:{percent(password, safe='')}@{host}:{place.port}/"
+        f"{percent(place.database, safe='')}?{urlencode(settings, quote_via=percent)}"
+    )

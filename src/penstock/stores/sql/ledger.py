@@ -1,0 +1,162 @@
+"""The sink's ledger: which writer a stream has, how far its results go, and what each batch was.
+
+Rule: one row per stream says who may publish, one row per partition how far the results go. They are read
+and written only inside the transaction that holds the stream's writer row, so two of them never mix. What
+was published is noted beside (batches, and the ranges they came from) for audits; nothing depends on it.
+
+    ensure_tables(session, place, LEDGER)
+    epoch = lock_writer(session, "visits")
+"""
+
+from __future__ import annotations
+
+from penstock.core.model import TopicPartition
+from penstock.core.protocol import Batch, Entry
+from penstock.stores.sql.schema import Tables
+from penstock.stores.sql.sessions import Session
+
+LEDGER_VERSION = 1
+WRITERS = "penstock_sink_writers"
+POSITIONS = "penstock_sink_positions"
+BATCHES = "penstock_sink_batches"
+RANGES = "penstock_sink_ranges"
+
+_ENTRY = ("next_offset", "topic_id", "token", "leader_epoch", "is_gone", "batch_name")
+_KEY = ("stream", "topic", "partition_id")
+
+
+def _make_tables(session: Session) -> None:
+    grammar = session.grammar
+    text, token = grammar.key_text, "TEXT" if grammar.key_text == "TEXT" else "VARCHAR(64)"
+    for table, columns, key in (
+        (WRITERS, f"stream {text}, epoch BIGINT, owner TEXT, generation BIGINT, taken_ms BIGINT", "stream"),
+        (
+            POSITIONS,
+            f"stream {text}, topic {text}, partition_id BIGINT, next_offset BIGINT, topic_id TEXT, "
+            f"token TEXT, leader_epoch BIGINT NULL, is_gone SMALLINT, batch_name TEXT",
+            "stream, topic, partition_id",
+        ),
+        (
+            BATCHES,
+            f"stream {text}, token {token}, generation BIGINT, epoch BIGINT, batch_name TEXT, "
+            "published_ms BIGINT, row_count BIGINT, batch_count BIGINT",
+            "stream, token",
+        ),
+        (
+            RANGES,
+            f"stream {text}, token {token}, topic {text}, partition_id BIGINT, generation BIGINT, "
+            "start_offset BIGINT, until_offset BIGINT",
+            "stream, token, topic, partition_id",
+        ),
+    ):
+        listed = ", ".join(
+            column if column.endswith("NULL") else f"{column} NOT NULL" for column in columns.split(", ")
+        )
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} ({listed}, PRIMARY KEY ({key})){grammar.table_end}"
+        )
+
+
+LEDGER = Tables("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_LEDGER_TOO_NEW")
+
+
+def lock_writer(session: Session, stream: str) -> int:
+    """Hold the stream's row until the transaction ends; its epoch, 0 if nobody ever wrote it."""
+    mark, hold = session.grammar.mark, "" if session.dialect == "sqlite" else " FOR UPDATE"
+    question = f"SELECT epoch FROM {WRITERS} WHERE stream = {mark}{hold}"
+    found = session.execute(question, [stream])
+    if not found:
+        ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
+        conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
+        session.execute(
+            f"INSERT{ignore} INTO {WRITERS} (stream, epoch, owner, generation, taken_ms) "
+            f"VALUES ({mark}, 0, '', 1, 0){conflict}",
+            [stream],
+        )
+        found = session.execute(question, [stream])
+    return int(found[0][0])
+
+
+def raise_epoch(session: Session, stream: str, epoch: int, owner: str, now_ms: int) -> None:
+    mark = session.grammar.mark
+    session.execute(
+        f"UPDATE {WRITERS} SET epoch = {mark}, owner = {mark}, taken_ms = {mark} WHERE stream = {mark}",
+        [epoch, owner, now_ms, stream],
+    )
+
+
+def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, Entry]:
+    """All entries of the stream, held until the transaction ends."""
+    hold = " FOR UPDATE" if locked and session.dialect != "sqlite" else ""
+    rows = session.execute(
+        f"SELECT topic, partition_id, {', '.join(_ENTRY)} FROM {POSITIONS} "
+        f"WHERE stream = {session.grammar.mark}{hold}",
+        [stream],
+    )
+    return {
+        TopicPartition(topic, int(partition)): Entry(
+            int(offset), bytes.fromhex(topic_id) if topic_id else None, token, epoch, bool(is_gone), batch
+        )
+        for topic, partition, offset, topic_id, token, epoch, is_gone, batch in rows
+    }
+
+
+def write_entries(session: Session, stream: str, entries: tuple[tuple[TopicPartition, Entry], ...]) -> None:
+    columns = (*_KEY, *_ENTRY)
+    if session.dialect == "mysql":
+        conflict, new = "ON DUPLICATE KEY UPDATE", "VALUES({})"
+    else:
+        conflict, new = f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET", "excluded.{}"
+    session.execute_many(
+        f"INSERT INTO {POSITIONS} ({', '.join(columns)}) VALUES ({session.grammar.marks(len(columns))}) "
+        f"{conflict} {', '.join(f'{each} = {new.format(each)}' for each in _ENTRY)}",
+        [
+            (
+                stream,
+                each.topic,
+                each.partition,
+                entry.offset,
+                (entry.topic_id or b"").hex(),
+                entry.token,
+                entry.leader_epoch,
+                int(entry.is_gone),
+                entry.batch,
+            )
+            for each, entry in entries
+        ],
+    )
+
+
+def forget_entries(session: Session, stream: str, forgotten: tuple[TopicPartition, ...]) -> None:
+    mark = session.grammar.mark
+    session.execute_many(
+        f"DELETE FROM {POSITIONS} WHERE stream = {mark} AND topic = {mark} AND partition_id = {mark}",
+        [(stream, each.topic, each.partition) for each in forgotten],
+    )
+
+
+def note_batch(session: Session, batch: Batch, epoch: int, now_ms: int) -> None:
+    """What was published, for audits: once per batch, and the ranges that it read."""
+    grammar = session.grammar
+    generation = session.execute(
+        f"SELECT generation FROM {WRITERS} WHERE stream = {grammar.mark}", [batch.stream]
+    )[0][0]
+    rows = sum(stage.rows for stage in batch.stages)
+    session.execute(
+        f"INSERT INTO {BATCHES} (stream, token, generation, epoch, batch_name, published_ms, row_count, "
+        f"batch_count) VALUES ({grammar.marks(8)})",
+        [batch.stream, batch.token, generation, epoch, batch.name, now_ms, rows, 1],
+    )
+    ranges = [
+        (
+            *(batch.stream, batch.token, each.partition.topic, each.partition.partition, generation),
+            *(each.start if each.read_from is None else each.read_from, each.until),
+        )
+        for each in batch.moves
+        if each.until != each.start or each.read_from is not None
+    ]
+    session.execute_many(
+        f"INSERT INTO {RANGES} (stream, token, topic, partition_id, generation, start_offset, until_offset) "
+        f"VALUES ({grammar.marks(7)})",
+        ranges,
+    )

@@ -1,0 +1,163 @@
+"""Carries out the steps of `core.protocol` against a real database, over one connection that it keeps.
+
+Rule: one connection, one transaction at a time, and any error ends both. What a database promises after an
+error differs (PostgreSQL refuses all further statements, MySQL has undone one statement only after a lock
+timeout, and all of them after a deadlock), so nothing is built on it: whatever fails is rolled back, closed,
+and told as `StepFailedError`. Only a COMMIT that failed leaves a question, which the protocol asks.
+
+    epoch, ledger = drive(take_over("visits", owner), performer)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
+from penstock.core.places import Place
+from penstock.core.protocol import (
+    Abandon,
+    Begin,
+    Commit,
+    InsertStages,
+    LockWriter,
+    RaiseEpoch,
+    ReadLedger,
+    Stage,
+    Step,
+    StepFailedError,
+    SweepStages,
+    WriteLedger,
+)
+from penstock.stores.sql import connections, ledger
+from penstock.stores.sql.insertion import count_held, count_staged
+from penstock.stores.sql.sessions import Session
+from penstock.stores.sql.staging import HeldRows, StagedRows, drop_stagings, list_dead
+from penstock.stores.sql.targets import Target
+
+#: How long a database that was there may be away: a restart, a fail-over.
+RECONNECT_TIMEOUT_S = 30.0
+_RECONNECT_PAUSE_S = 0.2
+
+
+class Performer:
+    """One writer's hands. `sources` says where the rows of each stage are; the writer sets it."""
+
+    def __init__(self, place: Place, targets: Mapping[str, Target]) -> None:
+        self.sources: Mapping[str, HeldRows | StagedRows] = {}
+        self._place = place
+        self._targets = targets
+        self._connection: Any = None
+        self._was_connected = False
+
+    def __call__(self, step: Step) -> Any:
+        if isinstance(step, Abandon):
+            self.abandon()
+            return None
+        try:
+            with connections.translate_errors(self._place):
+                return self._perform(step)
+        except SinkError:
+            self.abandon()  # about the rows themselves: no second attempt would end otherwise
+            raise
+        except PenstockError as error:
+            raise StepFailedError(str(error)) from error
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Roll back and close; whoever cannot be reached has rolled back."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with (
+            contextlib.suppress(*connections.foreign_errors()),
+            contextlib.closing(connection),
+            connections.limit_silence(self._place, connection),
+        ):
+            connection.rollback()
+
+    # --- one step ---------------------------------------------------------------------------------------
+
+    def _perform(self, step: Step) -> Any:
+        if isinstance(step, Begin):
+            self._begin()
+            return None
+        if isinstance(step, SweepStages):
+            self._sweep(step)
+            return None
+        if self._connection is None:
+            raise OffsetStoreError("DATABASE_UNREACHABLE", "There is no connection.", retriable=True)
+        limit_s = connections.BULK_TIMEOUT_S if isinstance(step, InsertStages) else None
+        with connections.limit_silence(self._place, self._connection, limit_s):
+            if isinstance(step, Commit):
+                self._connection.commit()
+                return None
+            return self._work(step, Session(self._connection, self._place))
+
+    def _work(self, step: Step, session: Session) -> Any:
+        match step:
+            case LockWriter(stream):
+                return ledger.lock_writer(session, stream)
+            case RaiseEpoch(stream, epoch, owner):
+                return ledger.raise_epoch(session, stream, epoch, owner, _now_ms())
+            case ReadLedger(stream):
+                return ledger.read_entries(session, stream)
+            case InsertStages(table, stages):
+                return self._insert(session, self._targets[table], stages)
+            case WriteLedger(stream, entries, forgotten, batch, epoch):
+                ledger.write_entries(session, stream, entries)
+                ledger.forget_entries(session, stream, forgotten)
+                if batch is not None:
+                    ledger.note_batch(session, batch, epoch, _now_ms())
+                return None
+        raise TypeError(f"{step} is no step of this protocol")
+
+    def _insert(self, session: Session, target: Target, stages: tuple[Stage, ...]) -> tuple[int, ...]:
+        sources = [self.sources[stage.name] for stage in stages]
+        held = [each for each in sources if isinstance(each, HeldRows)]
+        if held:
+            return count_held(session, target, held)
+        return count_staged(session, target, [each for each in sources if isinstance(each, StagedRows)])
+
+    def _sweep(self, step: SweepStages) -> None:
+        if self._connection is None:
+            self._begin()
+        else:
+            connections.begin(self._place, self._connection)
+        session = Session(self._connection, self._place)
+        dead = list_dead(session, step.stream, step.epoch)
+        self._connection.commit()
+        drop_stagings(self._place, dead)
+
+    # --- the connection ---------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._connection is not None:
+            try:
+                with connections.limit_silence(self._place, self._connection):
+                    connections.begin(self._place, self._connection)
+            except connections.foreign_errors():
+                self.abandon()  # it was idle since the last batch, and somebody has closed it
+            else:
+                return
+        self._connection = self._connect()
+        self._was_connected = True
+
+    def _connect(self) -> Any:
+        deadline = time.monotonic() + (RECONNECT_TIMEOUT_S if self._was_connected else 0)
+        while True:
+            try:
+                with connections.translate_errors(self._place):
+                    return connections.connect(self._place, writes=True)
+            except OffsetStoreError as error:
+                if error.condition != "DATABASE_UNREACHABLE" or time.monotonic() > deadline:
+                    raise
+            time.sleep(_RECONNECT_PAUSE_S)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
