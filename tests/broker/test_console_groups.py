@@ -120,34 +120,6 @@ def test_what_a_group_committed_for_a_topic_that_is_gone_has_no_end(
     assert rows.get(gone, [gone, "0", "0", "-", "-"])[:5] == [gone, "0", "0", "-", "-"]
 
 
-def test_a_group_without_members_is_sent_elsewhere(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A20: shown first, done on request; a group that has members keeps its offsets."""
-    name, group = topic(3, retention_ms=-1), f"g-{secrets.token_hex(4)}"
-    for number in range(4):
-        produce(kafka.bootstrap, name, [b"x"], partition=1, timestamp_ms=1_700_000_000_000 + number)
-    commit_offsets(kafka.bootstrap, group, name, 0, 4)
-    reset = ["groups", "reset", group, "--topic", name]
-
-    def plan(*how: str) -> list[tuple[int | None, int]]:
-        told = read_json(penstock(*reset, *how, "--json"))
-        return [(each["before"], each["after"]) for each in told["partitions"]]
-
-    assert plan("--to", "earliest") == [(0, 0), (4, 0), (None, 0)]
-    assert plan("--to-time", "1700000000002", "--partition", "1") == [(4, 2)]
-    assert penstock(*reset, "--last", "1").endswith("Nothing was changed; say --yes to do it.\n")
-    assert plan("--to", "latest") == [(0, 0), (4, 4), (None, 0)]
-    assert penstock(*reset, "--last", "3", "--partition", "1", "--yes").splitlines()[1:] == [
-        f"{name}          1       4      1",
-        "Done.",
-    ]
-    assert plan("--to", "latest") == [(0, 0), (1, 4), (None, 0)]
-    assert "[OFFSET_OUTSIDE_LOG]" in penstock(*reset, "--to", "9", code=1)
-    assert "[NOTHING_TO_RESET]" in penstock(*reset, "--to", "0", "--partition", "7", code=1)
-    with members(kafka.bootstrap, group, name, 1):
-        assert "[GROUP_HAS_MEMBERS]" in penstock(*reset, "--to", "earliest", "--yes", code=1)
-    assert plan("--to", "latest") == [(0, 0), (1, 4), (None, 0)]
-
-
 def test_a_group_that_nobody_knows_is_an_error(penstock: Run) -> None:
     assert penstock("groups", "describe", "never-seen", code=1).startswith("[GROUP_NOT_FOUND] ")
 

@@ -30,7 +30,7 @@ CONSOLE = {
         *("--pattern", "--group", "--from-beginning", "--partition", "--offset", "--last", "--from-time"),
         *("--max-messages", "--timeout-ms", "--print", "--separator", "--raw"),
     ],
-    "groups": ["list", "describe", "reset", "offsets", "--group", "--to", "--to-time", "--yes"],
+    "groups": ["list", "describe", "offsets", "--group", "--all"],
 }
 
 

@@ -2,9 +2,9 @@
 
 penstock groups list
 penstock groups describe reports
-penstock groups reset reports --topic orders --to earliest      a plan; with --yes it is carried out
 penstock groups offsets --group reports      the records of __consumer_offsets, as they lie there
 
+To make a group without members go on elsewhere: `penstock offsets rewind --at kafka://HOST:PORT/GROUP GROUP`.
 `-` is "nothing": a partition without a commit has no current offset and no lag, which is not the same as 0.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -40,32 +39,20 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "metadata", "committ
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="list|describe|reset|offsets", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="list|describe|offsets", required=True)
     listing = verbs.add_parser("list", help="show all groups and their states")
     describe = verbs.add_parser("describe", help="show members, committed offsets and lag")
     describe.add_argument("groups", nargs="+", metavar="GROUP")
-    reset = verbs.add_parser("reset", help="make a group without members go on elsewhere")
-    reset.add_argument("group")
-    reset.add_argument("--topic", required=True)
-    reset.add_argument("--partition", type=int, action="append", default=[], help="only this one")
-    goal = reset.add_mutually_exclusive_group(required=True)
-    goal.add_argument("--to", metavar="OFFSET", help="an offset, `earliest` or `latest`")
-    goal.add_argument("--last", type=int, metavar="N", help="N before each end")
-    goal.add_argument(
-        "--to-time", metavar="WHEN", help="the first record since then: 10m, or a time with zone"
-    )
-    reset.add_argument("--yes", action="store_true", help="do it; without it only the plan is shown")
     offsets = verbs.add_parser("offsets", help="show the records of __consumer_offsets, older ones too")
     offsets.add_argument("--group", default=None, help="only this group's")
     offsets.add_argument("--all", action="store_true", help="records about members and assignments, too")
-    for verb in (listing, describe, reset, offsets):
+    for verb in (listing, describe, offsets):
         add_json_argument(verb, "JSON lines" if verb is offsets else "one JSON object")
         add_connection_arguments(verb)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    verbs = {"list": _list, "describe": _describe, "reset": _reset, "offsets": _offsets}
-    return verbs[arguments.verb](arguments)
+    return {"list": _list, "describe": _describe, "offsets": _offsets}[arguments.verb](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -141,40 +128,6 @@ def _to_json(group: GroupDetails) -> dict[str, object]:
             for row in group.rows
         ],
     }
-
-
-def _reset(arguments: argparse.Namespace) -> int:
-    from penstock.cli.starts import parse_last, parse_moment, parse_offset
-    from penstock.kafka.groups import commit_offsets
-    from penstock.kafka.memberships import plan_reset
-
-    if arguments.to is not None:
-        goal = parse_offset("--to", arguments.to)
-    elif arguments.last is not None:
-        goal = parse_last("--last", arguments.last)
-    else:
-        goal = parse_moment("--to-time", arguments.to_time)
-    settings = connect(arguments)
-    now_ms = time.time_ns() // 1_000_000
-    plan = plan_reset(settings, arguments.group, arguments.topic, arguments.partition, goal, now_ms=now_ms)
-    if arguments.yes:
-        goals = {each: after for each, (_, after) in plan.items()}
-        commit_offsets(settings, arguments.group, goals, timeout_ms=settings.default_api_timeout_ms)
-    if arguments.json:
-        rows = [
-            {"topic": each.topic, "partition": each.partition, "before": before, "after": after}
-            for each, (before, after) in plan.items()
-        ]
-        say(json.dumps({"version": JSON_VERSION, "done": arguments.yes, "partitions": rows}, indent=1))
-        return 0
-    cells = [
-        (each.topic, f"{each.partition}", _show_number(before), f"{after}")
-        for each, (before, after) in plan.items()
-    ]
-    for line in align(("topic", "partition", "before", "after"), cells, right={1, 2, 3}):
-        say(line)
-    say("Done." if arguments.yes else "Nothing was changed; say --yes to do it.")
-    return 0
 
 
 def _offsets(arguments: argparse.Namespace) -> int:

@@ -10,18 +10,16 @@ out below zero because records arrived between two questions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.client import ClientSettings
-from penstock.core.errors import BrokerError, OptionError
-from penstock.core.model import Position, TopicPartition
-from penstock.core.selection import Assign, Subscribe, select_partitions
+from penstock.core.errors import BrokerError
+from penstock.core.model import TopicPartition
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.deadline import Attempts, Deadline
 from penstock.kafka.fields import Fields
-from penstock.kafka.following import find_starts
 from penstock.kafka.groups import fetch_committed
 from penstock.kafka.lag import Lag
 from penstock.kafka.messages import DescribeGroupsRequest, ListGroupsRequest
@@ -132,31 +130,6 @@ def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
     if listed:
         return GroupDetails(group, listed.state, listed.kind, (), rows, members_known=False)
     return GroupDetails(group, answer.group_state, "classic", members, rows)
-
-
-def plan_reset(
-    settings: ClientSettings,
-    group: str,
-    topic: str,
-    partitions: Collection[int],
-    goal: Position,
-    *,
-    now_ms: int,
-) -> dict[TopicPartition, tuple[int | None, int]]:
-    """What each partition (none named: all) of the topic has committed, and what a reset would make of it."""
-    view = KafkaLogView(settings)
-    wanted = Assign(tuple(TopicPartition(topic, each) for each in sorted(set(partitions))))
-    selected = select_partitions(wanted if partitions else Subscribe((topic,)), view.describe([topic]))
-    if selected.absent:
-        raise OptionError(
-            "NOTHING_TO_RESET",
-            f"There is no {', '.join(map(str, selected.absent))}.",
-            hint="`penstock topics describe` shows the partitions there are.",
-            facts={"absent": [str(each) for each in selected.absent]},
-        )
-    goals = find_starts(view, selected.partitions, goal, now_ms=now_ms)
-    before = view.committed(group, selected.partitions)
-    return {each: (before[each], goals[each]) for each in selected.partitions}
 
 
 def _read_members(members: Iterable[Any]) -> Iterable[Member]:
