@@ -47,6 +47,13 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
     assert f"is up: 127.0.0.1:{port}" in penstock("up", "--port", str(port), "--heap-mb", "512")
     assert ask_cluster(port).broker_ids == {1}  # the command has ended, the broker has not
 
+    # The other commands find it by themselves.
+    topics = [*COMMAND[:-1], "topics"]
+    created = subprocess.run(
+        [*topics, "create", "found"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert created.stdout == "Created topic found.\n"
+
     assert f"is already up: 127.0.0.1:{port}" in penstock("up")
     assert "[CLUSTER_UP_OTHERWISE]" in penstock("up", "--brokers", "3", code=1)
 

@@ -36,15 +36,15 @@ def read_commands(page: str) -> list[tuple[list[str], list[str]]]:
 def test_every_session_on_the_page_prints_what_it_says(
     kafka: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A20: create and describe a topic, produce, consume, describe a group, in one tool."""
+    """A20: create and describe a topic, produce, consume, describe a group and move it, in one tool."""
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         Path(name).write_text(content)
     ours = secrets.token_hex(4)
-    page = re.sub(r"\b(orders|reports)\b", rf"\1-{ours}", PAGE)
+    page = re.sub(r"\b(orders|reports)\b", rf"\1-{ours}", PAGE).replace("localhost:9092", kafka.bootstrap)
     run = make_console(capsys, kafka.bootstrap)
     commands = read_commands(page)
-    assert {command[0] for command, _ in commands} == {"topics", "produce", "consume", "groups"}
+    assert {command[0] for command, _ in commands} == {"topics", "produce", "consume", "groups", "offsets"}
     for command, expected in commands:
         printed = [" ".join(line.split()) for line in run(*command).splitlines()]
         patterns = [" ".join(line.split()).replace("...", "*") for line in expected]

@@ -7,7 +7,8 @@ penstock consume test --partition 1 --offset 22 --print key,offset
 penstock consume test --from-time 10m --timeout-ms 2000
 
 Without a group, and without a position, it is a member of a new group named console-consumer-NNNNN, starts at
-the end and commits nothing. With --partition, --offset or --from-time it is a member of no group.
+the end and commits nothing. With --partition, --offset, --last or --from-time it is a
+member of no group.
 Control characters are shown as escapes; --raw writes the bytes of the values as they are.
 """
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import secrets
 import signal
 import sys
@@ -28,7 +28,6 @@ from penstock.cli.connection import add_connection_arguments, add_json_argument,
 from penstock.cli.message_lines import COLUMNS, write_json, write_line, write_raw
 from penstock.cli.terminal import complain, count
 from penstock.core.errors import OptionError
-from penstock.core.values import INT64_MAX, parse_duration_ms, parse_time_ms
 
 if TYPE_CHECKING:
     from penstock.core.client import ClientSettings
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.kafka.following import ConsumedRecord
 
 _WAIT_MS = 200
+#: For so long, `--timeout-ms` does not count the time before a member has its first partitions.
+_JOIN_PATIENCE_S = 30.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -46,11 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from-beginning", action="store_true", help="where nothing is committed, all of it")
     parser.add_argument("--group", default=None, help="be a member of this group, and commit what was shown")
     parser.add_argument("--partition", type=int, action="append", default=[], help="only this one; no group")
-    parser.add_argument(
-        "--offset",
-        default=None,
-        help="begin at this offset, `earliest`, `latest`, or -1000 for the last 1000",
-    )
+    parser.add_argument("--offset", default=None, help="begin at this offset, `earliest` or `latest`")
+    parser.add_argument("--last", type=int, default=None, metavar="N", help="begin N before each end")
     parser.add_argument(
         "--from-time", default=None, metavar="WHEN", help="begin at a time: 10m, or 2026-01-31T12:00:00Z"
     )
@@ -82,9 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             feed = stack.enter_context(_Member(settings, selection, arguments))
         shown = 0
         try:
-            for record in _take(feed, arguments):
-                show(record)
+            for record in take_records(feed, arguments):
                 shown += 1
+                show(record)
         finally:
             complain(f"{count(shown, 'message')} shown.")
     return 0
@@ -108,16 +106,17 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    assigned = arguments.partition or arguments.offset is not None or arguments.from_time is not None
     starts = [
         name
         for name, given in (
             ("--from-beginning", arguments.from_beginning),
             ("--offset", arguments.offset is not None),
+            ("--last", arguments.last is not None),
             ("--from-time", arguments.from_time is not None),
         )
         if given
     ]
+    assigned = arguments.partition or set(starts) - {"--from-beginning"}
     wrong = None
     if bool(arguments.topics) == bool(arguments.pattern):
         wrong = "Name topics, or a --pattern: one of the two."
@@ -170,38 +169,18 @@ def _select(arguments: argparse.Namespace) -> Selection:
 
 def _read_position(arguments: argparse.Namespace) -> Position | None:
     """Where an assigned read begins; None leaves it to a group."""
-    from penstock.core.model import Ago, At, Earliest, Latest, RecordsBeforeEnd, Since
+    from penstock.cli.starts import parse_last, parse_moment, parse_offset
+    from penstock.core.model import Earliest, Latest
 
     if arguments.offset is not None:
-        word = arguments.offset.strip().lower()
-        if word in ("earliest", "latest"):
-            return Earliest() if word == "earliest" else Latest()
-        if re.fullmatch("-?[0-9]{1,19}", word) and abs(int(word)) <= INT64_MAX:
-            return At(int(word)) if int(word) >= 0 else RecordsBeforeEnd(-int(word))
-        raise _wrong_start("--offset", arguments.offset, "a number, `earliest`, `latest`, or `-1000`")
+        return parse_offset("--offset", arguments.offset)
+    if arguments.last is not None:
+        return parse_last("--last", arguments.last)
     if arguments.from_time is not None:
-        try:
-            return Ago(parse_duration_ms(arguments.from_time))
-        except ValueError:
-            pass
-        try:
-            return Since(parse_time_ms(arguments.from_time))
-        except ValueError as error:
-            raise _wrong_start(
-                "--from-time", arguments.from_time, f"a length of time (10m), or {error}"
-            ) from None
+        return parse_moment("--from-time", arguments.from_time)
     if arguments.partition:
         return Earliest() if arguments.from_beginning else Latest()
     return None
-
-
-def _wrong_start(option: str, text: str, expected: str) -> OptionError:
-    return OptionError(
-        "START_INVALID",
-        f"{option} is {text!r}; expected {expected}.",
-        hint="Correct it, or leave it out to see what comes from now on.",
-        facts={"option": option},
-    )
 
 
 # --- where the records come from --------------------------------------------------------------------------
@@ -213,6 +192,10 @@ class _Feed(Protocol):
 
     def settle(self) -> None:
         """All of the last look was shown."""
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether records could come: a group takes some seconds to form."""
 
 
 class _Assigned:
@@ -259,6 +242,10 @@ class _Assigned:
     def settle(self) -> None:
         """Nobody keeps a position."""
 
+    @property
+    def is_reading(self) -> bool:
+        return True
+
 
 class _Member:
     """A member of a group; it commits only for a group that was named."""
@@ -285,6 +272,10 @@ class _Member:
         if self._commits and not self._member.commit():
             complain("The group gave these partitions to another member, which may show the last ones again.")
 
+    @property
+    def is_reading(self) -> bool:
+        return bool(self._member.assigned)
+
     def __enter__(self) -> _Member:
         return self
 
@@ -292,11 +283,11 @@ class _Member:
         self._member.close()
 
 
-def _take(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord]:
+def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord]:
     """Records until there are enough, or none came for too long."""
     left = arguments.max_messages
     patience_s = None if arguments.timeout_ms is None else arguments.timeout_ms / 1000
-    last_s = time.monotonic()
+    begun_s = last_s = time.monotonic()
     while True:
         came = 0
         for record in feed.look(left):
@@ -311,5 +302,7 @@ def _take(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord
             left = None if left is None else left - came
             if left == 0:
                 return
+        elif not feed.is_reading and time.monotonic() - begun_s < _JOIN_PATIENCE_S:
+            last_s = time.monotonic()
         elif patience_s is not None and time.monotonic() - last_s >= patience_s:
             return
