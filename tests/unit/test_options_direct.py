@@ -143,7 +143,7 @@ def test_one_task_per_kafka_partition_unless_asked() -> None:
 
 
 def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
-    """I1-I7, I12, I34: from SparkConf."""
+    """I1, I2, I3, I4, I5, I6, I7, I11, I12, I34: from SparkConf."""
     conf = {
         "spark.streaming.backpressure.enabled": "true",
         "spark.streaming.backpressure.initialRate": "5",
