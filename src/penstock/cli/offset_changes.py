@@ -62,9 +62,7 @@ def _warn(store: OffsetStore, stream: str) -> list[str]:
     from penstock.stores.offsets.sql import SqlOffsetStore
 
     if isinstance(store, SqlOffsetStore) and _has_results(store, stream):
-        return [
-            f"A sink here has results of {stream}, and they decide where it starts: move sink:."
-        ]
+        return [f"A sink here has results of {stream}, and they decide where it starts: move sink:."]
     if isinstance(store, SinkOffsetStore):
         return ["Rows that were written stay, unless --delete-from names their table; a writer is fenced."]
     if not isinstance(store, CheckpointOffsetStore):

@@ -67,9 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="|".join(_HELP), required=True)
     made = {name: verbs.add_parser(name, help=text) for name, text in _HELP.items()}
     for name, verb in made.items():
-        verb.add_argument("--from" if name == "copy" else "--at", dest="at", required=True, metavar="STORE")
-        optional = {"nargs": "?", "default": None} if name == "show" else {}
-        verb.add_argument("stream", metavar="STREAM", **optional)  # type: ignore[arg-type]
+        verb.add_argument(
+            "--from" if name == "copy" else "--at",
+            dest="at",
+            required=True,
+            metavar="STORE",
+            help="a folder, x.db, postgresql://, mysql://, kafka://hosts/group, zookeeper://hosts/folder, "
+            "checkpoint:folder or sink:database",
+        )
+        verb.add_argument(
+            "stream",
+            metavar="STREAM",
+            nargs="?" if name == "show" else None,
+            help="the stream's name; of a checkpoint the source's number, from 0",
+        )
         add_json_argument(verb)
         add_connection_arguments(verb)
     made["show"].add_argument("--changes", action="store_true", help="what was changed by hand, too")
