@@ -32,6 +32,7 @@ from penstock.core.protocol import (
     WriteLedger,
 )
 from penstock.stores.sql import connections, ledger
+from penstock.stores.sql.history import KEPT_BATCHES, merge_history, note_batch
 from penstock.stores.sql.insertion import count_held, count_staged
 from penstock.stores.sql.sessions import Session
 from penstock.stores.sql.staging import HeldRows, StagedRows, drop_stagings, list_dead
@@ -114,7 +115,7 @@ class Performer:
                 ledger.write_entries(session, stream, entries)
                 ledger.forget_entries(session, stream, forgotten)
                 if batch is not None:
-                    ledger.note_batch(session, batch, epoch, _now_ms())
+                    note_batch(session, batch, epoch, _now_ms())
                 return None
         raise TypeError(f"{step} is no step of this protocol")
 
@@ -132,6 +133,7 @@ class Performer:
             connections.begin(self._place, self._connection)
         session = Session(self._connection, self._place)
         dead = list_dead(session, step.stream, step.epoch)
+        merge_history(session, step.stream, KEPT_BATCHES)
         self._connection.commit()
         drop_stagings(self._place, dead)
 
