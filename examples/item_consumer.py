@@ -65,6 +65,9 @@ class SeekingListener(ConsumerRebalanceListener):
     def __init__(self, consumer: KafkaConsumer, kept: KeptOffsets, store_every_s: float) -> None:
         self._consumer, self._kept, self._store_every_s = consumer, kept, store_every_s
         self._stored_at = time.monotonic()
+        # What we were given and not yet asked back. The consumer's own `assignment()` will not do: a poll may
+        # return in the middle of a rebalance, and then it still has what is another's a moment later.
+        self._owned: set[KafkaPartition] = set()
         self.handled: dict[KafkaPartition, int] = {}  # the next offset to print, of each partition we have
 
     def on_partitions_revoked(self, revoked: Collection[KafkaPartition]) -> None:
@@ -72,10 +75,11 @@ class SeekingListener(ConsumerRebalanceListener):
         for partition in sorted(revoked):
             print(f"  {partition.topic}-{partition.partition}", flush=True)
         self.store()
-        self.handled.clear()
+        self._give_up()
 
     def on_partitions_assigned(self, assigned: Collection[KafkaPartition]) -> None:
         print("on_partitions_assigned", flush=True)
+        self._owned = set(assigned)
         for partition in sorted(assigned):
             print(f"  {partition.topic}-{partition.partition}", flush=True)
         for partition in sorted(assigned):
@@ -87,12 +91,16 @@ class SeekingListener(ConsumerRebalanceListener):
     def on_partitions_lost(self, lost: Collection[KafkaPartition]) -> None:
         """Too late: others have them already, and may be further."""
         print("on_partitions_lost", flush=True)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self._owned.clear()
         self.handled.clear()
 
     def note_starts(self) -> None:
         """A partition that has no records yet has a position all the same. Without it a successor would begin
         at the end of its own day, and what came in between would be read by nobody."""
-        new = [partition for partition in self._consumer.assignment() if partition not in self.handled]
+        new = sorted(self._owned - self.handled.keys())
         if new:
             self.handled.update((partition, self._consumer.position(partition)) for partition in new)
             self.store()

@@ -129,9 +129,14 @@ def test_the_producer_closes_when_it_is_told_to_stop(
 def test_members_share_the_partitions_and_a_successor_goes_on(
     kafka: Any, topic: Any, start: Start, settings: Any, tmp_path: Path
 ) -> None:
-    """B9, B10, B12, B13, B14, B18: one to four members on three partitions, every record once in all."""
+    """B9, B10, B12, B13, B14, B18, I27: one to four members on three partitions, every record once in all.
+
+    A new group begins at the end of the log, and commits as it goes for those who watch it.
+    """
     name, group = topic(3), f"t2-{secrets.token_hex(4)}"
     topic(1, name=name)  # its name only begins like the pattern
+    for partition in range(3):
+        produce(kafka.bootstrap, name, [b"before"], partition=partition, key=b"item")
     arguments = ["--bootstrap-server", kafka.bootstrap, "--group", group, "--pattern", name]
     arguments += ["--offsets", str(tmp_path), "--store-every", "600"]  # only what is stored on revoke helps
     members: list[Program] = []
@@ -159,17 +164,17 @@ def test_members_share_the_partitions_and_a_successor_goes_on(
         return Counter((partition, offset) for each in members for *_, partition, offset in each.records)
 
     def all_until(until: int) -> Counter[tuple[int, int]]:
-        return Counter((partition, offset) for partition in range(3) for offset in range(until))
+        return Counter((partition, offset) for partition in range(3) for offset in range(1, until))
 
     members.append(start("item_consumer.py", *arguments))
-    wait_until(lambda: kept(tmp_path, group, name) == [0, 0, 0], "it begins at the end of the log", TIMEOUT_S)
+    wait_until(lambda: kept(tmp_path, group, name) == [1, 1, 1], "it begins at the end of the log", TIMEOUT_S)
     for count in (1, 2, 3, 4):
         while len(members) < count:
             members.append(start("item_consumer.py", *arguments))
         wait_until(shared_by(count), f"{count} members share the partitions", TIMEOUT_S)
         send_rounds(start, kafka.bootstrap, name, 1)
         wait_until(
-            lambda count=count: seen() == all_until(3 * count), "every record is printed once", TIMEOUT_S
+            lambda count=count: seen() == all_until(1 + 3 * count), "every record is printed once", TIMEOUT_S
         )
     assert members[0].stop(signal.SIGTERM) == 0
     assert members[1].stop(signal.SIGINT) == 0
@@ -178,7 +183,10 @@ def test_members_share_the_partitions_and_a_successor_goes_on(
         assert "on_partitions_revoked" in gone.lines
     wait_until(shared_by(2), "two members are left", TIMEOUT_S)
     send_rounds(start, kafka.bootstrap, name, 1)
-    wait_until(lambda: seen() == all_until(15), "nothing is printed twice", TIMEOUT_S)
+    wait_until(lambda: seen() == all_until(16), "nothing is printed twice", TIMEOUT_S)
+    assert [each.stop() for each in members[2:]] == [0, 0]
+    assert kept(tmp_path, group, name) == [16, 16, 16]
+    assert [row.committed for row in describe_group(settings, group).rows] == [16, 16, 16]
     for each in members:
         check_printed(each, name)
 
