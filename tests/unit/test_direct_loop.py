@@ -466,7 +466,7 @@ class Asked:
 
 
 def test_looking_moves_nothing_and_ends_come_from_the_brokers(world: World) -> None:
-    """D8, D9, D10, D15, B228, B21: positions are the same before and after; no record, no group is touched."""
+    """D8, D9, D10, D15, B228, B21: positions are the same before and after; nothing is read or joined."""
     source = Counting(world.log)
     options = make_options({}, "earliest", {("t", 1): 2}, {})
     watch = StreamWatch(options.stream, source)

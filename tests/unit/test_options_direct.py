@@ -184,7 +184,7 @@ def test_without_settings_nothing_bounds_a_batch_and_gaps_are_read() -> None:
 
 
 def test_max_poll_records_is_accepted_with_a_word_and_has_no_effect() -> None:
-    """D25, I30."""
+    """D25, I30: it bounds nothing here."""
     options = parse(kafka={"max.poll.records": 1})
     assert any("max.poll.records" in each for each in options.stream.warnings)
     assert options.pacing is None
