@@ -189,6 +189,13 @@ def test_raw_values_are_written_byte_for_byte(
     assert capsysbinary.readouterr().out == b"\x1b[31m\xff\nend\n"
 
 
+def test_what_the_group_client_refuses_is_an_error_of_ours(penstock: Run, topic: Any) -> None:
+    patience = ["--set", "request.timeout.ms=100", "--set", "fetch.max.wait.ms=200"]
+    refused = penstock("consume", topic(), *patience, code=1)
+    assert "[GROUP_MEMBER_FAILED] As a member of group console-consumer-" in refused
+    assert "fetch_max_wait_ms" in refused
+
+
 def test_a_topic_that_does_not_exist_is_an_error(penstock: Run) -> None:
     for how in ([], ["--offset", "earliest"]):
         assert "[UNKNOWN_TOPIC]" in penstock("consume", "no-such-topic", *how, code=1)

@@ -45,7 +45,10 @@ def test_every_line_of_a_file_is_one_message(kafka: Any, penstock: Run, topic: A
         (None, b"\xff\xfe\x1b[31m"),
         (None, b"last"),
     ]
-    assert penstock("produce", name, "--file", lines(b"")) == "0 messages acknowledged.\n"
+    assert (
+        penstock("produce", name, "--file", lines(b""), "--set", "linger.ms=5")
+        == "0 messages acknowledged.\n"
+    )
 
 
 @pytest.mark.parametrize(
