@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cli import main
 from tests.console import Run, make_console, read_json, read_lines
 from tests.filling import delete_before, produce, wait_until
 
@@ -178,14 +179,21 @@ def test_all_of_a_message_can_be_shown(kafka: Any, penstock: Run, topic: Any, ho
     assert [each["value"] for each in told[1:]] == [None, {"base64": "/w=="}]
 
 
-def test_raw_values_are_written_byte_for_byte(kafka: Any, topic: Any) -> None:
+def test_raw_values_are_written_byte_for_byte(
+    kafka: Any, topic: Any, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     name = topic()
     produce(kafka.bootstrap, name, [b"\x1b[31m\xff", b"end"])
-    arguments = [*COMMAND, name, "--offset", "earliest", "--raw", "--max-messages", "2"]
-    done = subprocess.run(
-        [*arguments, "--bootstrap-server", kafka.bootstrap], capture_output=True, timeout=60, check=True
-    )
-    assert done.stdout == b"\x1b[31m\xff\nend\n"
+    how = ["--offset", "earliest", "--raw", "--max-messages", "2", "--bootstrap-server", kafka.bootstrap]
+    assert main(["consume", name, *how]) == 0
+    assert capsysbinary.readouterr().out == b"\x1b[31m\xff\nend\n"
+
+
+def test_what_the_group_client_refuses_is_an_error_of_ours(penstock: Run, topic: Any) -> None:
+    patience = ["--set", "request.timeout.ms=100", "--set", "fetch.max.wait.ms=200"]
+    refused = penstock("consume", topic(), *patience, code=1)
+    assert "[GROUP_MEMBER_FAILED] As a member of group console-consumer-" in refused
+    assert "fetch_max_wait_ms" in refused
 
 
 def test_a_topic_that_does_not_exist_is_an_error(penstock: Run) -> None:

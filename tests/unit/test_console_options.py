@@ -118,6 +118,7 @@ def test_a_misspelt_setting_is_an_error_and_an_idle_one_is_said(capsys: pytest.C
         (["t", "--from-beginning", "--offset", "1"], "OPTIONS_DISAGREE"),
         (["t", "--raw", "--json"], "OPTIONS_DISAGREE"),
         (["t", "--max-messages", "0"], "OPTIONS_DISAGREE"),
+        (["t", "--group", ""], "OPTIONS_DISAGREE"),
         (["t", "--offset", "soon"], "START_INVALID"),
         (["t", "--offset", "-1"], "START_INVALID"),
         (["t", "--last", "0"], "START_INVALID"),

@@ -7,8 +7,7 @@ penstock consume test --partition 1 --offset 22 --print key,offset
 penstock consume test --from-time 10m --timeout-ms 2000
 
 Without a group, and without a position, it is a member of a new group named console-consumer-NNNNN, starts at
-the end and commits nothing. With --partition, --offset, --last or --from-time it is a
-member of no group.
+the end and commits nothing. With --partition, --offset, --last or --from-time it is a member of no group.
 Control characters are shown as escapes; --raw writes the bytes of the values as they are.
 """
 
@@ -116,15 +115,16 @@ def _check(arguments: argparse.Namespace) -> None:
         )
         if given
     ]
-    assigned = arguments.partition or set(starts) - {"--from-beginning"}
+    assigned = [each for each in starts if each != "--from-beginning"] + ["--partition"] * bool(
+        arguments.partition
+    )
     wrong = None
     if bool(arguments.topics) == bool(arguments.pattern):
         wrong = "Name topics, or a --pattern: one of the two."
     elif assigned and arguments.group:
-        wrong = (
-            "--group gives out the partitions and positions itself, so --partition, --offset and --from-time "
-        )
-        wrong += "do not go with it."
+        wrong = "A --group gives out partitions and positions itself: leave out " + ", ".join(assigned) + "."
+    elif arguments.group == "":
+        wrong = "--group is empty; name a group, or leave it out."
     elif arguments.partition and len(arguments.topics) != 1:
         wrong = "--partition needs exactly one topic."
     elif len(starts) > 1:

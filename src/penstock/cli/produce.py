@@ -18,9 +18,9 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from penstock.cli.connection import (
     add_connection_arguments,
@@ -30,6 +30,7 @@ from penstock.cli.connection import (
     read_settings,
 )
 from penstock.cli.terminal import ProgressBar, complain, count, escape, say
+from penstock.core.client_names import PRODUCER_ONLY
 from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.values import parse_integer_from, parse_word
 
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from penstock.core.client import ClientSettings
     from penstock.kafka.writer import Writer
 
+Value = TypeVar("Value")
 JSON_VERSION = 1
+_DELIVERY_TIMEOUT_MS = 120_000  # Java's default
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _BLOCK_BYTES = 4 << 20
 #: How long a block may wait for more of a slow pipe before it is sent.
@@ -167,20 +170,25 @@ class _Sending:
 
 def _take_producer_settings(texts: dict[str, str], arguments: argparse.Namespace) -> tuple[str, int]:
     """Settings that only a producer has leave `texts`: the codec and the time limit; `acks` must be all."""
+    codec = _take(texts, "compression.type", parse_word(*CODECS)) or "none"
+    _take(texts, "acks", parse_word("all", "-1"))
+    limit_ms = _take(texts, "delivery.timeout.ms", parse_integer_from(1)) or _DELIVERY_TIMEOUT_MS
+    idle = sorted(texts.keys() & PRODUCER_ONLY)
+    if idle:
+        complain(f"Warning: Without effect here: {', '.join(idle)}.")
+    for name in idle:
+        del texts[name]
+    return arguments.compression or codec, limit_ms
+
+
+def _take(texts: dict[str, str], name: str, parse: Callable[[str], Value]) -> Value | None:
     from penstock.core.options import invalid
 
-    def take(name: str, default: str, parse: object) -> object:
-        text = texts.pop(name, default)
-        try:
-            return parse(text.strip())  # type: ignore[operator]
-        except ValueError as error:
-            raise invalid(name, text, str(error)) from None
-
-    codec = str(take("compression.type", "none", parse_word(*CODECS)))
-    take("acks", "all", parse_word("all", "-1"))
-    limit_ms = take("delivery.timeout.ms", "120000", parse_integer_from(1))
-    assert isinstance(limit_ms, int)
-    return arguments.compression or codec, limit_ms
+    text = texts.pop(name, None)
+    try:
+        return None if text is None else parse(text.strip())
+    except ValueError as error:
+        raise invalid(name, text or "", str(error)) from None
 
 
 def _check_topic(settings: ClientSettings, topic: str) -> None:

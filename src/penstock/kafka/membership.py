@@ -48,13 +48,18 @@ class GroupMember:
         self.group = group
         self._selection = selection
         self._view = KafkaLogView(settings)
+        self._timeout_ms = settings.default_api_timeout_ms
         self._subscribed: set[str] = set()
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._next_look_s = 0.0
         topics = self._find_topics()  # a wrong name or login is told before anything joins
         with _wrapping(group):
             self._consumer: Any = KafkaConsumer(**_translate(settings, group, from_beginning=from_beginning))
-        self._subscribe(topics)
+        try:
+            self._subscribe(topics)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
@@ -75,7 +80,8 @@ class GroupMember:
             now = {TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()}
             if now != self._assigned:
                 for each in self._consumer.assignment():
-                    self._consumer.position(each)  # resolved here and now, not with the first record
+                    # Resolved here and now, not with the first record.
+                    self._consumer.position(each, timeout_ms=self._timeout_ms)
                 self._assigned = frozenset(now)
         return [
             ConsumedRecord(
@@ -95,7 +101,7 @@ class GroupMember:
         """Commit all that `poll` has returned; False when the group has moved on, and others will get it."""
         with _wrapping(self.group):
             try:
-                self._consumer.commit()
+                self._consumer.commit(timeout_ms=self._timeout_ms)
             except (CommitFailedError, RebalanceInProgressError):
                 return False
         return True
