@@ -12,6 +12,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from tests.filling import wait_until
 
@@ -47,6 +49,20 @@ def test_a_signal_in_the_waiting_thread_ends_its_wait_and_handlers_come_back() -
             assert switch.wait(30)
             assert switch.reason == signal.Signals(number).name
         assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_does_what_it_did_before() -> None:
+    """A batch that hangs can be left: Ctrl-C twice."""
+    with closing(StopSwitch()) as switch, stop_on_signals(switch):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert switch.wait(30)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt_again()
+
+
+def interrupt_again() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    wait_until(lambda: False, "the signal arrives", 30)
 
 
 def test_in_another_thread_no_handler_is_set() -> None:

@@ -243,10 +243,10 @@ def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
         known = set(PARTITIONS)
 
 
-def search(between: Between, **faults: int) -> Exploration:
+def search(between: Between, *, most_states: int = 5_000_000, **faults: int) -> Exploration:
     programs = {who: partial(write_all, who, between) for who in "ab"}
     budget = tuple((kind, faults.get(kind, 0)) for kind in ("crash", "doubt", "restart"))
-    return explore(Database(budget=budget), programs, most_states=5_000_000)
+    return explore(Database(budget=budget), programs, most_states=most_states)
 
 
 @pytest.mark.parametrize("fault", ["crash", "doubt", "restart"])
@@ -389,21 +389,21 @@ def counts_without_rows(steps: Steps[Any], epoch: int, batch: Batch | None) -> G
     return (yield from bend(steps, ask=ask))
 
 
-@pytest.mark.parametrize(
-    ("bug", "fault"),
-    [
-        (no_fence, {}),
-        (no_comparison, {"doubt": 1}),
-        (no_token, {"doubt": 1}),
-        (doubt_is_success, {"doubt": 1}),
-        (no_counts, {"restart": 1}),
-        (no_new_epoch, {}),
-        (no_lock, {}),
-        (half_the_offsets, {}),
-        (two_transactions, {}),
-        (counts_without_rows, {}),
-    ],
-)
+BUGS: list[tuple[Between, dict[str, int]]] = [
+    (no_fence, {}),
+    (no_comparison, {"doubt": 1}),
+    (no_token, {"doubt": 1}),
+    (doubt_is_success, {"doubt": 1}),
+    (no_counts, {"restart": 1}),
+    (no_new_epoch, {}),
+    (no_lock, {}),
+    (half_the_offsets, {}),
+    (two_transactions, {}),
+    (counts_without_rows, {}),
+]
+
+
+@pytest.mark.parametrize(("bug", "fault"), BUGS)
 def test_a_planted_bug_is_found(bug: Between, fault: dict[str, int]) -> None:
     """Each takes one guard of the real protocol away; the search shows the order of steps that needs it."""
     found = search(bug, **fault)

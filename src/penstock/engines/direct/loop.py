@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 #: A batch that failed is tried again after so long, and longer each time.
 _RETRY_PAUSE_S = 0.2
+#: When a server failed us: 1 s, then 5 s. A database that restarts is back by then, mostly.
+_SERVER_PAUSE_S = 1.0
+_SERVER_PATIENCE = 5.0
 
 Event = Literal["submitted", "started", "completed", "failed"]
 
@@ -144,7 +147,7 @@ class BatchLoop:
                 if attempt >= attempts or not _may_repeat(error):
                     raise
                 log.warning("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
-                if self._switch.wait(_RETRY_PAUSE_S * attempt):
+                if self._switch.wait(_choose_pause_s(error, attempt)):
                     raise
             else:
                 return self._close_report(report, run, since, rows=rows)
@@ -206,6 +209,12 @@ class BatchLoop:
             rows_written=rows,
             error=error,
         )
+
+
+def _choose_pause_s(error: Exception, attempt: int) -> float:
+    if isinstance(error, PenstockError):
+        return _SERVER_PAUSE_S * _SERVER_PATIENCE ** (attempt - 1)
+    return _RETRY_PAUSE_S * attempt
 
 
 def _may_repeat(error: Exception) -> bool:

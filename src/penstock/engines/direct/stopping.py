@@ -61,14 +61,21 @@ class StopSwitch:
 
 @contextlib.contextmanager
 def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the stream to stop, while this lasts. In another thread than the main one
-    Python hands out no signals; who runs a stream there asks by `stop()`."""
+    """SIGTERM and SIGINT ask the stream to stop, while this lasts; a second one ends the program.
+
+    In another thread than the main one Python hands out no signals; who runs a stream there asks by `stop()`.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        switch.set(signal.Signals(number).name)
+        if switch.reason is None:
+            switch.set(signal.Signals(number).name)
+            return
+        # Somebody asks once more and means it: whatever the signal did before us.
+        signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
