@@ -27,6 +27,8 @@ from penstock.stores.sql.sessions import Session
 
 #: Rows that are turned into text at once.
 PIECE_ROWS = 65_536
+#: MySQL's and MariaDB's numbers for that.
+_LOADING_IS_OFF = (1148, 3948, 4166)
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
 
 
@@ -106,22 +108,39 @@ def _load_mysql(session: Session, table: str, rows: pa.Table) -> int:
         with os.fdopen(file, "wb") as target:
             for text in _write_text(rows, "mysql"):
                 target.write(text)
-        connection = session.connection
-        with connection.cursor() as cursor, connection.offer_file(path):
-            cursor.execute(_load_statement(table, rows.schema, connection.escape(path)))
-            taken, warned = int(cursor.rowcount), cursor.warning_count
-            if warned:
-                cursor.execute("SHOW WARNINGS LIMIT 3")
-                said = "; ".join(str(each[2]) for each in cursor.fetchall())
-                raise SinkError(
-                    "ROWS_REFUSED",
-                    f"The server has changed or left out values of {warned} rows or more: {said}.",
-                    hint="The table's columns are too small for the results, or a key is there twice.",
-                    facts={"warnings": warned},
-                )
-        return taken
+        return _load_file(session, _load_statement(table, rows.schema, session.connection.escape(path)), path)
     finally:
         os.unlink(path)
+
+
+def _load_file(session: Session, statement: str, path: str) -> int:
+    from pymysql.err import MySQLError
+
+    connection = session.connection
+    with connection.cursor() as cursor:
+        try:
+            with connection.offer_file(path):
+                cursor.execute(statement)
+        except MySQLError as error:
+            if error.args[0] not in _LOADING_IS_OFF:
+                raise
+            raise SinkError(
+                "LOCAL_INFILE_OFF",
+                f"The server at {session.place} loads no files from its clients (local_infile is off).",
+                hint="Switch it on there (SET GLOBAL local_infile = ON, and in its configuration).",
+                facts={"place": str(session.place)},
+            ) from error
+        taken, warned = int(cursor.rowcount), cursor.warning_count
+        if warned:
+            cursor.execute("SHOW WARNINGS LIMIT 3")
+            said = "; ".join(str(each[2]) for each in cursor.fetchall())
+            raise SinkError(
+                "ROWS_REFUSED",
+                f"The server has changed or left out values of {warned} rows or more: {said}.",
+                hint="The table's columns are too small for the results, or a key is there twice.",
+                facts={"warnings": warned},
+            )
+        return taken
 
 
 def _load_statement(table: str, schema: pa.Schema, path: str) -> str:
