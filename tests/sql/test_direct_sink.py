@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -161,3 +162,43 @@ def test_a_stream_has_one_sink(spark: SparkSession) -> None:
     with pytest.raises(OptionError) as raised:
         stream.write(sink)
     assert raised.value.condition == "TWO_SINKS"
+
+
+def test_the_times_of_a_frame_arrive_whichever_way_rows_travel(
+    spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase
+) -> None:
+    """A frame's timestamps are moments; staged by tasks or collected, in any session's zone."""
+    name = topic(1, retention_ms=-1)
+    times_ms = [1_700_000_000_123, 1_700_000_001_456]
+    for time_ms in times_ms:
+        produce(kafka.bootstrap, name, ["v"], timestamp_ms=time_ms)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    is_file = own_database.url.endswith(".db")
+    try:
+        for number, strategy in enumerate(("driver",) if is_file else ("driver", "single", "parallel")):
+            spark.conf.set("spark.sql.session.timeZone", ("Asia/Tokyo", "UTC", "America/Lima")[number])
+            table = f"times_{number}"
+            sink = SqlSink(own_database.url, Table(table), strategy=strategy)  # type: ignore[arg-type]
+            create_tables(sink, {table: "at timestamp, n bigint"})
+            stream = DirectStream(
+                spark,
+                Subscribe(name),
+                {"bootstrap.servers": kafka.bootstrap, "auto.offset.reset": "earliest"},
+                interval=0,
+                name=table,
+            )
+            stream.write(sink, lambda batch: batch.frame.selectExpr("timestamp as at", "offset as n"))
+            stream.run(until_idle=True)
+            found = own_database.run(f"SELECT at FROM {table} ORDER BY n")
+            assert [read_ms(value) for (value,) in found] == times_ms, strategy
+    finally:
+        assert zone is not None
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def read_ms(value: Any) -> int:
+    """What a driver gives for a time: a moment, or a text or a time in UTC."""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

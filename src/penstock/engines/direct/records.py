@@ -39,7 +39,7 @@ def handle_records(function: RecordFunction, schema: StructType) -> ArrowFunctio
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        wanted = to_arrow_schema(schema)
+        wanted = to_arrow_schema(schema, timezone="UTC")
         for batch in batches:
             rows = [function(Record(**row)) for row in batch.to_pylist()]
             columns = zip(*rows, strict=True) if rows else [()] * len(wanted)
