@@ -55,6 +55,26 @@ def _check_delivery(error: object, message: object) -> None:
     assert error is None, f"not delivered: {error}"
 
 
+def read_back(bootstrap: str, topic: str, count: int, timeout_s: float = 30.0) -> list[Any]:
+    """The first `count` records of a topic, as another client sees them, partition by partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "read-back", "enable.auto.commit": False}
+    )
+    found: list[Any] = []
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([At(topic, number, 0) for number in partitions])
+        deadline = time.monotonic() + timeout_s
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records within {timeout_s} s"
+            record = consumer.poll(0.1)
+            if record is not None and record.error() is None:
+                found.append(record)
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda record: (record.partition(), record.offset()))
+
+
 def open_transaction(bootstrap: str) -> Producer:
     """A producer inside a transaction; the caller sends, flushes, and commits or aborts."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t-{secrets.token_hex(6)}"})

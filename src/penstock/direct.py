@@ -20,6 +20,12 @@ from penstock.engines.direct.batch import Batch, BatchReport
 from penstock.engines.direct.ranges import read_ranges
 from penstock.engines.direct.records import Record
 from penstock.engines.direct.stream import DirectStream, RunOutcome
+from penstock.stores.offsets.addresses import open_offset_store
+from penstock.stores.offsets.file import FileOffsetStore
+from penstock.stores.offsets.kafka import KafkaOffsetStore
+from penstock.stores.offsets.memory import MemoryOffsetStore
+from penstock.stores.offsets.sql import SqlOffsetStore
+from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
 
 __all__ = [
     "Ago",
@@ -29,14 +35,20 @@ __all__ = [
     "BatchReport",
     "DirectStream",
     "Earliest",
+    "FileOffsetStore",
+    "KafkaOffsetStore",
     "Latest",
+    "MemoryOffsetStore",
     "OffsetRange",
     "Record",
     "RecordsBeforeEnd",
     "RunOutcome",
     "Since",
+    "SqlOffsetStore",
     "Subscribe",
     "SubscribePattern",
     "TopicPartition",
+    "ZooKeeperOffsetStore",
+    "open_offset_store",
     "read_ranges",
 ]

@@ -25,8 +25,8 @@ from pyspark.sql.streaming.listener import (
 from penstock.core.errors import PenstockError
 from penstock.core.options_stream import parse_stream_options
 from penstock.core.stream_offsets import Offsets, read_position
-from penstock.engines.reading.commits import GroupCommits
 from penstock.engines.source.feedback import tell
+from penstock.stores.offsets.commits import GroupCommits
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class QueryListener(StreamingQueryListener):
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
         self._group, self._commit = (None, None) if options is None else _find_group(options)
-        self._commits: dict[tuple[str, int], GroupCommits] = {}
+        self._commits: dict[tuple[str, int], GroupCommits[Offsets]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
         """Nothing to do yet."""

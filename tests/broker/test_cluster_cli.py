@@ -16,6 +16,10 @@ import pytest
 from penstock.cluster.ports import find_free_ports
 from penstock.cluster.probe import ask_cluster
 from penstock.cluster.process import is_locked
+from penstock.core.model import TopicPartition
+from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.offsets.addresses import open_offset_store
+from tests.filling import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -43,11 +47,18 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
     assert f"is up: 127.0.0.1:{port}" in penstock("up", "--port", str(port), "--heap-mb", "512")
     assert ask_cluster(port).broker_ids == {1}  # the command has ended, the broker has not
 
+    # The other commands find it by themselves.
+    topics = [*COMMAND[:-1], "topics"]
+    created = subprocess.run(
+        [*topics, "create", "found"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert created.stdout == "Created topic found.\n"
+
     assert f"is already up: 127.0.0.1:{port}" in penstock("up")
     assert "[CLUSTER_UP_OTHERWISE]" in penstock("up", "--brokers", "3", code=1)
 
     written = json.loads((state / "clusters" / "default.json").read_text())
-    assert written["version"] == 1
+    assert written["version"] == 2
     pid = written["brokers"][0]["pid"]
     assert re.search(rf"^1 +{pid} +{port} +ready$", penstock("status"), re.MULTILINE)
     assert os.getsid(pid) == pid  # a session of its own: closing the terminal does not reach it
@@ -103,3 +114,43 @@ def test_a_process_id_that_now_belongs_to_somebody_else_is_left_alone(state: Pat
         assert "was not running" in penstock("down")
         assert stranger.poll() is None
         stranger.kill()
+
+
+@pytest.mark.sql
+@pytest.mark.zookeeper
+def test_one_command_starts_all_servers_and_one_ends_them(state: Path) -> None:
+    """Kafka, PostgreSQL, MariaDB and ZooKeeper, each used by its address; `down` leaves nothing behind."""
+    (port,) = find_free_ports(1)
+    assert "[NO_SUCH_SERVER]" in penstock("up", "--with", "oracle", code=1)
+    assert not (state / "clusters" / "default.json").exists()
+    kinds = ["postgres", "mariadb", "zookeeper"]
+    told = penstock("up", "--port", str(port), "--heap-mb", "512", "--with", ",".join(kinds))
+    assert f"is up: 127.0.0.1:{port}" in told
+    shown = json.loads(penstock("status", "--json"))
+    assert [(each["kind"], each["state"]) for each in shown["servers"]] == [(kind, "ready") for kind in kinds]
+    assert all(f"{each['kind']}: {each['url']}" in told for each in shown["servers"])
+    file = state / "clusters" / "default.json"
+    assert file.stat().st_mode & 0o077 == 0  # it has passwords
+    position = StreamPosition({TopicPartition("t", 0): 5})
+    for each in shown["servers"]:
+        address = each["url"] + ("/shop" if each["kind"] == "zookeeper" else "")
+        store = open_offset_store(address)
+        store.save("s", position)
+        assert store.load("s") == position
+        store.close()
+
+    again = json.loads(penstock("up", "--json", "--with", "zookeeper"))
+    assert again["servers"] == shown["servers"]
+    dead = shown["servers"][2]
+    os.kill(dead["pid"], signal.SIGKILL)
+    folders = [Path(each["folder"]) for each in json.loads(file.read_text())["servers"]]
+    wait_until(lambda: not is_locked(folders[2] / "server.lock"), "ZooKeeper is dead")
+    assert "zookeeper, process" in penstock("status")
+    anew = json.loads(penstock("up", "--json", "--with", "zookeeper"))["servers"]
+    assert anew[:2] == shown["servers"][:2]
+    assert anew[2]["state"] == "ready"
+    folders.append(Path(json.loads(file.read_text())["servers"][2]["folder"]))
+
+    assert json.loads(penstock("down", "--json")) == {"version": 1, "cluster": "default", "is_up": False}
+    assert not any(is_locked(folder / "server.lock") for folder in folders)
+    assert not any(folder.exists() for folder in folders)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from penstock.kafka.records.columns import byte_column
+from penstock.kafka.records.murmur2 import partition_of_keys
 from tests.console import Run, make_console, read_json
-from tests.filling import commit_offsets
+from tests.filling import commit_offsets, produce
 
 
 @pytest.fixture
@@ -89,3 +92,20 @@ def test_kafkas_own_topics_are_listed_only_on_request(kafka: Any, penstock: Run,
             "segment.bytes": "104857600",
         }.items()
     )
+
+
+def test_a_topic_with_keys_is_not_widened_in_passing(kafka: Any, penstock: Run, topic: Any) -> None:
+    """B7: a key stays in its partition only while their number stays; item3 moves from 2 to another."""
+    keyed, keyless = topic(3), topic(3)
+    item3 = byte_column(pa.array([b"item3"]))
+    assert [int(partition_of_keys(item3, count)[0]) for count in (3, 4)] == [2, 1]
+    produce(kafka.bootstrap, keyed, [b"action1"], partition=2, key=b"item3")
+    produce(kafka.bootstrap, keyless, [b"greeting"], partition=2)
+    assert penstock("topics", "widen", keyed, "--partitions", "4", code=1).startswith("[KEYS_WOULD_MOVE] ")
+    assert "has 4 partitions now" in penstock("topics", "widen", keyless, "--partitions", "4")
+    assert penstock("topics", "widen", keyless, "--partitions", "2", code=1).startswith(
+        "[INVALID_PARTITIONS] "
+    )
+    assert "has 4 partitions now" in penstock("topics", "widen", keyed, "--partitions", "4", "--yes")
+    described = read_json(penstock("topics", "describe", keyed, keyless, "--json"))["topics"]
+    assert [len(each["partitions"]) for each in described] == [4, 4]

@@ -1,6 +1,6 @@
 """The worlds of the offset stores: each opens its store again and again, as a program that is started again.
 
-What a world cannot keep is said here, in `limits`, and nowhere else.
+What a world cannot do is said here, in its `limits`; the tests show what happens instead.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
 from tests.sql.databases import make_database, make_file_database
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a store may be unable to do; see the docstring of `penstock.stores.offsets.kafka`."""
+
+    keeps_empty_positions: bool = True
+    keeps_gone: bool = True
+    forgets_partitions: bool = True
+    compares_and_sets: bool = True
+    keeps_all_changes: bool = True
+
+
 @dataclass
 class OffsetWorld:
     """A place for offsets. `reach`: an address that another process can open it by."""
@@ -31,7 +42,7 @@ class OffsetWorld:
     open_in: Callable[[str], OffsetStore]
     reach: Callable[[str], str] | None
     break_version: Callable[[OffsetWorld, str], None] | None
-    topics: tuple[str, str] = ("t", "u")
+    limits: Limits = Limits()
     opened: ExitStack = field(default_factory=ExitStack)
 
     def open(self, namespace: str = "one") -> OffsetStore:
@@ -97,6 +108,32 @@ def _zookeeper(request: pytest.FixtureRequest) -> OffsetWorld:
     )
 
 
+def _kafka(request: pytest.FixtureRequest) -> OffsetWorld:
+    from penstock.core.client import ClientSettings
+    from penstock.kafka.admin import create_topic, topic_exists
+    from penstock.kafka.groups import commit_offsets
+    from penstock.stores.offsets.kafka import KafkaOffsetStore
+
+    bootstrap = request.getfixturevalue("kafka").bootstrap
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    client = ClientSettings(((host, int(port)),))
+    for name, partitions in ((T0.topic, 500), (U0.topic, 1)):  # a group commits only what exists
+        if not topic_exists(client, name):
+            create_topic(client, name, partitions=partitions)
+    unique = secrets.token_hex(6)
+
+    def break_version(world: OffsetWorld, stream: str) -> None:
+        group = f"one-{unique}/{stream}"
+        commit_offsets(client, group, {T0: 5}, timeout_ms=30_000, metadata='{"penstock":2}')
+
+    return OffsetWorld(
+        lambda namespace: KafkaOffsetStore(client, group=f"{namespace}-{unique}"),
+        lambda namespace: f"kafka://{bootstrap}/{namespace}-{unique}",
+        break_version,
+        Limits(False, False, False, False, False),
+    )
+
+
 WORLDS: dict[str, Callable[[pytest.FixtureRequest], OffsetWorld]] = {
     "memory": _memory,
     "file": _file,
@@ -104,8 +141,14 @@ WORLDS: dict[str, Callable[[pytest.FixtureRequest], OffsetWorld]] = {
     "postgres": _sql("postgres"),
     "mariadb": _sql("mariadb"),
     "zookeeper": _zookeeper,
+    "kafka": _kafka,
 }
-_MARKS = {"postgres": pytest.mark.sql, "mariadb": pytest.mark.sql, "zookeeper": pytest.mark.zookeeper}
+_MARKS = {
+    "kafka": pytest.mark.kafka,
+    "postgres": pytest.mark.sql,
+    "mariadb": pytest.mark.sql,
+    "zookeeper": pytest.mark.zookeeper,
+}
 
 
 def params(names: Sequence[str]) -> list[Any]:
@@ -119,5 +162,7 @@ def open_world(request: pytest.FixtureRequest) -> Iterator[OffsetWorld]:
         yield world
 
 
-T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-ONE = StreamPosition({T0: 5, T1: 7}, {"t": b"\x01" * 16}, {T0: 3, T1: 4})
+#: Names that only this suite has: on a real broker these topics exist.
+T, U = "offset-store-t", "offset-store-u"
+T0, T1, U0 = TopicPartition(T, 0), TopicPartition(T, 1), TopicPartition(U, 0)
+ONE = StreamPosition({T0: 5, T1: 7}, {T: b"\x01" * 16}, {T0: 3, T1: 4})

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.cli import main
 from penstock.cli.connection import add_connection_arguments, gather_settings
+from penstock.cli.consume import take_records
 from penstock.core.errors import OptionError
+from penstock.kafka.following import ConsumedRecord
 
 CONSOLE = {
-    "topics": ["list", "create", "describe", "delete", "--partitions", "--replication-factor", "--config"],
-    "groups": ["list", "describe", "offsets", "--group"],
+    "topics": [
+        "list",
+        "create",
+        "describe",
+        "widen",
+        "delete",
+        "--partitions",
+        "--replication-factor",
+        "--config",
+    ],
+    "produce": ["--file", "--key-separator", "--header", "--partition", "--compression", "--acks", "--print"],
+    "consume": [
+        *("--pattern", "--group", "--from-beginning", "--partition", "--offset", "--last", "--from-time"),
+        *("--max-messages", "--timeout-ms", "--print", "--separator", "--raw"),
+    ],
+    "groups": ["list", "describe", "offsets", "--group", "--all"],
 }
 
 
@@ -89,3 +106,60 @@ def test_a_misspelt_setting_is_an_error_and_an_idle_one_is_said(capsys: pytest.C
     assert "Did you mean `kafka.client.id`?" in capsys.readouterr().err
     assert main([*at, "--set", "max.poll.records=500"]) == 1
     assert "Warning: Without effect in Penstock: kafka.max.poll.records." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "condition"),
+    [
+        (["t", "--pattern", "t.*"], "OPTIONS_DISAGREE"),
+        (["--from-beginning"], "OPTIONS_DISAGREE"),
+        (["t", "--group", "g", "--offset", "1"], "OPTIONS_DISAGREE"),
+        (["t", "u", "--partition", "1"], "OPTIONS_DISAGREE"),
+        (["t", "--from-beginning", "--offset", "1"], "OPTIONS_DISAGREE"),
+        (["t", "--raw", "--json"], "OPTIONS_DISAGREE"),
+        (["t", "--max-messages", "0"], "OPTIONS_DISAGREE"),
+        (["t", "--group", ""], "OPTIONS_DISAGREE"),
+        (["t", "--offset", "soon"], "START_INVALID"),
+        (["t", "--offset", "-1"], "START_INVALID"),
+        (["t", "--last", "0"], "START_INVALID"),
+        (["t", "--last", "5", "--group", "g"], "OPTIONS_DISAGREE"),
+        (["t", "--offset", "99999999999999999999"], "START_INVALID"),
+        (["t", "--from-time", "yesterday"], "START_INVALID"),
+        (["t", "--from-time", "2026-01-31T12:00:00"], "START_INVALID"),
+        (["t", "--print", "key,colour"], "COLUMN_UNKNOWN"),
+        (["--pattern", "(unclosed"], "PATTERN_REFUSED"),
+    ],
+)
+def test_a_consumer_that_is_asked_for_two_things_says_so(
+    arguments: list[str], condition: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["consume", *arguments, "--bootstrap-server", "127.0.0.1:1"]) == 1
+    assert f"[{condition}]" in capsys.readouterr().err
+
+
+class SlowFeed:
+    """Becomes readable at its third look; each takes longer than the limit of the test."""
+
+    def __init__(self) -> None:
+        self.looks = self.settled = 0
+
+    @property
+    def is_reading(self) -> bool:
+        return self.looks >= 3
+
+    def look(self, most: int | None) -> list[ConsumedRecord]:
+        self.looks += 1
+        until = time.monotonic() + 0.005
+        while time.monotonic() < until:
+            pass
+        return [ConsumedRecord("t", 0, 7, 0, None, b"x")] if self.looks == 3 else []
+
+    def settle(self) -> None:
+        self.settled += 1
+
+
+def test_the_time_until_a_group_has_formed_is_no_silence() -> None:
+    feed = SlowFeed()
+    found = list(take_records(feed, argparse.Namespace(max_messages=None, timeout_ms=1)))
+    assert [each.offset for each in found] == [7]
+    assert (feed.looks, feed.settled) == (4, 1)

@@ -16,11 +16,11 @@ from penstock.core.model import LogView, Reader, TopicPartition, TopicView
 from penstock.core.options_stream import StreamOptions, parse_stream_options
 from penstock.core.stream_offsets import Offsets, StreamPosition, write_position
 from penstock.engines.reading import watch as engine
-from penstock.engines.reading.commits import GroupCommits
 from penstock.engines.reading.watch import StreamWatch
 from penstock.engines.source.feedback import FeedbackPort, name_end, tell
 from penstock.engines.source.pace import Pace
 from penstock.stores.losses import open_loss_ledger
+from penstock.stores.offsets.commits import GroupCommits
 from penstock.testing.memory_log import MemoryLog
 from tests.filling import wait_until
 

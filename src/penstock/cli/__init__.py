@@ -21,11 +21,14 @@ from penstock.core.errors import PenstockError
 #: Command to what it does; its file is penstock/cli/<command>.py.
 COMMANDS = {
     "cluster": "start, stop and watch a real Kafka on this computer",
+    "consume": "show the messages of topics, from now on or from anywhere",
     "demo": "a local Kafka, a million log lines, and Spark counting them",
     "groups": "list and describe consumer groups: members, committed offsets, lag",
     "loss": "show what a loss ledger has recorded as lost",
+    "offsets": "show where streams stand, and move them: rewind, skip, copy, export, adopt",
+    "produce": "send lines to a topic, each line a message",
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
-    "topics": "list, create, describe and delete topics",
+    "topics": "list, create, describe, widen and delete topics",
     "warmup": "compile the decoding kernels now, so that the first query need not",
 }
 

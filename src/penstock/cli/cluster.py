@@ -2,6 +2,7 @@
 
 penstock cluster up                 one broker on port 9092
 penstock cluster up --brokers 3     three brokers on ports 9092, 9093, 9094
+penstock cluster up --with postgres,mariadb,zookeeper
 penstock cluster status
 penstock cluster logs --follow
 penstock cluster down
@@ -10,16 +11,19 @@ penstock cluster down
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
 from penstock.cli.terminal import ProgressBar, escape, say
+from penstock.cluster.companions import KINDS, Companion
 from penstock.cluster.detached import DetachedBroker, DetachedCluster, bring_down, bring_up, find, find_all
 from penstock.cluster.process import read_tail
 from penstock.core.errors import ClusterError
 
 DEFAULT_NAME = "default"
 DEFAULT_PORT = 9092
+JSON_VERSION = 1
 _FOLLOW_POLL_S = 0.2
 
 
@@ -30,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--port", type=int, default=None, help=f"first broker's port (default {DEFAULT_PORT})")
     up.add_argument("--data-dir", type=Path, default=None, help="keep the data here")
     up.add_argument("--heap-mb", type=int, default=1024, help="memory of each broker in MiB (default 1024)")
+    up.add_argument(
+        "--with",
+        dest="servers",
+        default="",
+        metavar="SERVERS",
+        help=f"start these beside it, comma-separated: {', '.join(KINDS)}; `down` ends them, data included",
+    )
     down = verbs.add_parser("down", help="stop it; its data stays")
     down.add_argument("--delete-data", action="store_true", help="remove the data too (not a --data-dir)")
     status = verbs.add_parser("status", help="show brokers, processes, ports, and whether they are ready")
@@ -37,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument("--lines", type=int, default=30, help="how many lines of each (default 30)")
     logs.add_argument("--broker", type=int, default=None, help="only this broker's log")
     logs.add_argument("--follow", action="store_true", help="go on as the logs grow, until Ctrl-C")
+    for verb in (up, down, status):
+        verb.add_argument("--json", action="store_true", help="for programs: one JSON object")
     for verb in (up, down, status, logs):
         verb.add_argument(
             "--name", default=DEFAULT_NAME, help=f"which cluster; without it, the one called `{DEFAULT_NAME}`"
@@ -61,14 +74,23 @@ def _up(arguments: argparse.Namespace) -> int:
         ports=ports,
         data_dir=arguments.data_dir,
         heap_mb=arguments.heap_mb,
-        progress=ProgressBar("Fetching Kafka"),
+        servers=[kind.strip() for kind in arguments.servers.split(",") if kind.strip()],
+        progress=ProgressBar("Fetching servers" if arguments.servers else "Fetching Kafka"),
     )
+    if arguments.json:
+        _say_json(arguments.name, cluster)
+        return 0
     say(f"Cluster {cluster.name} is {'up' if started else 'already up'}: {cluster.bootstrap}")
+    for server in cluster.servers:
+        say(f"{server.kind}: {server.url}")
     return 0
 
 
 def _down(arguments: argparse.Namespace) -> int:
     stopped = bring_down(arguments.name, delete_data=arguments.delete_data)
+    if arguments.json:
+        _say_json(arguments.name, None)
+        return 0
     deleted = " Its data is deleted." if arguments.delete_data else ""
     say(f"Cluster {arguments.name} {'is down' if stopped else 'was not running'}.{deleted}")
     return 0
@@ -76,6 +98,9 @@ def _down(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     cluster = find(arguments.name)
+    if arguments.json:
+        _say_json(arguments.name, cluster)
+        return 0
     if cluster is None:
         say(f"Cluster {arguments.name} is down.")
         others = [other.name for other in find_all()]
@@ -88,6 +113,8 @@ def _status(arguments: argparse.Namespace) -> int:
     say("broker  process  port   state")
     for broker in cluster.brokers:
         say(f"{broker.node_id:<7} {broker.pid:<8} {broker.port:<6} {_state(cluster, broker)}")
+    for server in cluster.servers:
+        say(f"{server.kind}, process {server.pid}: {_server_state(server)}, {server.url}")
     return 0
 
 
@@ -95,6 +122,32 @@ def _state(cluster: DetachedCluster, broker: DetachedBroker) -> str:
     if not broker.is_alive:
         return "stopped"
     return "ready" if broker.is_ready(cluster.ids) else "running, not ready"
+
+
+def _server_state(server: Companion) -> str:
+    if not server.is_alive:
+        return "stopped"
+    return "ready" if server.is_ready else "running, not ready"
+
+
+def _say_json(name: str, cluster: DetachedCluster | None) -> None:
+    content: dict[str, object] = {"version": JSON_VERSION, "cluster": name, "is_up": cluster is not None}
+    if cluster is not None:
+        content |= {
+            "is_ready": cluster.is_ready,
+            "bootstrap": cluster.bootstrap,
+            "data_dir": cluster.data_dir,
+            "brokers": [
+                {"id": each.node_id, "pid": each.pid, "port": each.port, "state": _state(cluster, each)}
+                for each in cluster.brokers
+            ],
+            "servers": [
+                {"kind": each.kind, "pid": each.pid, "port": each.port, "url": each.url}
+                | {"state": _server_state(each)}
+                for each in cluster.servers
+            ],
+        }
+    say(json.dumps(content, indent=1))
 
 
 def _logs(arguments: argparse.Namespace) -> int:

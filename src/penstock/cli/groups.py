@@ -4,6 +4,7 @@ penstock groups list
 penstock groups describe reports
 penstock groups offsets --group reports      the records of __consumer_offsets, as they lie there
 
+To make a group without members go on elsewhere: `penstock offsets rewind --at kafka://HOST:PORT/GROUP GROUP`.
 `-` is "nothing": a partition without a commit has no current offset and no lag, which is not the same as 0.
 """
 

@@ -17,6 +17,8 @@ _BAR_CELLS = 30
 
 def escape(text: str, *, keep_lines: bool = False) -> str:
     """Control, formatting and bidi characters shown as escapes; line breaks stay only when asked."""
+    if text.isprintable():
+        return text  # almost every text; the loop takes a microsecond for each character
     shown = []
     for character in text:
         if character == "\t" or (character == "\n" and keep_lines):
@@ -27,6 +29,11 @@ def escape(text: str, *, keep_lines: bool = False) -> str:
         else:
             shown.append(character)
     return "".join(shown)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def say(text: str = "") -> None:

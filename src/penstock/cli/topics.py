@@ -1,9 +1,10 @@
-"""Topics: list, create, describe and delete them.
+"""Topics: list, create, describe, widen and delete them.
 
 penstock topics list
 penstock topics create test --partitions 3 --replication-factor 2
 penstock topics create daily --partitions 3 --config retention.ms=86400000
 penstock topics describe test
+penstock topics widen test --partitions 6       a key may then go to another partition than before
 penstock topics delete test --yes
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.connection import add_connection_arguments, add_json_argument, connect, parse_pair
 from penstock.cli.tables import align
-from penstock.cli.terminal import escape, say
+from penstock.cli.terminal import complain, escape, say
 from penstock.core.errors import BrokerError, OptionError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ JSON_VERSION = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="list|create|describe|delete", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="list|create|describe|widen|delete", required=True)
     listing = verbs.add_parser("list", help="show the names of all topics")
     listing.add_argument("--internal", action="store_true", help="Kafka's own topics, too")
     create = verbs.add_parser("create", help="create a topic and wait until every partition has a leader")
@@ -40,17 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--if-not-exists", action="store_true", help="a topic that is there is no error")
     describe = verbs.add_parser("describe", help="show settings, leaders, replicas and replicas in sync")
     describe.add_argument("topics", nargs="+", metavar="TOPIC")
+    widen = verbs.add_parser("widen", help="give a topic more partitions; there is no way back")
+    widen.add_argument("topic")
+    widen.add_argument("--partitions", type=int, required=True, help="how many it has then")
+    widen.add_argument(
+        "--yes", action="store_true", help="even if its records have keys, which may then move"
+    )
     delete = verbs.add_parser("delete", help="delete a topic with everything in it")
     delete.add_argument("topic")
     delete.add_argument("--yes", action="store_true", help="really; without it nothing is deleted")
-    for verb in (listing, create, describe, delete):
+    for verb in (listing, create, describe, widen, delete):
         add_json_argument(verb)
         add_connection_arguments(verb)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    verb = {"list": _list, "create": _create, "describe": _describe, "delete": _delete}[arguments.verb]
-    return verb(arguments)
+    verbs = {"list": _list, "create": _create, "describe": _describe, "widen": _widen, "delete": _delete}
+    return verbs[arguments.verb](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -162,6 +169,35 @@ def _to_json(topic: TopicDetails) -> dict[str, object]:
             for each in topic.partitions
         ],
     }
+
+
+def _widen(arguments: argparse.Namespace) -> int:
+    from penstock.kafka.admin import create_partitions
+    from penstock.kafka.topics import describe_topics, has_keys
+
+    settings = connect(arguments)
+    (before,) = describe_topics(settings, [arguments.topic])
+    keyed = has_keys(settings, arguments.topic)
+    if keyed and not arguments.yes:
+        raise OptionError(
+            "KEYS_WOULD_MOVE",
+            f"Records of topic {arguments.topic} have keys. With {arguments.partitions} partitions, not "
+            f"{len(before.partitions)}, a key may go to another partition, and its order ends.",
+            hint="Say --yes if no reader needs that order, or move to a new topic with more partitions.",
+            facts={"topic": arguments.topic, "partitions": len(before.partitions)},
+        )
+    create_partitions(settings, arguments.topic, arguments.partitions)
+    if keyed:
+        complain("Warning: keys may now go to other partitions than before.")
+    if arguments.json:
+        say(
+            json.dumps(
+                {"version": JSON_VERSION, "topic": arguments.topic, "partitions": arguments.partitions}
+            )
+        )
+    else:
+        say(f"Topic {escape(arguments.topic)} has {arguments.partitions} partitions now.")
+    return 0
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -19,9 +19,10 @@ import signal
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from penstock.cluster.companions import Companion, check_kinds, start_companion
 from penstock.cluster.jars import Progress
 from penstock.cluster.kafka import LocalKafka
 from penstock.cluster.probe import ask_cluster
@@ -31,7 +32,8 @@ from penstock.core.errors import ClusterError
 #: As a broker comes from its makers: who tries things out expects a topic to appear when written to.
 QUICKSTART = {"auto.create.topics.enable": "true"}
 
-STATE_VERSION = 1
+#: Version 1 knew no servers beside the brokers.
+STATE_VERSION = 2
 #: How long an `up` or `down` waits for another one of the same cluster.
 TURN_PATIENCE_S = 300.0
 _POLL_S = 0.1
@@ -85,6 +87,7 @@ class DetachedCluster:
     name: str
     data_dir: str
     brokers: tuple[DetachedBroker, ...]
+    servers: tuple[Companion, ...] = ()
 
     @property
     def bootstrap(self) -> str:
@@ -119,9 +122,15 @@ def bring_up(
     ports: Sequence[int] | None = None,
     data_dir: Path | None = None,
     heap_mb: int = 1024,
+    servers: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[DetachedCluster, bool]:
-    """The cluster, started if it was not up, and whether it was started now. Waits until it is ready."""
+    """The cluster, started if it was not up, and whether it was started now. Waits until it is ready.
+
+    `servers` are started beside it where they do not run. When one of them fails to start, the others and the
+    cluster stay up, and `bring_down` ends them.
+    """
+    check_kinds(servers)
     with _hold(name):
         known = find(name)
         if known is not None and known.is_alive:
@@ -131,32 +140,64 @@ def bring_up(
                     f"Cluster {name} is up with {len(known.brokers)} broker(s) at {known.bootstrap}.",
                     hint="Use it as it is, bring it down first, or choose another name.",
                 )
-            return known, False
+            return _add_servers(known, servers, progress), False
         if known is not None:
             _stop(known)  # what is left of it: one dead broker would hold up the others' restart
         folder = data_dir or (Path(known.data_dir) if known is not None else _own_data(name))
-        cluster = LocalKafka(
-            brokers,
-            ports=ports,
-            data_dir=folder,
-            broker_settings=QUICKSTART,
-            heap_mb=heap_mb,
-            owned=False,
-            quick_start=False,
-            progress=progress,
-        )
-        cluster.start()
-        started = DetachedCluster(
-            name,
-            str(cluster.data_dir),
-            tuple(DetachedBroker(b.node_id, b.pid or 0, b.port, str(b.node.folder)) for b in cluster.brokers),
-        )
+        started = _start(name, brokers, ports, folder, heap_mb, progress)
+        return _add_servers(started, servers, progress), True
+
+
+def _start(
+    name: str,
+    brokers: int,
+    ports: Sequence[int] | None,
+    folder: Path,
+    heap_mb: int,
+    progress: Progress | None,
+) -> DetachedCluster:
+    cluster = LocalKafka(
+        brokers,
+        ports=ports,
+        data_dir=folder,
+        broker_settings=QUICKSTART,
+        heap_mb=heap_mb,
+        owned=False,
+        quick_start=False,
+        progress=progress,
+    )
+    cluster.start()
+    started = DetachedCluster(
+        name,
+        str(cluster.data_dir),
+        tuple(DetachedBroker(b.node_id, b.pid or 0, b.port, str(b.node.folder)) for b in cluster.brokers),
+    )
+    try:
+        _write(started)
+    except BaseException:
+        cluster.close()
+        raise
+    return started
+
+
+def _add_servers(
+    cluster: DetachedCluster, wanted: Sequence[str], progress: Progress | None
+) -> DetachedCluster:
+    """Those that do not run are started, each written down before the next begins."""
+    for kind in dict.fromkeys(wanted):
+        if any(each.kind == kind and each.is_alive for each in cluster.servers):
+            continue
+        rest = [each for each in cluster.servers if each.kind != kind]
+        for dead in set(cluster.servers).difference(rest):
+            dead.stop()  # removes its folder
+        added = start_companion(kind, progress)
+        cluster = replace(cluster, servers=(*rest, added))
         try:
-            _write(started)
+            _write(cluster)
         except BaseException:
-            cluster.close()
+            added.stop()
             raise
-        return started, True
+    return cluster
 
 
 def bring_down(name: str, *, delete_data: bool = False) -> bool:
@@ -164,7 +205,7 @@ def bring_down(name: str, *, delete_data: bool = False) -> bool:
     with _hold(name):
         known = find(name)
         if known is not None:
-            was_alive = any(broker.is_alive for broker in known.brokers)
+            was_alive = any(b.is_alive for b in known.brokers) or any(s.is_alive for s in known.servers)
             _stop(known)
             _state_file(name).unlink(missing_ok=True)
         else:
@@ -179,10 +220,11 @@ def find(name: str) -> DetachedCluster | None:
     path = _state_file(name)
     try:
         state = json.loads(path.read_text())
-        if state["version"] != STATE_VERSION:
+        if state["version"] not in (1, STATE_VERSION):
             raise ValueError(f"version {state['version']}")
         brokers = tuple(DetachedBroker(**broker) for broker in state["brokers"])
-        return DetachedCluster(state["name"], state["data_dir"], brokers)
+        servers = tuple(Companion(**server) for server in state.get("servers", ()))
+        return DetachedCluster(state["name"], state["data_dir"], brokers, servers)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -199,6 +241,8 @@ def find_all() -> list[DetachedCluster]:
 
 
 def _stop(cluster: DetachedCluster) -> None:
+    for server in cluster.servers:
+        server.stop()
     # The first of three can hand its work over; the last two have no quorum to say goodbye to.
     for place, broker in enumerate(cluster.brokers):
         broker.stop(30.0 if place == 0 else 5.0)
@@ -221,6 +265,7 @@ def _own_data(name: str) -> Path:
 def _write(cluster: DetachedCluster) -> None:
     path = _state_file(cluster.name)
     beside = path.with_suffix(f".{os.getpid()}.new")
+    beside.touch(0o600)  # it has the passwords of the servers
     with beside.open("w") as file:
         json.dump({"version": STATE_VERSION, **asdict(cluster)}, file, indent=1)
         file.flush()

@@ -11,6 +11,7 @@ is written for lag tools and for users who start from it; where a stream goes on
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -33,19 +34,28 @@ _HAS_MEMBERS = {22, 25, 27, 110, 113}
 _LOOKS_FOR_A_TOPIC = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a group has committed for one partition: the next offset, and what its writer said about it."""
+
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
 def commit_offsets(
     settings: ClientSettings,
     group: str,
     offsets: Mapping[TopicPartition, int],
     *,
     timeout_ms: int,
-    metadata: str = "",
+    metadata: str | Mapping[TopicPartition, str] = "",
     leader_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> None:
     """Make these the group's offsets, each the next one to read; ends when the coordinator has stored them.
 
     A move of the coordinator is waited out until the deadline. A refusal names the partitions it is about;
-    the others of the same call are stored all the same.
+    the others of the same call are stored all the same. `metadata` is one text for all, or one for each.
     """
     below = [f"{each} to {offset}" for each, offset in sorted(offsets.items()) if offset < 0]
     if below:
@@ -53,6 +63,7 @@ def commit_offsets(
     if not offsets:
         return
     epochs = leader_epochs or {}
+    texts = dict.fromkeys(offsets, metadata) if isinstance(metadata, str) else metadata
 
     def build() -> Any:
         topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -70,7 +81,7 @@ def commit_offsets(
                             partition_index=each.partition,
                             committed_offset=offsets[each],
                             committed_leader_epoch=epochs.get(each, _NO_EPOCH),
-                            committed_metadata=metadata,
+                            committed_metadata=texts.get(each, ""),
                         )
                         for each in some
                     ],
@@ -104,6 +115,14 @@ def fetch_committed(
     routing: Routing, group: str, partitions: Collection[TopicPartition] | None, deadline: Deadline
 ) -> dict[TopicPartition, int | None]:
     """What the group has committed for these partitions, None where nothing is; for None, all it has."""
+    found = fetch_commits(routing, group, partitions, deadline)
+    return {each: None if commit is None else commit.offset for each, commit in found.items()}
+
+
+def fetch_commits(
+    routing: Routing, group: str, partitions: Collection[TopicPartition] | None, deadline: Deadline
+) -> dict[TopicPartition, Commit | None]:
+    """The same with leader epochs and metadata."""
     topics = None if partitions is None else by_topic(partitions)
 
     def build() -> Any:
@@ -126,14 +145,17 @@ def fetch_committed(
     answer = response.groups[0] if response.groups else response
     if answer.error_code:
         raise refusal(answer.error_code, "OffsetFetch", broker, f"group {group}")
-    committed: dict[TopicPartition, int | None] = dict.fromkeys(partitions or ())
+    committed: dict[TopicPartition, Commit | None] = dict.fromkeys(partitions or ())
     for topic in answer.topics:
         for part in topic.partitions:
             partition = TopicPartition(topic.name, part.partition_index)
             if part.error_code:
                 raise refusal(part.error_code, "OffsetFetch", broker, f"group {group}, {partition}")
             if part.committed_offset != _NO_OFFSET:
-                committed[partition] = part.committed_offset
+                epoch = getattr(part, "committed_leader_epoch", _NO_EPOCH)
+                committed[partition] = Commit(
+                    part.committed_offset, None if epoch == _NO_EPOCH else epoch, part.metadata or ""
+                )
     return committed
 
 

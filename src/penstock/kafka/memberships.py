@@ -18,7 +18,7 @@ from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.control import KafkaLogView
-from penstock.kafka.deadline import Deadline
+from penstock.kafka.deadline import Attempts, Deadline
 from penstock.kafka.fields import Fields
 from penstock.kafka.groups import fetch_committed
 from penstock.kafka.lag import Lag
@@ -83,13 +83,22 @@ def list_groups(settings: ClientSettings) -> list[ListedGroup]:
     deadline = _deadline(settings)
     routing = routing_for(settings)
     found: dict[str, ListedGroup] = {}
-    for host, port in routing.brokers(deadline).values():
-        response = routing.call(ListGroupsRequest(states_filter=[], types_filter=[]), host, port, deadline)
-        if response.error_code:
-            raise refusal(response.error_code, "ListGroups", f"{host}:{port}", "all groups")
-        for each in response.groups:
-            found[each.group_id] = ListedGroup(each.group_id, each.group_state or "", each.group_type or "")
-    return [found[name] for name in sorted(found)]
+    pending = set(routing.brokers(deadline).values())
+    attempts = Attempts(deadline, "the groups of every broker", settings.retry_backoff_ms)
+    for _ in attempts:
+        for host, port in sorted(pending):
+            with attempts.forgiving():  # one that has just begun to coordinate asks us to wait
+                request = ListGroupsRequest(states_filter=[], types_filter=[])
+                response = routing.call(request, host, port, deadline)
+                if response.error_code:
+                    raise refusal(response.error_code, "ListGroups", f"{host}:{port}", "all groups")
+                for each in response.groups:
+                    state, kind = each.group_state or "", each.group_type or ""
+                    found[each.group_id] = ListedGroup(each.group_id, state, kind)
+                pending.discard((host, port))
+        if not pending:
+            return [found[name] for name in sorted(found)]
+    raise attempts.given_up()
 
 
 def describe_group(settings: ClientSettings, group: str) -> GroupDetails:

@@ -14,12 +14,16 @@ from typing import Any
 
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
+from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
+from penstock.kafka.control import KafkaLogView
 from penstock.kafka.deadline import Deadline
 from penstock.kafka.messages import DescribeConfigsRequest, MetadataRequest
+from penstock.kafka.reader import KafkaReader
 from penstock.kafka.refusals import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, refusal
 from penstock.kafka.routing import routing_for
 
 _TOPIC = 2  # Kafka's number for "this resource is a topic"
+_LOOKED_AT = 100  # offsets at the end of each partition
 _BUILT_IN_DEFAULT = 5  # Kafka's number for "nobody has set this"
 
 
@@ -73,6 +77,20 @@ def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[To
             raise refusal(found[name].error_code, "Metadata", broker, f"topic {name}")
     configs = _find_changed_configs(settings, wanted, deadline)
     return [_read_topic(found[name], configs[name]) for name in wanted]
+
+
+def has_keys(settings: ClientSettings, topic: str) -> bool:
+    """Whether one of the last records of its partitions has a key."""
+    view = KafkaLogView(settings)
+    partitions = [TopicPartition(topic, number) for number in view.describe([topic])[topic].partitions]
+    starts, ends = view.earliest(partitions), view.latest(partitions)
+    ranges = tuple(
+        RangeOrder(topic, each.partition, At(max(starts[each], ends[each] - _LOOKED_AT)), At(ends[each]))
+        for each in partitions
+        if starts[each] < ends[each]
+    )
+    order = WorkOrder(ranges, settings, ("key",), fail_on_data_loss=False)
+    return any(batch.column("key").null_count < batch.num_rows for batch in KafkaReader().read(order))
 
 
 def _read_topic(topic: Any, configs: Mapping[str, str | None]) -> TopicDetails:

@@ -70,10 +70,12 @@ class BatchRun:
         make_frame: Callable[[], DataFrame],
         store: Callable[[StreamPosition], None] | None,
         store_later: Callable[[StreamPosition, CommitCallback | None], None] | None,
+        read_state: Callable[[str], DataFrame] | None = None,
     ) -> None:
         self.before, self.end = before, end
         self.make_frame = make_frame
         self.store, self.store_later = store, store_later
+        self.read_state = read_state
         self.is_running = False
         self.storing_ms = 0.0
 
@@ -102,6 +104,19 @@ class Batch:
     def end(self) -> StreamPosition:
         """What is stored when the batch is committed: the next offset of each partition."""
         return self._run.end
+
+    def read_state(self, table: str) -> DataFrame:
+        """A table of the stream's sink, as it was when this batch began: what all batches before have left.
+
+        Change it and return the changed rows for the same table: they are published with the batch.
+        """
+        if self._run.read_state is None:
+            raise OffsetStoreError(
+                "NO_STATE",
+                "This stream has no sink, so there are no tables to read.",
+                hint="Write to a sink: `stream.write(SqlSink(...), transform)`.",
+            )
+        return self._run.read_state(table)
 
     def commit(self) -> None:
         """Store the batch's end now; returns when it is durable."""

@@ -66,6 +66,10 @@ class Keeper:
             except PenstockError as error:
                 log.warning("The results and their offsets are stored; the store beside them: %s", error)
 
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
     def flush(self, timeout_s: float) -> None:
         """The last asynchronous commit goes out before the stream ends."""
         flush = getattr(self._store, "flush", None)

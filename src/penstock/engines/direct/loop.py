@@ -54,6 +54,7 @@ class Job:
     make_frame: Callable[[StreamPosition, StreamPosition], DataFrame]
     work: Callable[[Batch], int | None]
     tell: Callable[[Event, BatchReport], None]
+    read_state: Callable[[str], DataFrame] | None = None
 
 
 class BatchLoop:
@@ -162,6 +163,7 @@ class BatchLoop:
             (lambda position, callback: keeper.keep_later(position, ranges, callback))
             if is_manual and keeper.is_async
             else None,
+            self._job.read_state,
         )
         return Batch(report.id, report.time_ms, ranges, run), run
 

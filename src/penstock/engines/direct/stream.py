@@ -23,7 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +48,8 @@ from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.watch import StreamWatch
+from penstock.engines.sinks import open_sink
+from penstock.stores.offsets.addresses import open_offset_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,10 +76,11 @@ class DirectStream:
     """One stream. Made, given what to do with each batch, then run once.
 
     `kafka`: Kafka's own settings; `options`: those of `format("penstock")`. `name` is the stream's in its
-    store (the group id, unless given). `delivery`: when offsets are stored; `commit="manual"` leaves that to
-    `batch.commit()`. `seek` overrules what is stored; `must_resume`: it is an error if nothing is.
-    `batch_attempts`: how often a failing batch is tried, with the same ranges. `empty_batches`: call the
-    functions when there is nothing new, too. `stop_file`: a file whose appearance ends the stream.
+    store (the group id, unless given). `offsets`: a store, or where one is: `"kafka"`, a folder, a database.
+    `delivery`: when offsets are stored; `commit="manual"` leaves that to `batch.commit()`. `seek` overrules
+    what is stored; `must_resume`: it is an error if nothing is. `batch_attempts`: how often a failing batch
+    is tried, with the same ranges. `empty_batches`: call the functions when there is nothing new, too.
+    `stop_file`: a file whose appearance ends the stream.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class DirectStream:
         *,
         interval: str | int = "1s",
         name: str | None = None,
-        offsets: OffsetStore | None = None,
+        offsets: OffsetStore | str | None = None,
         delivery: Delivery | None = None,
         commit: Literal["automatic", "manual"] = "automatic",
         seek: Starts | None = None,
@@ -115,7 +118,8 @@ class DirectStream:
         self._spark = spark
         self._source = source or KafkaLog(self._options.stream.client)
         self.name = _choose_name(name, self._options.stream.fixed_group, is_needed=offsets is not None)
-        self._keeper = Keeper(offsets, self.name)
+        self._keeper = Keeper(self._open_store(offsets), self.name)
+        self._owns_store = isinstance(offsets, str)
         self._delivery, self._commit = delivery, commit
         self._seek = read_positions(seek or {})
         self._must_resume, self._attempts, self._empty = must_resume, batch_attempts, empty_batches
@@ -233,15 +237,28 @@ class DirectStream:
     def is_active(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def _open_store(self, offsets: OffsetStore | str | None) -> OffsetStore | None:
+        """A store, or the address of one; `kafka` is a group of the cluster that is read."""
+        if not isinstance(offsets, str):
+            return offsets
+        if offsets != "kafka":
+            return open_offset_store(offsets)
+        from penstock.stores.offsets.kafka import KafkaOffsetStore
+
+        stream = self._options.stream
+        return KafkaOffsetStore(stream.client, group=stream.fixed_group or self.name)
+
     # --- the loop ---------------------------------------------------------------------------------------
 
     def _run(self, most: int | None, until_idle: bool) -> RunOutcome:
         with ExitStack() as stack:
             stack.callback(self._switch.close)
+            if self._owns_store:
+                stack.callback(self._keeper.close)
             settings = self._check_settings()
             writer = None
             if self._sink is not None:
-                writer = self._sink[0].open(self.name)
+                writer = open_sink(self._sink[0], self.name, self._spark)
                 stack.callback(writer.close)
             refuse_missing_letter_box(self._typed, self._options.stream.client)
             pace = None
@@ -250,7 +267,8 @@ class DirectStream:
             watch = StreamWatch(self._options.stream, self._source, pace=pace)
             stack.callback(watch.close)
             start = self._find_start(watch, writer)
-            job = Job(self._make_frame, lambda batch: self._work(batch, writer), self._tell)
+            read_state = None if writer is None else self._make_state_reader(writer)
+            job = Job(self._make_frame, lambda batch: self._work(batch, writer), self._tell, read_state)
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
             done = self._loop.run(most, until_idle)
             self._keeper.flush(self._options.stream.client.default_api_timeout_ms / 1000)
@@ -317,7 +335,7 @@ class DirectStream:
         if stored is None or self._seek:
             # Now, not with the first batch: `latest` would mean another place after a crash.
             if writer is not None:
-                writer.write({}, stored or _NOWHERE, start)
+                writer.write({}, stored or _NOWHERE, replace(start, starts=start.offsets))
             keeper.keep(start, may_go_back=bool(self._seek))
         if writer is not None or keeper.has_store:
             keeper.committed = start
@@ -328,6 +346,11 @@ class DirectStream:
         tasks = make_tasks(stream, plan_batch(before, end, stream.limits), self._typed)
         strict = not self._options.allow_gaps
         return make_frame(self._spark, self._source, tasks, self._schema, stages=self._stages, strict=strict)
+
+    def _make_state_reader(self, writer: SinkWriter) -> Callable[[str], DataFrame] | None:
+        """Only a sink that can read its tables as of its own offsets has one."""
+        read = getattr(writer, "read_state", None)
+        return None if read is None else lambda table: self._spark.createDataFrame(read(table))
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
         for function in self._functions:

@@ -32,9 +32,9 @@ from penstock.core.streaming import (
     find_doubtful,
     name_stream_topics,
 )
-from penstock.engines.reading.commits import GroupCommits
 from penstock.engines.reading.losses import LossBook, check_ledger
 from penstock.engines.reading.survey import Patience, look, survey
+from penstock.stores.offsets.commits import GroupCommits
 
 log = logging.getLogger(__name__)
 
@@ -324,7 +324,7 @@ class StreamWatch:
 
     # --- the group --------------------------------------------------------------------------------------
 
-    def _start_commits(self) -> GroupCommits | None:
+    def _start_commits(self) -> GroupCommits[Offsets] | None:
         group, client = self._options.commit_group, self._options.client
         if group is None:
             return None

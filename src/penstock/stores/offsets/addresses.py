@@ -7,6 +7,8 @@
     mysql://user:password@host:port/database        MySQL or MariaDB
     kafka://host:port,host:port/group               what a consumer group has committed
     zookeeper://host:port,host:port/prefix          ZooKeeper
+    checkpoint:folder                               a Spark query's checkpoint, to look at and to move
+    sink:postgresql://...    sink:results.db        what a SQL sink keeps with its results, likewise
 
 A SQL address may end in `?namespace=NAME`. Rule: an error about an address never repeats it, for it may hold
 a password.
@@ -15,6 +17,7 @@ a password.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -28,8 +31,9 @@ _SQL = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FORMS = (
     "Write memory:, a folder or file:///folder, a file that ends in .db or sqlite:///file.db, "
-    "postgresql://user:password@host:port/database, mysql://..., kafka://host:port/group, or "
-    "zookeeper://host:port/prefix."
+    "postgresql://user:password@host:port/database, mysql://..., kafka://host:port/group, "
+    "zookeeper://host:port/prefix, checkpoint:folder, or sink: and "
+    "a database."
 )
 
 
@@ -47,8 +51,23 @@ def open_offset_store(
         from penstock.stores.offsets.memory import MemoryOffsetStore
 
         return MemoryOffsetStore()
+    if address.startswith("checkpoint:") and not scheme:
+        from penstock.stores.offsets.checkpoint import CheckpointOffsetStore
+
+        return CheckpointOffsetStore(address.removeprefix("checkpoint:"))
+    if address.startswith("sink:"):
+        from penstock.stores.offsets.ledger import SinkOffsetStore
+
+        return SinkOffsetStore(parse_place(address.removeprefix("sink:")))
     if scheme in _SQL or (not scheme and address.endswith(_SQLITE_ENDS) and not Path(address).is_dir()):
         return _open_sql(address, create)
+    if scheme == "kafka":
+        from penstock.stores.offsets.kafka import KafkaOffsetStore
+
+        hosts, group = _split_hosts(address)
+        servers = tuple(_split_port(each) for each in hosts.split(","))
+        settings = ClientSettings(servers) if client is None else replace(client, bootstrap_servers=servers)
+        return KafkaOffsetStore(settings, group=group)
     if scheme == "zookeeper":
         from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
 
@@ -100,6 +119,11 @@ def _split_hosts(address: str) -> tuple[str, str]:
     if not path:
         raise _invalid(f"The {scheme} address names nothing behind the hosts")
     return hosts, unquote(path)
+
+
+def _split_port(host: str) -> tuple[str, int]:
+    name, _, port = host.rpartition(":")
+    return name.strip("[]"), int(port)
 
 
 def _invalid(what: str) -> OptionError:

@@ -50,13 +50,16 @@ class FileOffsetStore:
 
     def __init__(self, folder: Path | str, *, create: bool = True) -> None:
         self._folder = Path(folder)
-        try:
-            if create:
+        if create:
+            with _telling(self._folder):
                 self._folder.mkdir(parents=True, exist_ok=True)
-            elif not self._folder.is_dir():
-                raise NotADirectoryError(f"there is no folder {self._folder}")
-        except OSError as error:
-            raise _unusable(self._folder, error) from error
+        elif not self._folder.is_dir():
+            raise OffsetStoreError(
+                "OFFSETS_NOT_FOUND",
+                f"There is no folder {self._folder}.",
+                hint="Check the path: it must be the one that the stream names as its store.",
+                facts={"path": str(self._folder)},
+            )
 
     def __repr__(self) -> str:
         return f"FileOffsetStore({str(self._folder)!r})"
@@ -154,9 +157,8 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, content: str) -> None:
-    beside = path.with_suffix(
-        ".new"
-    )  # one at a time, for we hold the lock; what a crash left is written over
+    # One at a time, for we hold the lock; what a crash has left is written over.
+    beside = path.with_suffix(".new")
     with _telling(path):
         with beside.open("w", encoding="utf-8") as file:
             file.write(f"{content}\n{_sum(content)}\n")

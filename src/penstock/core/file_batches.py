@@ -1,0 +1,68 @@
+"""Batches kept as folders: their names, and which of them a seek back takes away.
+
+Rule: the name says the offsets, so the same batch has the same name and replaces itself. A name too long for
+a file system is told by a digest.
+
+>>> name_batch("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
+'visits.t-0.0-40'
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from penstock.core.errors import OptionError
+from penstock.core.model import OffsetRange
+from penstock.core.stream_offsets import Offsets
+
+_LONGEST = 180
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """What one folder holds."""
+
+    stream: str
+    ranges: tuple[OffsetRange, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        ranges = [[each.topic, each.partition, each.start, each.until] for each in self.ranges if each.size]
+        return {"stream": self.stream, "ranges": ranges}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> StoredBatch:
+        return cls(str(found["stream"]), tuple(OffsetRange(*each) for each in found["ranges"]))
+
+
+def name_batch(stream: str, ranges: Sequence[OffsetRange]) -> str:
+    """A name for the folder of these offsets."""
+    parts = [f"{each.topic}-{each.partition}.{each.start}-{each.until}" for each in ranges if each.size]
+    whole = f"{quote(stream, safe='')}.{'_'.join(parts)}"
+    if len(whole) <= _LONGEST:
+        return whole
+    return f"{whole[: _LONGEST - 33]}.{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+
+
+def choose_dropped(stored: Mapping[Path, StoredBatch], offsets: Offsets) -> list[Path]:
+    """The folders that lie beyond a position. One that lies on both sides of it is an error."""
+    dropped = []
+    for path, batch in stored.items():
+        known = [each for each in batch.ranges if each.topic_partition in offsets]
+        beyond = [each for each in known if each.until > offsets[each.topic_partition]]
+        if not beyond:
+            continue
+        inside = [each for each in known if each.start < offsets[each.topic_partition]]
+        if inside:
+            raise OptionError(
+                "SEEK_INSIDE_BATCH",
+                f"The position lies inside a batch that is stored as one folder: {path.name}.",
+                hint="Seek to where a batch begins; the folders' names say it.",
+                facts={"folder": path.name},
+            )
+        dropped.append(path)
+    return dropped

@@ -1,0 +1,213 @@
+"""Results as files: a folder for each batch, named by the offsets it came from, visible whole or not at all.
+
+Rules: rows are written beside, flushed to the disk, and become visible by one rename; that rename is the
+commit. What is about to be renamed is noted before and the offsets are stored after it, so a crash anywhere
+leaves either no folder and the old offsets, or the folder and a note from which the next start stores the
+offsets. A batch that is done again replaces its folder. One writer: the next one is refused while this one
+lives, a paused one included, because two would both rename.
+
+The folder must be on a disk that all executors see. `spark.read.parquet(folder)` reads all batches; the
+column `batch` says which one a row is of.
+
+    stream.write(FileSink("results"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+
+from penstock.core.errors import OptionError, SinkError
+from penstock.core.file_batches import StoredBatch, choose_dropped, name_batch
+from penstock.core.sinks import Written
+from penstock.core.stream_batch import list_ranges
+from penstock.core.stream_offsets import StreamPosition, read_position, write_position
+from penstock.stores.offsets.documents import write_name
+from penstock.stores.offsets.file import FileOffsetStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Format: TypeAlias = Literal["parquet", "orc", "json", "csv"]
+FORMATS: tuple[Format, ...] = ("parquet", "orc", "json", "csv")
+#: Ours, beside the batches; Spark does not read what begins with an underscore.
+_OWN = "_penstock"
+_RANGES = "_ranges.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """Batches as folders of files. Settings only."""
+
+    folder: Path | str
+    format: Format = "parquet"
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise OptionError(
+                "SINK_INVALID",
+                f"A file sink cannot write {self.format!r}.",
+                hint=f"Formats are {', '.join(FORMATS)}.",
+                facts={"format": self.format},
+            )
+
+    def open(self, stream: str) -> FileWriter:
+        return FileWriter(self, stream)
+
+
+class FileWriter:
+    """One stream's only writer, as long as it is open."""
+
+    def __init__(self, sink: FileSink, stream: str) -> None:
+        self._folder, self._format, self._stream = Path(sink.folder), sink.format, stream
+        own = self._folder / _OWN
+        with _telling(own):
+            own.mkdir(parents=True, exist_ok=True)
+        self._name = write_name(stream)
+        self._note = own / f"{self._name}.next"
+        self._lock = _lock(own / f"{self._name}.lock", stream)
+        self._store = FileOffsetStore(own / "offsets")
+        with _telling(own):
+            for left in own.glob(f"new-{self._name}-*"):
+                shutil.rmtree(left)
+            self._finish()
+        self._position = self._store.load(stream)
+
+    @property
+    def position(self) -> StreamPosition | None:
+        return self._position
+
+    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
+        """`results`: a frame; nothing (an empty mapping) moves the offsets alone, back as well."""
+        if (
+            self._position is not None
+            and self._position.offsets == end.offsets
+            and before.offsets != end.offsets
+        ):
+            return Written(0, was_repeated=True)
+        with _telling(self._folder):
+            rows = 0
+            if results:
+                rows = self._publish(results, before, end)
+            else:
+                self._drop_beyond(end)
+            self._store.save(self._stream, end, may_go_back=True)
+            self._note.unlink(missing_ok=True)
+        self._position = end
+        return Written(rows)
+
+    def close(self) -> None:
+        """Let the next writer in. What was written stays."""
+        self._lock.close()
+
+    # --- one batch --------------------------------------------------------------------------------------
+
+    def _publish(self, frame: DataFrame, before: StreamPosition, end: StreamPosition) -> int:
+        ranges = list_ranges(before, end)
+        place = self._folder / f"batch={name_batch(self._stream, ranges)}"
+        beside = self._folder / _OWN / f"new-{self._name}-{secrets.token_hex(8)}"
+        frame.write.format(self._format).save(str(beside))
+        rows = _count_rows(frame, beside, self._format)
+        batch = StoredBatch(self._stream, ranges)
+        _write(beside / _RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": rows}))
+        for path in beside.rglob("*"):
+            _flush(path)
+        _flush(beside)
+        position = {"version": VERSION, "folder": place.name, "position": write_position(end)}
+        _write(self._note, json.dumps(position))
+        _flush(self._note.parent)
+        _make_visible(beside, place)
+        return rows
+
+    def _finish(self) -> None:
+        """After a crash: a batch whose folder is there has its offsets stored now; another never was."""
+        if not self._note.exists():
+            return
+        try:
+            noted = json.loads(self._note.read_text(encoding="utf-8"))
+        except ValueError:
+            noted = None  # cut off while it was written, so nothing was renamed yet
+        if isinstance(noted, dict) and (self._folder / str(noted["folder"])).exists():
+            self._store.save(self._stream, read_position(noted["position"]), may_go_back=True)
+        self._note.unlink()
+
+    def _drop_beyond(self, position: StreamPosition) -> None:
+        """A seek back: batches that will be read again go first, or their rows would be there twice."""
+        stored = {path: batch for path in self._folder.glob("batch=*") if (batch := self._read(path))}
+        for path in choose_dropped(stored, position.offsets):
+            shutil.rmtree(path)
+
+    def _read(self, path: Path) -> StoredBatch | None:
+        found = json.loads((path / _RANGES).read_text(encoding="utf-8"))
+        batch = StoredBatch.from_dict(found)
+        return batch if batch.stream == self._stream else None
+
+
+def _make_visible(beside: Path, place: Path) -> None:
+    if place.exists():
+        shutil.rmtree(place)  # an earlier run of the same batch
+    beside.rename(place)
+    _flush(place.parent)
+
+
+def _count_rows(frame: DataFrame, folder: Path, kind: Format) -> int:
+    """What really is in the files. Parquet says so in its footers; the others are read once more."""
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    return frame.sparkSession.read.format(kind).schema(frame.schema).load(str(folder)).count()
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, stream: str) -> IO[str]:
+    with _telling(path):
+        file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise SinkError(
+            "SINK_IN_USE",
+            f"Another program writes the stream {stream} to {path.parent.parent}.",
+            hint="Run one at a time; `fuser -v` on the lock file names it. End it, also if it is paused.",
+            facts={"stream": stream, "lock": str(path)},
+        ) from error
+    return file
+
+
+@contextlib.contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(
+            "FILES_UNUSABLE",
+            f"Results could not be written to {path}: {error}.",
+            hint="Check the folder, its permissions and the free space.",
+            facts={"path": str(path)},
+            retriable=True,
+        ) from error

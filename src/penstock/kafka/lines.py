@@ -1,0 +1,106 @@
+"""Lines of text into records: what a console producer reads, cut in bulk.
+
+Rules: a newline ends a record and nothing else does; a last line without one counts; bytes pass unchanged,
+valid text or not. No line is touched alone: newlines are found in a whole block at once, and keys are cut off
+by Arrow. Why not `for line in file`: a Python object for each line costs more than writing it to Kafka.
+
+>>> cutter = LineCutter()
+>>> cutter.cut(b"one\\ntw").to_pylist(), cutter.cut(b"o\\n\\nend").to_pylist(), cutter.rest().to_pylist()
+([b'one'], [b'two', b''], [b'end'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.errors import SinkError
+
+#: A line that is longer than this is no message: brokers take 1 MB unless they are told otherwise.
+LONGEST_LINE_BYTES = 100 << 20
+_NEWLINE = 0x0A
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class LineCutter:
+    """Cuts a stream of blocks into lines; what follows the last newline waits for the next block."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
+
+    def cut(self, block: bytes) -> pa.Array:
+        """The lines that end in this block."""
+        last = block.rfind(b"\n") + 1
+        if not last:
+            self._keep(block)
+            return pa.array([], pa.large_binary())
+        whole = b"".join([*self._begun, block[:last]])
+        self._begun, self._begun_bytes = [], 0
+        self._keep(block[last:])
+        return _cut_whole(whole)
+
+    def rest(self) -> pa.Array:
+        """The last line, if it did not end with a newline; none otherwise."""
+        rest, self._begun, self._begun_bytes = b"".join(self._begun), [], 0
+        return pa.array([rest] if rest else [], pa.large_binary())
+
+    def _keep(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._begun.append(piece)
+        self._begun_bytes += len(piece)
+        if self._begun_bytes > LONGEST_LINE_BYTES:
+            raise SinkError(
+                "LINE_TOO_LONG",
+                f"A line is longer than {LONGEST_LINE_BYTES} bytes.",
+                hint="Each line becomes one message; check that the input is text with line ends.",
+                facts={"limit_bytes": LONGEST_LINE_BYTES},
+            )
+
+
+def _cut_whole(text: bytes) -> pa.Array:
+    """Lines of a text that ends with a newline. The newlines are taken out, so each start moves forward."""
+    octets = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(octets == _NEWLINE)
+    bare = octets[octets != _NEWLINE]
+    starts = np.zeros(ends.size + 1, np.int64)
+    starts[1:] = ends - np.arange(ends.size)
+    return pa.Array.from_buffers(
+        pa.large_binary(), ends.size, [None, pa.py_buffer(starts), pa.py_buffer(bare)]
+    )
+
+
+def make_records(
+    lines: pa.Array,
+    *,
+    separator: bytes | None = None,
+    partition: int | None = None,
+    headers: Sequence[tuple[str, bytes]] = (),
+) -> pa.RecordBatch:
+    """The columns to write. With a separator, what stands before its first occurrence is the key."""
+    columns: dict[str, pa.Array] = {"value": lines}
+    if separator is not None:
+        columns["key"], columns["value"] = _split_keys(lines, separator)
+    if partition is not None:
+        columns["partition"] = pa.array(np.full(len(lines), partition, np.int32))
+    if headers:
+        entries = [{"key": name, "value": value} for name, value in headers]
+        columns["headers"] = pa.array([entries], _HEADERS).take(pa.array(np.zeros(len(lines), np.int64)))
+    return pa.record_batch(columns)
+
+
+def find_keyless(lines: pa.Array, separator: bytes) -> int | None:
+    """The first line without a separator."""
+    places = pc.find_substring(lines, pattern=separator).to_numpy(zero_copy_only=False)
+    lacking = np.flatnonzero(places < 0)
+    return int(lacking[0]) if lacking.size else None
+
+
+def _split_keys(lines: pa.Array, separator: bytes) -> tuple[pa.Array, pa.Array]:
+    both = pc.split_pattern(lines, pattern=separator, max_splits=1).flatten()
+    pairs = np.arange(len(lines), dtype=np.int64) * 2  # every line has a separator, so two parts
+    return both.take(pa.array(pairs)), both.take(pa.array(pairs + 1))

@@ -1,0 +1,14 @@
+"""Places for results that keep the offsets, too, for users: rows and offsets in one transaction.
+
+from penstock.sinks import SqlSink, Table, create_tables
+"""
+
+from __future__ import annotations
+
+from penstock.engines.sinks import keep_provenance
+from penstock.engines.sinks.files import FileSink
+from penstock.engines.sinks.foreach import for_each_batch
+from penstock.stores.sql.creation import create_tables
+from penstock.stores.sql.sink import SqlSink, Table
+
+__all__ = ["FileSink", "SqlSink", "Table", "create_tables", "for_each_batch", "keep_provenance"]

@@ -1,0 +1,14 @@
+BEGIN TRANSACTION;
+CREATE TABLE "penstock_meta" ("component" TEXT NOT NULL PRIMARY KEY, "version" BIGINT NOT NULL);
+INSERT INTO "penstock_meta" VALUES('offsets',1);
+CREATE TABLE "penstock_offset_changes" ("namespace" VARCHAR(200) NOT NULL, "stream" VARCHAR(200) NOT NULL, "change_no" BIGINT NOT NULL, "at_ms" BIGINT NOT NULL, "who" TEXT NOT NULL, "verb" TEXT NOT NULL, "position_before" TEXT NOT NULL, "position_after" TEXT NOT NULL, PRIMARY KEY ("namespace", "stream", "change_no"));
+INSERT INTO "penstock_offset_changes" VALUES('shop','counts é',1,1700000000000,'ann','import','null','{"version": 1, "offsets": {"visits": {"0": 9}}}');
+INSERT INTO "penstock_offset_changes" VALUES('shop','counts é',2,1700000000001,'bob','rewind','{"version": 1, "offsets": {"visits": {"0": 9}}}','{"version": 1, "offsets": {"visits": {"0": 5, "1": 7}}, "topicIds": {"old": "ffffffffffffffffffffffffffffffff", "visits": "000102030405060708090a0b0c0d0e0f"}, "leaderEpochs": {"visits": {"0": 3}}, "starts": {"visits": {"0": 2}}, "gone": {"old": {"4": 11}}}');
+CREATE TABLE "penstock_offsets" ("namespace" VARCHAR(200) NOT NULL, "stream" VARCHAR(200) NOT NULL, "topic" VARCHAR(249) NOT NULL, "partition_no" BIGINT NOT NULL, "state" VARCHAR(8) NOT NULL, "next_offset" BIGINT NOT NULL, "topic_id" VARCHAR(32), "leader_epoch" BIGINT, PRIMARY KEY ("namespace", "stream", "topic", "partition_no", "state"));
+INSERT INTO "penstock_offsets" VALUES('shop','counts é','visits',0,'at',5,'000102030405060708090a0b0c0d0e0f',3);
+INSERT INTO "penstock_offsets" VALUES('shop','counts é','visits',1,'at',7,'000102030405060708090a0b0c0d0e0f',NULL);
+INSERT INTO "penstock_offsets" VALUES('shop','counts é','visits',0,'start',2,'000102030405060708090a0b0c0d0e0f',3);
+INSERT INTO "penstock_offsets" VALUES('shop','counts é','old',4,'gone',11,'ffffffffffffffffffffffffffffffff',NULL);
+CREATE TABLE "penstock_streams" ("namespace" VARCHAR(200) NOT NULL, "stream" VARCHAR(200) NOT NULL, "saves" BIGINT NOT NULL, PRIMARY KEY ("namespace", "stream"));
+INSERT INTO "penstock_streams" VALUES('shop','counts é',2);
+COMMIT;

@@ -1,0 +1,205 @@
+"""Results as files: a folder for each batch, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.core.errors import OptionError, SinkError
+from penstock.core.file_batches import name_batch
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.stream_offsets import StreamPosition
+from penstock.direct import At, DirectStream, Subscribe
+from penstock.sinks import FileSink
+from tests.filling import produce
+
+T0 = TopicPartition("t", 0)
+
+
+def at(offset: int) -> StreamPosition:
+    return StreamPosition({T0: offset})
+
+
+def make(spark: SparkSession, start: int, until: int) -> DataFrame:
+    return spark.range(start, until).withColumnRenamed("id", "offset")
+
+
+def read(spark: SparkSession, folder: Path, kind: str = "parquet") -> Counter[int]:
+    if not any(folder.glob("batch=*")):
+        return Counter()
+    rows = spark.read.format(kind).schema("offset bigint").load(str(folder)).collect()
+    return Counter(row.offset for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
+def test_a_batch_is_a_folder_named_by_its_offsets(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
+    """C12, G6: written beside, then renamed."""
+    writer = FileSink(tmp_path / "out", kind).open("s")
+    writer.write({}, StreamPosition({}), at(0))
+    written = writer.write(make(spark, 0, 5), at(0), at(5))
+    assert written.rows == 5
+    assert [each.name for each in (tmp_path / "out").glob("batch=*")] == ["batch=s.t-0.0-5"]
+    assert read(spark, tmp_path / "out", kind) == Counter(range(5))
+    assert writer.write(make(spark, 0, 5), at(0), at(5)).was_repeated
+    writer.close()
+    again = FileSink(tmp_path / "out", kind).open("s")
+    assert again.position == at(5)
+    again.close()
+
+
+def test_one_writer_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    """T39: the second is refused while the first lives."""
+    first = FileSink(tmp_path).open("s")
+    with pytest.raises(SinkError) as raised:
+        FileSink(tmp_path).open("s")
+    assert raised.value.condition == "SINK_IN_USE"
+    FileSink(tmp_path).open("other").close()
+    first.close()
+    FileSink(tmp_path).open("s").close()
+
+
+def test_a_seek_back_takes_the_batches_away_that_come_again(spark: SparkSession, tmp_path: Path) -> None:
+    """G6: nothing is there twice; a position inside a batch is refused."""
+    writer = FileSink(tmp_path).open("s")
+    for start in (0, 5, 10):
+        writer.write(make(spark, start, start + 5), at(start), at(start + 5))
+    with pytest.raises(OptionError) as raised:
+        writer.write({}, at(15), at(7))
+    assert raised.value.condition == "SEEK_INSIDE_BATCH"
+    assert read(spark, tmp_path) == Counter(range(15))
+    writer.write({}, at(15), at(5))
+    assert read(spark, tmp_path) == Counter(range(5))
+    writer.write(make(spark, 5, 12), at(5), at(12))
+    assert read(spark, tmp_path) == Counter(range(12))
+    writer.close()
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError) as raised:
+        FileSink(tmp_path / "file" / "x").open("s")
+    assert raised.value.condition == "FILES_UNUSABLE"
+    with pytest.raises(OptionError):
+        FileSink(tmp_path, "xml")  # type: ignore[arg-type]
+
+
+def test_a_long_name_is_told_by_a_digest() -> None:
+    ranges = [OffsetRange(f"topic-{number}", 0, 0, number + 1) for number in range(100)]
+    name = name_batch("s", ranges)
+    assert len(name) <= 180
+    assert name != name_batch("s", [*ranges[:-1], OffsetRange("topic-99", 0, 0, 5)])
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from penstock.core.model import TopicPartition
+from penstock.core.stream_offsets import StreamPosition
+from penstock.engines.sinks import files
+from tests.crash.gates import pass_gate
+
+class Frame:
+    # A frame's writer without Spark: the steps that matter are the sink's own.
+    def __init__(self, rows): self.rows = rows
+    write = property(lambda self: self)
+    def format(self, kind): return self
+    def save(self, place):
+        pass_gate("save", "before")
+        Path(place).mkdir()
+        pq.write_table(pa.table({"offset": self.rows}), Path(place) / "part-0.parquet")
+        pass_gate("save", "after")
+
+def gated(name, function):
+    def call(*given, **named):
+        pass_gate(name, "before")
+        found = function(*given, **named)
+        pass_gate(name, "after")
+        return found
+    return call
+
+files._write = gated("note", files._write)
+files._make_visible = gated("rename", files._make_visible)
+files.FileOffsetStore.save = gated("store", files.FileOffsetStore.save)
+at = lambda offset: StreamPosition({TopicPartition("t", 0): offset})
+writer = files.FileSink(sys.argv[1]).open("s")
+step = int(sys.argv[2])
+start = 0 if writer.position is None else writer.position.offsets[TopicPartition("t", 0)]
+while start < 30:
+    until = min(30, start + step)
+    writer.write(Frame(list(range(start, until))), at(start), at(until))
+    start = until
+"""
+STEPS = [(step, moment) for step in ("save", "note", "rename", "store") for moment in ("before", "after")]
+
+
+def test_killed_at_every_step_and_started_again_every_row_is_there_once(tmp_path: Path) -> None:
+    """C12, C15, G6, G16: SIGKILL before and after each step; the next run even takes other batch sizes."""
+    import pyarrow.parquet as pq
+
+    from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
+
+    for number, (step, moment) in enumerate(STEPS):
+        folder, gates = tmp_path / str(number), tmp_path / f"gates-{number}"
+        gates.mkdir()
+        environment = {**os.environ, FOLDER_VARIABLE: str(gates)}
+        command = [sys.executable, "-c", PROGRAM, str(folder)]
+        arm(gates, Gate("kill", step, moment, call=4 if step == "note" else 2))  # in the second batch
+        program = subprocess.Popen([*command, "10"], env=environment)
+        try:
+            assert await_arrival(gates, "kill")["pid"] == program.pid
+            program.send_signal(signal.SIGKILL)
+            assert program.wait(30) == -signal.SIGKILL
+        finally:
+            program.kill()
+            program.wait()
+        (gates / "armed.json").unlink()
+        before = list(folder.glob("batch=*"))
+        assert subprocess.run([*command, "7"], env=environment, timeout=60).returncode == 0
+        found: Counter[int] = Counter()
+        for path in folder.glob("batch=*/*.parquet"):
+            found.update(pq.read_table(path)["offset"].to_pylist())
+        assert found == Counter(range(30)), (step, moment)
+        assert len(list(folder.glob("batch=*"))) > len(before)
+        assert not list((folder / "_penstock").glob("new-*"))
+
+
+def test_a_direct_stream_writes_files_exactly_once(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """C12, G6: with offsets and rows in the same folder; a seek to a batch's begin does it again."""
+    name = topic(2)
+    for partition in (0, 1):
+        produce(kafka.bootstrap, name, [f"{partition}-{index}" for index in range(10)], partition=partition)
+
+    def run(**how: Any) -> None:
+        stream = DirectStream(
+            spark,
+            Subscribe(name),
+            {"bootstrap.servers": kafka.bootstrap, "auto.offset.reset": "earliest"},
+            interval=0,
+            name="visits",
+            options={"maxOffsetsPerTrigger": 8},
+            **how,
+        )
+        stream.write(FileSink(tmp_path / "out")).run(until_idle=True)
+
+    def values() -> list[str]:
+        rows = spark.read.parquet(str(tmp_path / "out")).selectExpr("cast(value as string) v").collect()
+        return sorted(row.v for row in rows)
+
+    expected = sorted(f"{partition}-{index}" for partition in (0, 1) for index in range(10))
+    run()
+    assert values() == expected
+    run()
+    assert values() == expected
+    run(seek={(name, 0): At(0), (name, 1): At(0)})
+    assert values() == expected
