@@ -70,7 +70,7 @@ class StreamSession:
         try:
             self.spark = builder.getOrCreate()
         except BaseException:
-            _end_jvm()
+            end_jvm()
             self._folder.cleanup()
             raise
         self.spark.sparkContext.setLogLevel("OFF")  # a stopped query logs an error; a failed one raises
@@ -82,7 +82,7 @@ class StreamSession:
         try:
             self.spark.stop()
         finally:
-            _end_jvm()
+            end_jvm()
             self._folder.cleanup()
 
     def stream(self, form: str, bootstrap: str, topic: str, **options: str) -> DataFrame:
@@ -101,7 +101,7 @@ class StreamSession:
             query.stop()
 
 
-def _end_jvm() -> None:
+def end_jvm() -> None:
     """Close the JVM that PySpark started and wait for its end; the next session then starts another."""
     from pyspark import SparkContext
 

@@ -34,6 +34,7 @@ CAMPAIGNS = {
     "tests.proof.stream_histories": ["--write"],
     "tests.proof.stream_miniature": ["--write"],
     "tests.proof.stream_comparison": ["--write"],
+    "tests.proof.sql_rounds": ["--write"],
 }
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "cramjam", "crc32c", "hypothesis")
 

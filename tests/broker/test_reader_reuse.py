@@ -71,7 +71,7 @@ def test_an_empty_range_opens_no_connection(filled: str, proxy: FaultProxy) -> N
 
 
 def test_readings_one_after_the_other_use_one_connection(filled: str, proxy: FaultProxy) -> None:
-    """B159, F40: the first reading of a worker opens it, and no later one pays for another."""
+    """B159, B236, F40: the first reading of a worker opens it, and no later one pays for another."""
     settings, before = settings_of(proxy.bootstrap), proxy.counts.connections
     for _ in range(6):
         assert read_offsets(order(settings, filled, 0, 5)) == list(range(5))
@@ -177,7 +177,7 @@ def test_two_readers_of_one_partition_keep_their_rows_apart(kafka: Any, topic: A
 
 
 def test_many_threads_each_see_every_record_in_order(kafka: Any, topic: Any) -> None:
-    """B161: 500 reads in 100 threads on one partition, headers included."""
+    """B161, B238: 500 reads in 100 threads on one partition, headers included."""
     name = topic()
     for n in range(60):
         produce(

@@ -51,7 +51,7 @@ def test_what_was_saved_is_loaded_whole_by_the_next_program(world: OffsetWorld) 
 
 
 def test_a_stream_that_stands_nowhere_is_not_one_that_was_never_seen(world: OffsetWorld) -> None:
-    """T36: a known stream stays known."""
+    """A known stream stays known: that its offsets are lost can then be told."""
     world.open().save("s", StreamPosition({}))
     can = world.limits.keeps_empty_positions
     assert world.open().load("s") == (StreamPosition({}) if can else None)

@@ -80,6 +80,7 @@ def test_both_worlds_have_readers(any_world: World) -> None:
 
 
 def test_a_range_is_half_open(any_world: World) -> None:
+    """D51: reading ends at the range's end and nowhere else."""
     topic = ten(any_world)
     assert rows(any_world, order(any_world, topic, At(3), At(6))) == [
         {"offset": number, "value": b"%d" % number} for number in (3, 4, 5)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from confluent_kafka import Consumer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
@@ -54,7 +59,7 @@ def collect(frame: Any) -> list[Row]:
 def test_several_topics_one_with_a_given_start_and_each_task_holds_exactly_its_range(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B211, D1, D17, D32: a frame's partitions are the batch's ranges that are not empty."""
+    """B211, D1, D2, D17, D32, D53: a frame's partitions are the batch's ranges that are not empty."""
     first, second = topic(2), topic(1)
     rows = fill(kafka, first, 5, 3) + fill(kafka, second, 4)
     batches: list[tuple[tuple[OffsetRange, ...], list[Row], list[Row]]] = []
@@ -79,7 +84,7 @@ def test_several_topics_one_with_a_given_start_and_each_task_holds_exactly_its_r
 def test_a_pattern_takes_whole_names_and_starts_of_some_partitions(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B212, B11."""
+    """B212, B11: a name that only contains the pattern is not taken."""
     mine, other = topic(1, name="pat"), topic(1, name="xpat")
     rows = fill(kafka, mine, 4)
     fill(kafka, other, 2)
@@ -358,3 +363,77 @@ def test_a_stream_runs_once_and_must_be_told_what_to_do(
     with pytest.raises(OptionError) as raised:
         stream.await_termination()
     assert raised.value.condition == "NOT_STARTED"
+
+
+def test_a_consumer_of_the_same_group_stops_the_stream_with_a_clear_message(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B227, T37: two programs, one group."""
+    name = topic(1)
+    fill(kafka, name, 2)
+    group = f"shared-{name}"
+    other = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    other.subscribe([name])
+    try:
+        wait_until(lambda: other.poll(0.2) is not None, "the other one is a member", 60)
+        stream = DirectStream(
+            spark, Subscribe(name), {**settings, "group.id": group}, interval=0, offsets="kafka"
+        )
+        stream.for_each_batch(lambda batch: None)
+        with pytest.raises(BrokerError) as raised:
+            stream.run(until_idle=True)
+        assert raised.value.condition == "GROUP_HAS_MEMBERS"
+    finally:
+        other.close()
+
+
+RETRY = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from penstock.direct import DirectStream, Subscribe
+
+bootstrap, topic, folder, master = sys.argv[1:]
+spark = (SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
+
+def fail_once(batches):
+    import pyarrow as pa
+    rows = list(batches)
+    try:
+        (Path(folder) / "failed").touch(exist_ok=False)
+    except FileExistsError:
+        yield from rows
+        return
+    yield rows[0].slice(0, 3)
+    raise ValueError("after some rows")
+
+found = []
+stream = DirectStream(
+    spark, Subscribe(topic), {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"}, interval=0,
+    options={"columns": "offset"})
+stream.arrow(fail_once, "offset bigint")
+stream.for_each_batch(lambda batch: found.append(sorted(row.offset for row in batch.frame.collect())))
+stream.run(until_idle=True)
+print("FOUND", [report.attempts for report in stream.reports if report.error is None], found)
+"""
+
+
+@pytest.mark.parametrize(("master", "attempts"), [("local[2]", 2), ("local[2,4]", 1)])
+def test_with_and_without_retries_of_tasks_a_failure_doubles_nothing(
+    kafka: Any, topic: MakeTopic, tmp_path: Path, master: str, attempts: int
+) -> None:
+    """G8, G9, I10, I11, C11: one failure allowed, the batch is done again; four, only the task is."""
+    name = topic(1)
+    fill(kafka, name, 20)
+    done = subprocess.run(
+        [sys.executable, "-c", RETRY, kafka.bootstrap, name, str(tmp_path), master],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"FOUND [{attempts}] [{list(range(20))}]" in done.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster import LocalMariaDB
+from penstock.cluster import LocalMariaDB, LocalPostgres
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
 
 SERVERS = [pytest.param(name, marks=pytest.mark.sql) for name in ("postgres", "mariadb")]
@@ -34,4 +34,11 @@ def server_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
 def mariadb_database(mariadb: LocalMariaDB) -> Iterator[OwnDatabase]:
     """An empty database of MariaDB."""
     with make_database(mariadb) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres_database(postgres: LocalPostgres) -> Iterator[OwnDatabase]:
+    """An empty database of PostgreSQL."""
+    with make_database(postgres) as database:
         yield database

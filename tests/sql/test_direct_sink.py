@@ -28,7 +28,7 @@ def test_words_and_actions_are_counted_once_over_restarts_and_a_failure(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """C15, D39, G5, G7, H9, C14: aggregates of two tables and the offsets in one transaction."""
+    """C15, C16, D39, G5, G7, H9, C14, B215: aggregates of two tables and the offsets in one transaction."""
     name = topic(3)
     example = load("direct_totals")
     arguments = [own_database.url, "--bootstrap-server", kafka.bootstrap, "--topic", name, "--until-idle"]

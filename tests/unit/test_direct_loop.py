@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import DataLossError, OffsetStoreError, OptionError, SinkError
+from penstock.core.errors import BrokerError, DataLossError, OffsetStoreError, OptionError, SinkError
 from penstock.core.model import At, Earliest, LogView, OffsetRange, Position, Reader, TopicPartition
 from penstock.core.options_direct import DirectOptions, parse_direct_options
 from penstock.core.strategies import Subscribe
@@ -157,12 +157,12 @@ def test_the_cap_per_partition_beats_the_initial_rate(world: World) -> None:
 
 
 def test_the_cap_holds_without_backpressure(world: World) -> None:
-    """B218: cap times seconds."""
+    """B218, D20: cap times seconds."""
     assert world.run(conf={"spark.streaming.kafka.maxRatePerPartition": "4"}) == [9, 4, 2]
 
 
 def test_the_initial_rate_bounds_the_first_batch(world: World) -> None:
-    """D27, B222."""
+    """D27, B222: the cold start."""
     conf = {
         "spark.streaming.backpressure.enabled": "true",
         "spark.streaming.backpressure.initialRate": "6",
@@ -437,3 +437,85 @@ def test_a_stream_that_is_asked_to_stop_finishes_its_batch(world: World) -> None
     assert world.run(work, switch=switch, maxOffsetsPerTrigger=4, batches=99)[0] <= 4
     assert len(world.batches) == 1
     assert world.stored() == {each.topic_partition: each.until for each in world.batches[0]}
+
+
+class Counting:
+    """A source that notes what views are asked; records are never read here."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log, self.asked = log, []  # type: ignore[var-annotated]
+        self.failures = 0
+
+    def open_view(self) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise BrokerError("BROKER_FAILED", "down", hint="wait", retriable=True)
+        return Asked(self.log.view(), self.asked)
+
+    def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
+        raise AssertionError("looking reads no record")
+
+
+class Asked:
+    def __init__(self, view: LogView, asked: list[str]) -> None:
+        self._view, self._asked = view, asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked.append(name)
+        return getattr(self._view, name)
+
+
+def test_looking_moves_nothing_and_ends_come_from_the_brokers(world: World) -> None:
+    """D8, D9, D10, D15, B228, B21: positions are the same before and after; nothing is read or joined."""
+    source = Counting(world.log)
+    options = make_options({}, "earliest", {("t", 1): 2}, {})
+    watch = StreamWatch(options.stream, source)
+    start = find_start(watch, options, None, {})
+    assert start.offsets == {T0: 0, T1: 2, T2: 0}
+    first = watch.find_end(start, take_all=False)
+    write(world, 1, 0, 0)
+    second = watch.find_end(start, take_all=False)
+    assert first.offsets == {T0: 10, T1: 4, T2: 1}
+    assert second.offsets == {T0: 11, T1: 4, T2: 1}
+    assert start.offsets == {T0: 0, T1: 2, T2: 0}
+    assert set(source.asked) <= {"describe", "latest", "earliest", "close"}
+
+
+@pytest.mark.parametrize(("failures", "works"), [(1, True), (2, False)])
+def test_a_look_up_is_tried_again_as_often_as_said(world: World, failures: int, works: bool) -> None:
+    """D22, I34: one retry, as the setting says."""
+    source = Counting(world.log)
+    options = make_options({"spark.streaming.kafka.maxRetries": "1"}, "earliest", {}, {})
+    watch = StreamWatch(options.stream, source)
+    start = find_start(watch, options, None, {})
+    source.failures = failures
+    if works:
+        assert watch.find_end(start, take_all=False).offsets[T0] == 10
+    else:
+        with pytest.raises(BrokerError):
+            watch.find_end(start, take_all=False)
+
+
+class NeverDone(MemoryOffsetStore):
+    """Takes asynchronous commits and is killed before it sends them."""
+
+    def save_async(self, stream: str, position: StreamPosition, callback: object) -> None:
+        """It was only queued."""
+
+
+def test_an_asynchronous_commit_that_was_never_sent_repeats_its_batch(world: World) -> None:
+    """G15, D36: late or lost, so at least once; what was only queued is not committed."""
+    world.store = NeverDone()
+    assert world.run(lambda batch: batch.commit_async(), manual=True) == [15]
+    assert world.keeper is not None
+    assert world.keeper.committed is not None
+    assert world.keeper.committed.offsets[T0] == 0
+    assert world.run(lambda batch: batch.commit_async(), manual=True) == [15]
+
+
+def test_what_is_stored_is_the_end_of_the_range_whatever_lies_before_it(world: World) -> None:
+    """T34: markers of transactions at the end are passed, not waited for and not read again."""
+    world.log.skip("t", 0, 3)
+    assert world.run() == [18]
+    assert world.stored()[T0] == 13
+    assert world.run() == []

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from tests.filling import wait_until
 
 
+def act_when_waiting(act: Callable[[], object]) -> None:
+    """Act in another thread as soon as this one is seen to wait at a switch."""
+    waiter = threading.get_ident()
+
+    def look() -> None:
+        while sys._current_frames()[waiter].f_code is not StopSwitch.wait.__code__:
+            time.sleep(0.001)
+        act()
+
+    threading.Thread(target=look, daemon=True).start()
+
+
 def test_a_wait_ends_when_somebody_asks() -> None:
     with closing(StopSwitch()) as switch:
         assert not switch.wait(0.01)
-        threading.Timer(0.05, switch.set, ["stop()"]).start()
+        act_when_waiting(lambda: switch.set("stop()"))
         assert switch.wait(30)
         assert switch.reason == "stop()"
         switch.set("again")
@@ -28,7 +43,7 @@ def test_a_signal_in_the_waiting_thread_ends_its_wait_and_handlers_come_back() -
     for number in (signal.SIGTERM, signal.SIGINT):
         before = signal.getsignal(number)
         with closing(StopSwitch()) as switch, stop_on_signals(switch):
-            threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+            act_when_waiting(partial(os.kill, os.getpid(), number))
             assert switch.wait(30)
             assert switch.reason == signal.Signals(number).name
         assert signal.getsignal(number) is before
@@ -53,7 +68,7 @@ def test_a_file_that_appears_asks_to_stop_and_is_taken_away(tmp_path: Path) -> N
     with closing(StopSwitch(marker)) as switch:
         assert not switch.is_set
         began = time.monotonic()
-        threading.Timer(0.05, marker.touch).start()
+        act_when_waiting(marker.touch)
         assert switch.wait(30)
         assert time.monotonic() - began < 10
         assert switch.reason == f"the file {marker}"

@@ -77,7 +77,7 @@ def test_what_waits_is_merged_to_the_highest_end_of_each_partition(
 def test_a_failed_commit_is_told_counted_and_goes_with_the_next(
     coordinator: Coordinator, commits: GroupCommits[StreamPosition], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """D36, G15: the callback gets the error; nothing stops, nothing is lost."""
+    """D36: the callback gets the error; nothing stops, nothing is lost."""
     listener = Listener()
     coordinator.fails = 1
     commits.offer(at(7, 1), listener)

@@ -127,7 +127,7 @@ def test_a_stream_that_runs_is_not_moved(
     def sleep(watch_s: float) -> None:
         store.save("visits", StreamPosition({T0: 51, T1: 90}))
 
-    monkeypatch.setattr("penstock.cli.offsets.time.sleep", sleep)
+    monkeypatch.setattr("penstock.cli.offset_changes.time.sleep", sleep)
     told = penstock("rewind", "--at", str(tmp_path), "visits", "--by", "5", "--yes", code=1)
     assert "[STREAM_IS_RUNNING]" in told
     assert store.load("visits") == StreamPosition({T0: 51, T1: 90})

@@ -143,7 +143,7 @@ def test_one_task_per_kafka_partition_unless_asked() -> None:
 
 
 def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
-    """I1-I7, I12, I34: from SparkConf."""
+    """I1, I2, I3, I4, I5, I6, I7, I11, I12, I34: from SparkConf."""
     conf = {
         "spark.streaming.backpressure.enabled": "true",
         "spark.streaming.backpressure.initialRate": "5",
@@ -184,7 +184,7 @@ def test_without_settings_nothing_bounds_a_batch_and_gaps_are_read() -> None:
 
 
 def test_max_poll_records_is_accepted_with_a_word_and_has_no_effect() -> None:
-    """D25, I30."""
+    """D25, I30: it bounds nothing here."""
     options = parse(kafka={"max.poll.records": 1})
     assert any("max.poll.records" in each for each in options.stream.warnings)
     assert options.pacing is None

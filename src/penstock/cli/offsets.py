@@ -9,6 +9,7 @@ penstock offsets copy --from checkpoint:checkpoints/visits 0 --to shop.db --as v
 penstock offsets export --at shop.db visits --file visits.json
 penstock offsets import --at zookeeper://z:2181/shop visits --file visits.json --yes
 penstock offsets adopt --at shop.db visits --topic orders --yes
+penstock offsets rewind --at sink:postgresql://me@db.example/stats visits --by 1000 --delete-from visits --yes
 
 Stop the stream first: one that runs keeps its position in memory and writes over yours. Without --yes nothing
 is changed; what would be is shown. Every change is kept in the store with who made it and when
@@ -18,29 +19,26 @@ is changed; what would be is shown. Every change is kept in the store with who m
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
-from penstock.cli.offset_reports import change_to_json, plan_to_json, say_json, say_plan, say_position
+from penstock.cli.offset_changes import settle
+from penstock.cli.offset_reports import change_to_json, say_json, say_position
 from penstock.cli.offset_targets import add_target_arguments, choose_target, look_at_log, parse_only
 from penstock.cli.terminal import escape, say
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import Change, OffsetStore
+from penstock.core.offset_stores import OffsetStore
 from penstock.core.references import resolve_reference
 from penstock.core.rewinds import (
     Direction,
     LogBounds,
-    MovePlan,
     needs_log,
     plan_adoption,
     plan_moves,
@@ -69,14 +67,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="|".join(_HELP), required=True)
     made = {name: verbs.add_parser(name, help=text) for name, text in _HELP.items()}
     for name, verb in made.items():
-        verb.add_argument("--from" if name == "copy" else "--at", dest="at", required=True, metavar="STORE")
-        optional = {"nargs": "?", "default": None} if name == "show" else {}
-        verb.add_argument("stream", metavar="STREAM", **optional)  # type: ignore[arg-type]
+        verb.add_argument(
+            "--from" if name == "copy" else "--at",
+            dest="at",
+            required=True,
+            metavar="STORE",
+            help="a folder, x.db, postgresql://, mysql://, kafka://hosts/group, zookeeper://hosts/folder, "
+            "checkpoint:folder or sink:database",
+        )
+        verb.add_argument(
+            "stream",
+            metavar="STREAM",
+            nargs="?" if name == "show" else None,
+            help="the stream's name; of a checkpoint the source's number, from 0",
+        )
         add_json_argument(verb)
         add_connection_arguments(verb)
     made["show"].add_argument("--changes", action="store_true", help="what was changed by hand, too")
     for name in ("plan", "rewind", "skip"):
         add_target_arguments(made[name])
+    made["rewind"].add_argument(
+        "--delete-from",
+        action="append",
+        metavar="TABLE",
+        help="of a sink: delete the rows that will be read again from this table, which keeps provenance",
+    )
     made["copy"].add_argument("--to", required=True, metavar="STORE", help="the store to write")
     made["copy"].add_argument("--as", dest="other", default=None, metavar="STREAM", help="its name there")
     for name in ("export", "import"):
@@ -179,7 +194,7 @@ def _move(arguments: argparse.Namespace) -> int:
     chosen = sorted(position.offsets if only is None else only)
     log = None if client is None else look_at_log(client, chosen, target)
     plan = plan_moves(position, target, _DIRECTIONS[arguments.verb], only=only, log=log)
-    return _settle(arguments, store, arguments.stream, plan)
+    return settle(arguments, store, arguments.stream, plan)
 
 
 def _adopt(arguments: argparse.Namespace) -> int:
@@ -202,7 +217,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
         if each.topic == arguments.topic and each.partition in topic.partitions
     ]
     log = LogBounds(view.earliest(mine), view.latest(mine))
-    return _settle(arguments, store, arguments.stream, plan_adoption(position, arguments.topic, topic, log))
+    return settle(arguments, store, arguments.stream, plan_adoption(position, arguments.topic, topic, log))
 
 
 def _copy(arguments: argparse.Namespace) -> int:
@@ -230,50 +245,7 @@ def _put(arguments: argparse.Namespace, address: str, stream: str, position: Str
         from penstock.stores.offsets.memory import MemoryOffsetStore
 
         store = MemoryOffsetStore()  # only looked at: there is none yet, and nothing is in it
-    return _settle(arguments, store, stream, plan_replacement(store.load(stream), position))
-
-
-def _settle(arguments: argparse.Namespace, store: OffsetStore, stream: str, plan: MovePlan) -> int:
-    """Show the plan; with --yes, and if the stream stands still, do it."""
-    notes = [*plan.notes, *_warn(store)]
-    is_wanted = getattr(arguments, "yes", False) and not plan.changes_nothing
-    if is_wanted:
-        _demand_stillness(store, stream, plan.before, arguments.watch)
-        who = f"{_find_user()}@{socket.gethostname()}"
-        now_ms = time.time_ns() // 1_000_000
-        store.change(stream, Change(now_ms, who, arguments.verb, plan.before, plan.after))
-    if arguments.json:
-        head = {"verb": arguments.verb, "store": repr(store), "stream": stream, "applied": is_wanted}
-        say_json(**head, notes=notes, **plan_to_json(plan))
-    else:
-        say_plan(arguments.verb, store, stream, plan, notes, is_wanted)
-    return 0
-
-
-def _warn(store: OffsetStore) -> list[str]:
-    from penstock.stores.offsets.checkpoint import CheckpointOffsetStore
-
-    if not isinstance(store, CheckpointOffsetStore):
-        return []
-    warnings = [
-        f"Batch {each} was planned and is not done; it is planned anew." for each in store.list_planned()
-    ]
-    if store.keeps_state:
-        warnings.append("The query keeps state, which stays as it is: rows that are read again count again.")
-    return warnings
-
-
-def _demand_stillness(
-    store: OffsetStore, stream: str, position: StreamPosition | None, watch_s: float
-) -> None:
-    time.sleep(watch_s)
-    if store.load(stream) != position:
-        raise OffsetStoreError(
-            "STREAM_IS_RUNNING",
-            f"The stream {stream} has moved while it was looked at; nothing was changed.",
-            hint="Stop it first: it keeps its position in memory and would write over yours.",
-            facts={"stream": stream},
-        )
+    return settle(arguments, store, stream, plan_replacement(store.load(stream), position))
 
 
 # --- small things ------------------------------------------------------------------------------------------
@@ -310,13 +282,6 @@ def _demand(store: OffsetStore, stream: str) -> StreamPosition:
         hint=f"It has: {', '.join(known[:20])}." if known else "It has none at all.",
         facts={"stream": stream},
     )
-
-
-def _find_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"  # one without a name, as in many containers
 
 
 def _parse_wait(text: str) -> float:

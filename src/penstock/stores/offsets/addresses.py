@@ -8,6 +8,7 @@
     kafka://host:port,host:port/group               what a consumer group has committed
     zookeeper://host:port,host:port/prefix          ZooKeeper
     checkpoint:folder                               a Spark query's checkpoint, to look at and to move
+    sink:postgresql://...    sink:results.db        what a SQL sink keeps with its results, likewise
 
 A SQL address may end in `?namespace=NAME`. Rule: an error about an address never repeats it, for it may hold
 a password.
@@ -31,7 +32,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FORMS = (
     "Write memory:, a folder or file:///folder, a file that ends in .db or sqlite:///file.db, "
     "postgresql://user:password@host:port/database, mysql://..., kafka://host:port/group, "
-    "zookeeper://host:port/prefix, or checkpoint:folder."
+    "zookeeper://host:port/prefix, checkpoint:folder, or sink: and "
+    "a database."
 )
 
 
@@ -53,6 +55,10 @@ def open_offset_store(
         from penstock.stores.offsets.checkpoint import CheckpointOffsetStore
 
         return CheckpointOffsetStore(address.removeprefix("checkpoint:"))
+    if address.startswith("sink:"):
+        from penstock.stores.offsets.ledger import SinkOffsetStore
+
+        return SinkOffsetStore(parse_place(address.removeprefix("sink:")))
     if scheme in _SQL or (not scheme and address.endswith(_SQLITE_ENDS) and not Path(address).is_dir()):
         return _open_sql(address, create)
     if scheme == "kafka":

@@ -45,16 +45,16 @@ class SqlOffsetStore:
         namespace: str = "default",
         create: bool = True,
     ) -> None:
-        self._place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+        self.place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
         self._namespace = check_stream_name(namespace)
-        self._database = Database(self._place)
+        self._database = Database(self.place)
         if create:
-            self._database.run(lambda session: ensure_tables(session, self._place, _TABLES), writes=True)
+            self._database.run(lambda session: ensure_tables(session, self.place, _TABLES), writes=True)
         else:
             self._database.run(self._demand_tables)
 
     def __repr__(self) -> str:
-        return f"SqlOffsetStore({str(self._place)!r}, namespace={self._namespace!r})"
+        return f"SqlOffsetStore({str(self.place)!r}, namespace={self._namespace!r})"
 
     def load(self, stream: str) -> StreamPosition | None:
         check_stream_name(stream)
@@ -84,10 +84,7 @@ class SqlOffsetStore:
             is_known, saves = self._lock(session, stream)
             refuse_moved(stream, self._read_rows(session, stream) if is_known else None, change)
             self._replace(session, stream, change.after)
-            before = None if change.before is None else write_position(change.before)
-            after = write_position(change.after)
-            words = (change.who, change.verb, json.dumps(before), json.dumps(after))
-            self._insert(session, CHANGES, stream, _CHANGE, [(saves, change.at_ms, *words)])
+            note_change(session, self._namespace, stream, saves, change)
 
         self._database.run(make, writes=True)
 
@@ -111,12 +108,12 @@ class SqlOffsetStore:
     # --- inside a transaction -----------------------------------------------------------------------------
 
     def _demand_tables(self, session: Session) -> None:
-        if read_version(session, self._place, _TABLES) is None:
+        if read_version(session, self.place, _TABLES) is None:
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
-                f"There are no tables for offsets at {self._place}.",
+                f"There are no tables for offsets at {self.place}.",
                 hint="Check the place: it must be the one that the stream names as its store.",
-                facts={"place": str(self._place)},
+                facts={"place": str(self.place)},
             )
 
     def _read(self, session: Session, stream: str) -> StreamPosition | None:
@@ -151,7 +148,7 @@ class SqlOffsetStore:
         name, mark = session.grammar.name, session.grammar.mark
         where = " AND ".join(f"{name(column)} = {mark}" for column in _WHOSE)
         session.execute(f"DELETE FROM {name(OFFSETS)} WHERE {where}", [self._namespace, stream])
-        self._insert(session, OFFSETS, stream, _ROW, _write_rows(position))
+        _insert(session, OFFSETS, (self._namespace, stream), _ROW, _write_rows(position))
 
     def _select(
         self, session: Session, table: str, columns: Sequence[str], stream: str | None = None
@@ -163,21 +160,28 @@ class SqlOffsetStore:
             f"SELECT {', '.join(map(name, columns))} FROM {name(table)} WHERE {where}", list(wanted.values())
         )
 
-    def _insert(
-        self,
-        session: Session,
-        table: str,
-        stream: str,
-        columns: Sequence[str],
-        rows: Sequence[tuple[object, ...]],
-    ) -> None:
-        name, all_columns = session.grammar.name, (*_WHOSE, *columns)
-        if rows:
-            session.execute_many(
-                f"INSERT INTO {name(table)} ({', '.join(map(name, all_columns))}) "
-                f"VALUES ({session.grammar.marks(len(all_columns))})",
-                [(self._namespace, stream, *row) for row in rows],
-            )
+
+def note_change(session: Session, namespace: str, stream: str, number: int, change: Change) -> None:
+    """Remember it; `number` is its own among those of the stream, and rises."""
+    before = None if change.before is None else write_position(change.before)
+    words = (change.who, change.verb, json.dumps(before), json.dumps(write_position(change.after)))
+    _insert(session, CHANGES, (namespace, stream), _CHANGE, [(number, change.at_ms, *words)])
+
+
+def _insert(
+    session: Session,
+    table: str,
+    whose: tuple[str, str],
+    columns: Sequence[str],
+    rows: Sequence[tuple[object, ...]],
+) -> None:
+    name, all_columns = session.grammar.name, (*_WHOSE, *columns)
+    if rows:
+        session.execute_many(
+            f"INSERT INTO {name(table)} ({', '.join(map(name, all_columns))}) "
+            f"VALUES ({session.grammar.marks(len(all_columns))})",
+            [(*whose, *row) for row in rows],
+        )
 
 
 def _write_rows(position: StreamPosition) -> list[tuple[object, ...]]:

@@ -88,6 +88,20 @@ def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
         )
 
 
+def limit_idleness(place: Place, connection: Any, limit_s: float) -> None:
+    """Let the server end the open transaction when we say nothing for so long: one whose program was stopped
+    would hold its locks for ever. MySQL and SQLite have no such limit; the comment is one MariaDB reads."""
+    if place.dialect == "postgresql":
+        connection.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [f"{int(limit_s * 1000)}ms"]
+        )
+    elif place.dialect == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SET @penstock_idle = 1 /*M! , SESSION idle_transaction_timeout = {int(limit_s)} */"
+            )
+
+
 def _connect_postgresql(place: ServerPlace) -> Any:
     try:
         import psycopg

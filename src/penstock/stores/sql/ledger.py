@@ -11,7 +11,7 @@ was published is noted beside (batches, and the ranges they came from) for audit
 from __future__ import annotations
 
 from penstock.core.model import TopicPartition
-from penstock.core.protocol import Batch, Entry
+from penstock.core.protocol import Entry
 from penstock.stores.sql.schema import Tables
 from penstock.stores.sql.sessions import Session
 
@@ -46,7 +46,7 @@ def _make_tables(session: Session) -> None:
             RANGES,
             f"stream {text}, token {token}, topic {text}, partition_id BIGINT, generation BIGINT, "
             "start_offset BIGINT, until_offset BIGINT",
-            "stream, token, topic, partition_id",
+            "stream, token, topic, partition_id, start_offset",
         ),
     ):
         listed = ", ".join(
@@ -132,31 +132,4 @@ def forget_entries(session: Session, stream: str, forgotten: tuple[TopicPartitio
     session.execute_many(
         f"DELETE FROM {POSITIONS} WHERE stream = {mark} AND topic = {mark} AND partition_id = {mark}",
         [(stream, each.topic, each.partition) for each in forgotten],
-    )
-
-
-def note_batch(session: Session, batch: Batch, epoch: int, now_ms: int) -> None:
-    """What was published, for audits: once per batch, and the ranges that it read."""
-    grammar = session.grammar
-    generation = session.execute(
-        f"SELECT generation FROM {WRITERS} WHERE stream = {grammar.mark}", [batch.stream]
-    )[0][0]
-    rows = sum(stage.rows for stage in batch.stages)
-    session.execute(
-        f"INSERT INTO {BATCHES} (stream, token, generation, epoch, batch_name, published_ms, row_count, "
-        f"batch_count) VALUES ({grammar.marks(8)})",
-        [batch.stream, batch.token, generation, epoch, batch.name, now_ms, rows, 1],
-    )
-    ranges = [
-        (
-            *(batch.stream, batch.token, each.partition.topic, each.partition.partition, generation),
-            *(each.start if each.read_from is None else each.read_from, each.until),
-        )
-        for each in batch.moves
-        if each.until != each.start or each.read_from is not None
-    ]
-    session.execute_many(
-        f"INSERT INTO {RANGES} (stream, token, topic, partition_id, generation, start_offset, until_offset) "
-        f"VALUES ({grammar.marks(7)})",
-        ranges,
     )

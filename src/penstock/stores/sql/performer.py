@@ -32,6 +32,7 @@ from penstock.core.protocol import (
     WriteLedger,
 )
 from penstock.stores.sql import connections, ledger
+from penstock.stores.sql.history import KEPT_BATCHES, merge_history, note_batch
 from penstock.stores.sql.insertion import count_held, count_staged
 from penstock.stores.sql.sessions import Session
 from penstock.stores.sql.staging import HeldRows, StagedRows, drop_stagings, list_dead
@@ -39,6 +40,8 @@ from penstock.stores.sql.targets import Target
 
 #: How long a database that was there may be away: a restart, a fail-over.
 RECONNECT_TIMEOUT_S = 30.0
+#: How long our transaction may lie still before the server ends it. Between steps we do next to nothing.
+IDLE_TIMEOUT_S = 60
 _RECONNECT_PAUSE_S = 0.2
 
 
@@ -112,7 +115,7 @@ class Performer:
                 ledger.write_entries(session, stream, entries)
                 ledger.forget_entries(session, stream, forgotten)
                 if batch is not None:
-                    ledger.note_batch(session, batch, epoch, _now_ms())
+                    note_batch(session, batch, epoch, _now_ms())
                 return None
         raise TypeError(f"{step} is no step of this protocol")
 
@@ -130,6 +133,7 @@ class Performer:
             connections.begin(self._place, self._connection)
         session = Session(self._connection, self._place)
         dead = list_dead(session, step.stream, step.epoch)
+        merge_history(session, step.stream, KEPT_BATCHES)
         self._connection.commit()
         drop_stagings(self._place, dead)
 
@@ -142,10 +146,11 @@ class Performer:
                     connections.begin(self._place, self._connection)
             except connections.foreign_errors():
                 self.abandon()  # it was idle since the last batch, and somebody has closed it
-            else:
-                return
-        self._connection = self._connect()
-        self._was_connected = True
+        if self._connection is None:
+            self._connection = self._connect()
+            self._was_connected = True
+        with connections.limit_silence(self._place, self._connection):
+            connections.limit_idleness(self._place, self._connection, IDLE_TIMEOUT_S)
 
     def _connect(self) -> Any:
         deadline = time.monotonic() + (RECONNECT_TIMEOUT_S if self._was_connected else 0)

@@ -55,7 +55,7 @@ def read_rows(place: Place, target: Target, columns: Iterable[str] | None = None
 def make_array(column: Column, values: Sequence[Any]) -> pa.Array:
     """A driver's values as the column they came from. SQLite and MySQL have numbers for true and false."""
     if column.kind == "boolean":
-        return pa.array(values, pa.int8()).cast(pa.bool_())
+        return pa.array(values).cast(pa.bool_())
     kinds = {
         "integer": pa.int64(),
         "float": pa.float64(),

@@ -9,6 +9,7 @@ and nobody could be asked, the batch is remembered: written again, it is settled
 
 from __future__ import annotations
 
+import logging
 import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +17,13 @@ from os import getpid
 
 import pyarrow as pa
 
-from penstock.core.errors import PenstockError, SinkError
+from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
 from penstock.core.moves import plan_moves, read_ledger
 from penstock.core.offset_stores import check_stream_name
 from penstock.core.protocol import Batch, Entry, Ledger, Stage, drive, publish, settle, take_over
 from penstock.core.sinks import Written
 from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.sql.history import KEPT_BATCHES, MERGE_EVERY, merge_history
 from penstock.stores.sql.ledger import LEDGER
 from penstock.stores.sql.performer import Performer
 from penstock.stores.sql.schema import ensure_tables
@@ -39,6 +41,8 @@ from penstock.stores.sql.staging import (
 from penstock.stores.sql.state import read_rows
 from penstock.stores.sql.targets import Target, find_target
 
+log = logging.getLogger(__name__)
+
 
 class SqlWriter:
     """Made by `SqlSink.open`. For one thread."""
@@ -51,6 +55,7 @@ class SqlWriter:
         self.targets = targets
         self._performer = performer
         self._number = 0
+        self._published = 0
         self._unsettled: Batch | None = None
         self.epoch, found = drive(take_over(stream, owner), performer)
         self._ledger: Ledger = dict(found)
@@ -185,7 +190,18 @@ class SqlWriter:
                 self._unsettled = None
             raise
         self._take(batch)
+        self._published += 1
+        if self._published % MERGE_EVERY == 0:
+            self._merge_history()
         return Written(published.rows)
+
+    def _merge_history(self) -> None:
+        try:
+            Database(self.sink.place).run(
+                lambda session: merge_history(session, self.stream, KEPT_BATCHES), writes=True
+            )
+        except OffsetStoreError as error:
+            log.warning("The history of %s is merged another time: %s", self.stream, error)
 
     def _settle(self) -> None:
         """Ask about the batch whose COMMIT nobody answered; if it is not there, it is not wanted any more."""

@@ -1,0 +1,165 @@
+"""The offsets that a SQL sink keeps with its results: to look at, and to move by hand.
+
+A stream that writes to such a sink starts where the sink says, whatever another store says; so this is the
+place to move it. Rules: only its own writer saves here, with results; who moves it takes the stream over
+first, so a writer that still runs is fenced and cannot write over it. A move opens a new generation: rows
+from before it stay, and what is read again is written again under the next number, so that an audit can tell
+them apart. From tables that keep provenance the rows that are read again can be deleted in the same
+transaction.
+
+    store = SinkOffsetStore("results.db")
+    store.change("visits", change, delete_from=["visits"])
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from typing import NoReturn
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import TopicPartition
+from penstock.core.moves import read_ledger
+from penstock.core.offset_stores import Change, check_stream_name, refuse_moved
+from penstock.core.places import Place, parse_place
+from penstock.core.protocol import Entry
+from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.offsets.sql import SqlOffsetStore, note_change
+from penstock.stores.sql.ledger import (
+    LEDGER,
+    WRITERS,
+    forget_entries,
+    lock_writer,
+    raise_epoch,
+    read_entries,
+    write_entries,
+)
+from penstock.stores.sql.names import quote, quote_table
+from penstock.stores.sql.schema import read_version
+from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.sink import PROVENANCE, Table
+from penstock.stores.sql.targets import find_target
+
+#: Under which the changes are kept, in the tables of the offset store in the same database.
+NAMESPACE = "sink ledger"
+
+
+class SinkOffsetStore:
+    """A database with a sink's ledger in it; nothing is made here but the table of changes."""
+
+    def __init__(self, place: str | os.PathLike[str] | Place) -> None:
+        self._place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+        self._database = Database(self._place)
+        self._database.run(self._demand_ledger)
+
+    def __repr__(self) -> str:
+        return f"SinkOffsetStore({str(self._place)!r})"
+
+    def load(self, stream: str) -> StreamPosition | None:
+        check_stream_name(stream)
+        return self._database.run(lambda session: read_ledger(read_entries(session, stream, locked=False)))
+
+    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:
+        raise OffsetStoreError(
+            "LEDGER_IS_THE_SINKS",
+            "A sink's ledger is written with its results, and in no other way.",
+            hint="Give the stream the sink itself, or another place as its offset store.",
+        )
+
+    def list_streams(self) -> list[str]:
+        rows = self._database.run(lambda session: session.execute(f"SELECT stream FROM {WRITERS}"))
+        return sorted(str(row[0]) for row in rows)
+
+    def change(self, stream: str, change: Change, *, delete_from: Sequence[str] = ()) -> None:
+        """Move it. `delete_from`: tables with provenance, from which the rows that are read again go."""
+        check_stream_name(stream)
+        SqlOffsetStore(self._place, namespace=NAMESPACE)  # its tables; MySQL commits where tables are made
+
+        def make(session: Session) -> None:
+            self._demand_ledger(session)
+            epoch = 1 + lock_writer(session, stream)
+            entries = read_entries(session, stream)
+            named = next((each.batch for each in entries.values() if each.batch), "")
+            if named:
+                raise _follows_checkpoint(stream, named)
+            refuse_moved(stream, read_ledger(entries), change)
+            raise_epoch(session, stream, epoch, change.who, change.at_ms)
+            mark = session.grammar.mark
+            session.execute(
+                f"UPDATE {WRITERS} SET generation = generation + 1 WHERE stream = {mark}", [stream]
+            )
+            for table in delete_from:
+                _delete_behind(session, table, change)
+            moved = _make_entries(change.after)
+            write_entries(session, stream, moved)
+            forget_entries(session, stream, tuple(set(entries) - {each for each, _ in moved}))
+            note_change(session, NAMESPACE, stream, epoch, change)
+
+        self._database.run(make, writes=True)
+
+    def list_changes(self, stream: str) -> list[Change]:
+        try:
+            return SqlOffsetStore(self._place, namespace=NAMESPACE, create=False).list_changes(stream)
+        except OffsetStoreError as error:
+            if error.condition != "OFFSETS_NOT_FOUND":
+                raise
+            return []  # nobody has changed anything here yet
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _demand_ledger(self, session: Session) -> None:
+        if read_version(session, self._place, LEDGER) is None:
+            raise OffsetStoreError(
+                "OFFSETS_NOT_FOUND",
+                f"There is no ledger of a sink at {self._place}.",
+                hint="Check the place: it must be the database that the stream's results are in.",
+                facts={"place": str(self._place)},
+            )
+
+
+def _make_entries(position: StreamPosition) -> tuple[tuple[TopicPartition, Entry], ...]:
+    token = f"moved-{uuid.uuid4().hex}"  # no batch's
+    kinds = ((position.offsets, False), (position.gone, True))
+    return tuple(
+        (
+            each,
+            Entry(
+                offset,
+                position.topic_ids.get(each.topic),
+                token,
+                position.leader_epochs.get(each),
+                is_gone,
+            ),
+        )
+        for offsets, is_gone in kinds
+        for each, offset in sorted(offsets.items())
+    )
+
+
+def _delete_behind(session: Session, table: str, change: Change) -> None:
+    """The rows of what will be read again."""
+    target = find_target(session, Table(table, provenance=True))
+    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
+    mark, before = session.grammar.mark, {} if change.before is None else change.before.offsets
+    back = [
+        (each.topic, each.partition, after)
+        for each, after in sorted(change.after.offsets.items())
+        if after < before.get(each, after)
+    ]
+    session.execute_many(
+        f"DELETE FROM {quote_table(session.dialect, target.table.name)} "
+        f"WHERE {topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark}",
+        back,
+    )
+
+
+def _follows_checkpoint(stream: str, batch: str) -> OffsetStoreError:
+    return OffsetStoreError(
+        "LEDGER_FOLLOWS_CHECKPOINT",
+        f"The results of {stream} are those of a Structured Streaming query (its last batch is {batch}), "
+        "which goes on from its checkpoint.",
+        hint="A move here alone would only stop it. Let the query write to new tables from a new checkpoint.",
+        facts={"stream": stream, "batch": batch},
+    )

@@ -1,0 +1,89 @@
+"""A direct stream on a real Spark cluster, into PostgreSQL; an executor dies in the middle of a batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.filling import produce
+from tests.sql.databases import make_database
+
+PARTITIONS, RECORDS = 4, 250
+DRIVER = """
+import json, sys
+from pyspark.sql import SparkSession
+from penstock.direct import DirectStream, Subscribe
+from penstock.sinks import SqlSink, Table, create_tables
+
+master, bootstrap, topic, database, folder = sys.argv[1:]
+builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
+builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
+builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")
+spark = builder.getOrCreate()
+
+def note_place(batches):
+    # In the task that fetches. The first one to read partition 0 kills its executor, after it has read.
+    import os, signal
+    from pathlib import Path
+    import pyarrow as pa
+    place = os.getcwd()
+    for batch in batches:
+        yield pa.record_batch({
+            "place": pa.array([place] * batch.num_rows),
+            "part": batch["partition"], "pos": batch["offset"], "value": batch["value"],
+        })
+        if 0 in batch["partition"].to_pylist() and batch["offset"][0].as_py() >= 125:
+            try:
+                (Path(folder) / "killed").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            pid = os.getpid()
+            while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(pid, signal.SIGKILL)
+
+sink = SqlSink(database, Table("seen"), strategy="parallel")
+create_tables(sink, {"seen": "place string, part int, pos bigint, value binary"})
+stream = DirectStream(
+    spark, Subscribe(topic), {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"},
+    interval=0, name="s", options={"maxOffsetsPerTrigger": 500})
+stream.arrow(note_place, "place string, part int, pos bigint, value binary").write(sink)
+stream.run(until_idle=True)
+print("REPORTS", json.dumps([[each.records, each.rows_written, each.attempts] for each in stream.reports]))
+spark.stop()
+"""
+
+
+def test_an_executor_that_dies_in_mid_batch_doubles_and_loses_nothing(
+    spark_standalone: Any, kafka: Any, topic: Any, postgres: Any, tmp_path: Path
+) -> None:
+    """G9, G17, B237, I10, T51: its tasks run again elsewhere; stages of the dead are not published."""
+    name = topic(PARTITIONS)
+    for partition in range(PARTITIONS):
+        values = [f"{partition}-{number}" for number in range(RECORDS)]
+        produce(kafka.bootstrap, name, values, partition=partition)
+    with make_database(postgres) as database:
+        arguments = [spark_standalone.master_url, kafka.bootstrap, name, database.url, str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        rows = database.run("SELECT place, part, pos, value FROM seen")
+    assert (tmp_path / "killed").exists()
+    found = sorted((part, pos, bytes(value).decode()) for _, part, pos, value in rows)
+    assert found == [(part, pos, f"{part}-{pos}") for part in range(PARTITIONS) for pos in range(RECORDS)]
+    reports = json.loads(done.stdout.split("REPORTS", 1)[1])
+    assert reports == [[500, 500, 1], [500, 500, 1]], "Spark ran the tasks again, not the stream the batch"
+    assert len({place for place, *_ in rows}) >= 2, "two executors did the work"
