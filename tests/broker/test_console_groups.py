@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,7 +23,9 @@ def penstock(kafka: Any, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @contextmanager
-def members(bootstrap: str, group: str, topic: str, count: int) -> Iterator[list[Consumer]]:
+def members(
+    bootstrap: str, group: str, topic: str, count: int, protocol: str = "classic"
+) -> Iterator[list[Consumer]]:
     """So many consumers of one group, until each has been told its partitions."""
     told: dict[int, list[Any]] = {}
     joined = []
@@ -33,6 +35,7 @@ def members(bootstrap: str, group: str, topic: str, count: int) -> Iterator[list
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "client.id": f"client-{number}",
+                "group.protocol": protocol,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
             }
@@ -43,7 +46,9 @@ def members(bootstrap: str, group: str, topic: str, count: int) -> Iterator[list
     def settled() -> bool:
         for consumer in joined:
             consumer.poll(0.05)
-        return len(told) == count and sum(map(len, told.values())) == 3
+        # The newer protocol tells a member only of what it gets; one that gets nothing hears nothing.
+        all_told = protocol == "consumer" or len(told) == count
+        return all_told and sum(len(consumer.assignment()) for consumer in joined) == 3
 
     try:
         wait_until(settled, "every member has its partitions")
@@ -132,25 +137,31 @@ def test_a_hostile_group_name_cannot_touch_the_terminal(kafka: Any, penstock: Ru
         assert group.replace("\x1b", "\\x1b") in printed
 
 
-def test_a_group_of_the_newer_protocol_is_shown_without_its_members(
+def test_a_group_of_the_newer_protocol_is_shown_with_its_members(
     kafka: Any, penstock: Run, topic: Any
 ) -> None:
+    """A16: `group.protocol=consumer` has a request of its own; the fourth member has no partition."""
     name, group = topic(3), f"g-{secrets.token_hex(4)}"
-    commit_offsets(kafka.bootstrap, group, name, 0, 0, 0)
-    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": group, "group.protocol": "consumer"}
-    with closing(Consumer({**settings, "enable.auto.commit": False})) as consumer:
-        consumer.subscribe([name])
+    commit_offsets(kafka.bootstrap, group, name, 0, 0)
+    rows: list[list[str]] = []
+    with members(kafka.bootstrap, group, name, 4, protocol="consumer") as joined:
 
-        def joined() -> bool:
-            consumer.poll(0.05)
-            return len(consumer.assignment()) == 3
+        def settled() -> bool:
+            for consumer in joined:
+                consumer.poll(0.05)  # gives back what others shall have
+            printed = penstock("groups", "describe", group)
+            rows[:] = rows_of(printed)
+            in_order = f"Group: {group}  State: Stable  Members: 4" in printed
+            return in_order and len({row[5] for row in rows} - {"-"}) == 4
 
-        wait_until(joined, "the member has its partitions")
-        printed = penstock("groups", "describe", group)
-        assert f"Group: {group}  State: Stable  Members: not shown" in printed
-        assert [row[:5] for row in read_lines(printed)[2:]] == [
-            [name, str(number), "0", "0", "0"] for number in range(3)
-        ]
+        wait_until(settled, "all four are shown")
+    assert [row[:5] for row in rows] == [
+        [name, "0", "0", "0", "0"],
+        [name, "1", "0", "0", "0"],
+        [name, "2", "-", "0", "-"],
+        ["-"] * 5,
+    ]
+    assert {(row[6], row[7]) for row in rows} == {("127.0.0.1", f"client-{number}") for number in range(4)}
 
 
 def test_the_records_of_the_offsets_topic_are_readable(kafka: Any, penstock: Run, topic: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.model import TopicPartition
 from penstock.kafka.memberships import read_assignment
+from penstock.kafka.newer_groups import NewerGroup
 from penstock.kafka.offset_records import OffsetRecord, partition_of_group, read_offset_record
 
 
@@ -53,6 +55,8 @@ def test_no_bytes_break_the_reading(key: bytes, value: bytes | None) -> None:
     read_offset_record(key, value)
     read_offset_record(b"\x00\x01" + key, value)
     read_assignment(key)
+    with contextlib.suppress(ValueError):
+        NewerGroup.decode(key, header=True)
 
 
 def test_a_cut_record_is_unknown_at_every_length() -> None:

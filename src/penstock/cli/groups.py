@@ -85,7 +85,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _describe_one(group: GroupDetails) -> Iterable[str]:
-    count = f"{len(group.members)}" if group.members_known else "not shown (the newer group protocol)"
+    count = f"{len(group.members)}" if group.members_known else f"not shown ({escape(group.kind)})"
     yield f"Group: {escape(group.name)}  State: {escape(group.state)}  Members: {count}"
     if group.rows:
         table = align(_COLUMNS, [_show_row(row) for row in group.rows], right={1, 2, 3, 4})

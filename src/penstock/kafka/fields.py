@@ -44,8 +44,21 @@ class Fields:
         return count
 
     def compact_text(self) -> str:
-        """A text of the newer, flexible versions: its length plus one comes first, as a varint."""
-        return self.take(self.varint() - 1).decode("utf-8", "replace")
+        """A text of the newer, flexible versions: its length plus one comes first; null is read as empty."""
+        return self.take(max(0, self.varint() - 1)).decode("utf-8", "replace")
+
+    def compact_count(self) -> int:
+        """How many entries follow, each of at least a byte."""
+        count = max(0, self.varint() - 1)
+        if count > self.left:
+            raise ValueError(f"{count} entries are announced, {self.left} bytes are left")
+        return count
+
+    def skip_tags(self) -> None:
+        """What a newer version may have added."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.take(self.varint())
 
     def varint(self) -> int:
         """A number from 0 on, seven bits in each byte."""

@@ -23,12 +23,12 @@ from penstock.kafka.fields import Fields
 from penstock.kafka.groups import fetch_committed
 from penstock.kafka.lag import Lag
 from penstock.kafka.messages import DescribeGroupsRequest, ListGroupsRequest
+from penstock.kafka.newer_groups import DescribeNewerGroup, Member
 from penstock.kafka.refusals import refusal
-from penstock.kafka.routing import routing_for
+from penstock.kafka.routing import Routing, routing_for
 
 _NOT_FOUND = 69
-#: The newer group protocol (KIP-848) has requests of its own to describe members; they are not spoken here.
-NEWER_PROTOCOL = "consumer"
+_NEWER_PROTOCOL = "consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,6 @@ class ListedGroup:
     name: str
     state: str
     kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One consumer of a group, and what it was given; None when that cannot be read."""
-
-    consumer_id: str
-    host: str
-    client_id: str
-    partitions: tuple[TopicPartition, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +58,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDetails:
-    """`members_known` is False for a group of the newer protocol, whose members are not asked for."""
+    """`members_known` is False for share and streams groups, whose members are not consumers."""
 
     name: str
     state: str
@@ -112,7 +102,6 @@ def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
         lambda response: int(response.groups[0].error_code),
     )
     answer = response.groups[0]
-    listed = None
     if answer.error_code == _NOT_FOUND or answer.group_state == "Dead":
         listed = next((each for each in list_groups(settings) if each.name == group), None)
         if listed is None:
@@ -122,14 +111,25 @@ def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
                 hint="`penstock groups list` shows all; a group without members and commits is forgotten.",
                 facts={"group": group},
             )
+        state, kind = listed.state, listed.kind
+        members = _ask_newer_members(routing, group, deadline) if kind == _NEWER_PROTOCOL else None
     elif answer.error_code:
         raise refusal(answer.error_code, "DescribeGroups", broker, f"group {group}")
-    members = () if listed else tuple(_read_members(answer.members))
+    else:
+        state, kind, members = answer.group_state, "classic", tuple(_read_members(answer.members))
     committed = fetch_committed(routing, group, None, deadline)
-    rows = _make_rows(KafkaLogView(settings), committed, members)
-    if listed:
-        return GroupDetails(group, listed.state, listed.kind, (), rows, members_known=False)
-    return GroupDetails(group, answer.group_state, "classic", members, rows)
+    rows = _make_rows(KafkaLogView(settings), committed, members or ())
+    return GroupDetails(group, state, kind, members or (), rows, members_known=members is not None)
+
+
+def _ask_newer_members(routing: Routing, group: str, deadline: Deadline) -> tuple[Member, ...]:
+    answer, broker = routing.call_coordinator(
+        group, lambda: DescribeNewerGroup(group), deadline, lambda answer: int(answer.error_code)
+    )
+    if answer.error_code:
+        raise refusal(answer.error_code, "ConsumerGroupDescribe", broker, f"group {group}")
+    found: tuple[Member, ...] = answer.members
+    return tuple(sorted(found, key=lambda member: member.consumer_id))
 
 
 def _read_members(members: Iterable[Any]) -> Iterable[Member]:
