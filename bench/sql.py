@@ -45,7 +45,7 @@ class SqlSides:
     def __init__(self, spark: Any, url: str, folder: Path) -> None:
         self.spark, self.url, self.folder = spark, url, folder
         frame = spark.range(0, ROWS, 1, 4).selectExpr(
-            "id", "concat('item-', id % 1000) as item", "id / 7.0 as price",
+            "id", "concat('item-', id % 1000) as item", "cast(id / 7 as double) as price",
             "timestamp_micros(1700000000000000 + id) as at",
         )  # fmt: skip
         self.frame = frame.cache()
@@ -71,10 +71,10 @@ class SqlSides:
         login, _, place = rest.rpartition("@")
         user, _, password = login.partition(":")
         is_postgres = scheme.startswith("postgres")
-        option = "reWriteBatchedInserts=true" if is_postgres else "useBulkStmts=true"
-        address = f"jdbc:{'postgresql' if is_postgres else 'mariadb'}://{place}" + (
-            f"?{option}" if rewrite else ""
-        )
+        if is_postgres:
+            address = f"jdbc:postgresql://{place}?reWriteBatchedInserts={str(rewrite).lower()}"
+        else:  # Spark knows MySQL's dialect by this scheme, and MariaDB's driver takes it when allowed to
+            address = f"jdbc:mysql://{place}?permitMysqlScheme&useBulkStmts={str(rewrite).lower()}"
         driver = "org.postgresql.Driver" if is_postgres else "org.mariadb.jdbc.Driver"
         properties = {"user": user, "password": password, "driver": driver, "batchsize": "10000"}
         self.frame.write.jdbc(address, table, mode="append", properties=properties)
