@@ -180,7 +180,7 @@ def choose_strategy(writer: SqlWriter) -> Strategy:
 
 
 def find_schema(rows: DataFrame | pa.Table) -> pa.Schema:
-    return rows.schema if isinstance(rows, pa.Table) else to_arrow_schema(rows.schema)
+    return rows.schema if isinstance(rows, pa.Table) else to_arrow_schema(rows.schema, timezone="UTC")
 
 
 def collect(rows: DataFrame | pa.Table) -> pa.Table:

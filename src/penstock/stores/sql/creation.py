@@ -54,7 +54,7 @@ def read_schema(schema: Any) -> pa.Schema:
             f"A table cannot be made from {type(schema).__name__}.",
             hint="Give an Arrow schema, a StructType, or text such as 'page STRING, hits BIGINT'.",
         )
-    return to_arrow_schema(schema)
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _make_statement(dialect: Dialect, table: Table, schema: pa.Schema) -> str:
