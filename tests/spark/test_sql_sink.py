@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SERVERS = ["postgres", "mariadb"]
-SCHEMA = "id BIGINT, word STRING"
+SCHEMA = "id BIGINT, word STRING, at_ TIMESTAMP"
+WORDS = ("id", "concat('w', id) AS word", "timestamp_micros(1700000000000000 + id) AS at_")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.sql) for name in SERVERS])
@@ -45,8 +47,8 @@ def stagings(database: OwnDatabase) -> list[Any]:
 def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase, strategy: Any) -> None:
     sink = SqlSink(server.url, Table("words"), strategy=strategy)
     create_tables(sink, {"words": SCHEMA})
-    small = spark.range(100, numPartitions=3).selectExpr("id", "concat('w', id) AS word")
-    big = spark.range(100, 40_000, numPartitions=3).selectExpr("id", "concat('w', id) AS word")
+    small = spark.range(100, numPartitions=3).selectExpr(*WORDS)
+    big = spark.range(100, 40_000, numPartitions=3).selectExpr(*WORDS)
     with closing(open_sink(sink, "s", spark)) as writer:
         assert writer.write(small, at(0), at(100)).rows == 100
         assert writer.write(big, at(100), at(40_000)).rows == 39_900
@@ -54,6 +56,8 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
     assert server.run("SELECT COUNT(*), COUNT(DISTINCT id), MIN(id), MAX(id) FROM words") == [
         (40_000, 40_000, 0, 39_999)
     ]
+    ((stamp,),) = server.run("SELECT at_ FROM words WHERE id = 123")
+    assert stamp.replace(tzinfo=None) == datetime(2023, 11, 14, 22, 13, 20, 123)
     assert stagings(server) == []
 
 
