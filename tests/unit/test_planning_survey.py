@@ -12,7 +12,7 @@ from penstock.core.errors import BrokerError, OptionError
 from penstock.core.model import At, Latest, LogView, Peek, TopicPartition, TopicView
 from penstock.core.options_batch import BatchOptions, parse_batch_options
 from penstock.core.planning import step
-from penstock.engines import survey as engine
+from penstock.engines.reading import survey as engine
 from penstock.testing.memory_log import MemoryLog
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

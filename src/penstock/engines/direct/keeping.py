@@ -73,5 +73,5 @@ class Keeper:
     def flush(self, timeout_s: float) -> None:
         """The last asynchronous commit goes out before the stream ends."""
         flush = getattr(self._store, "flush", None)
-        if flush is not None:
-            flush(timeout_s)
+        if flush is not None and not flush(timeout_s):
+            log.warning("The last position of %s was not committed; its batch is read again.", self._stream)

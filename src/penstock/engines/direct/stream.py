@@ -124,7 +124,7 @@ class DirectStream:
         self._seek = read_positions(seek or {})
         self._must_resume, self._attempts, self._empty = must_resume, batch_attempts, empty_batches
         self._typed = make_typed(self._options.stream.formats, self._options.stream.columns)
-        self._schema: str | StructType = name_schema(self._options.stream.columns, self._typed)
+        self._schema = _read_schema(name_schema(self._options.stream.columns, self._typed))
         self._stages: list[ArrowFunction] = []
         self._functions: list[Callable[[Batch], object]] = []
         self._sink: tuple[Sink, Callable[[Batch], Any]] | None = None
