@@ -13,6 +13,7 @@ from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.places import Place
 from penstock.core.protocol import Begin, Commit, InsertStages, LockWriter, Step
 from penstock.stores.sql import SqlSink, Table, connections, create_tables
+from penstock.stores.sql.writer import SqlWriter
 from penstock.testing.proxy import FaultProxy
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import NUMBERS, at, lead_through, make_numbers, make_sink, open_watched, read_numbers
@@ -136,6 +137,28 @@ def test_a_lock_wait_in_the_middle_leaves_nothing_behind(
         assert read_numbers(server_database) == []
         writer.write({"numbers": rows, "totals": rows}, at(1), at(2))
     assert len(read_numbers(server_database)) == 5
+
+
+def test_a_writer_that_stands_still_in_its_transaction_is_ended_by_the_server(
+    server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T39: it holds the stream's row, and nobody could take over for as long as it is not killed."""
+    monkeypatch.setattr("penstock.stores.sql.performer.IDLE_TIMEOUT_S", 1)
+    sink = make_sink(server_database.url)
+    successors: list[SqlWriter] = []
+
+    def stand_still(step: Step) -> None:
+        if isinstance(step, InsertStages) and not successors:
+            successors.append(sink.open("s"))  # waits for the lock, for as long as the first one has it
+
+    with closing(open_watched(sink, stand_still)) as writer:
+        with pytest.raises(SinkError, match="PUBLISH_FAILED"):
+            writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
+        with pytest.raises(SinkError, match="WRITER_FENCED"):
+            writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
+        with closing(successors[0]) as successor:
+            successor.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
+    assert len(read_numbers(server_database)) == 8
 
 
 def test_a_connection_that_was_closed_between_batches_is_made_again(server_database: OwnDatabase) -> None:
