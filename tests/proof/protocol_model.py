@@ -38,7 +38,8 @@ def main() -> int:
         began = time.monotonic()
         found = search(unchanged, most_states=100_000_000, **faults)
         took = time.monotonic() - began
-        _tell(f"{faults or 'no fault'}: {found.states} states, {found.ends} ends, {took:.0f} s")
+        verdict = found.violations[0].what if found.violations else "each row once"
+        _tell(f"{faults or 'no fault'}: {found.states} states, {found.ends} ends, {took:.0f} s: {verdict}")
         searches.append(
             {
                 "faults": faults,
