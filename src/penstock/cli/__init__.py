@@ -31,6 +31,7 @@ COMMANDS = {
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
     "topics": "list, create, describe, widen and delete topics",
     "warmup": "compile the decoding kernels now, so that the first query need not",
+    "why": "one answer to the question why a stream does not move",
 }
 
 
