@@ -1,7 +1,7 @@
 """A look at a stream's writer row in a sink's ledger: who may publish, and whether somebody holds it now.
 
-Rule: it waits for nobody's lock on the row. A row that is held for a moment is a publish at work; one that stays held is a
-session that was left open, and every publish waits for it.
+Rule: it waits for nobody's lock on the row. One that is held for a moment is a publish at work; one that
+stays held is a session that was left open, and every publish waits for it.
 
     look_at_writer(place, "visits").is_locked
 """
