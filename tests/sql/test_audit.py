@@ -21,9 +21,10 @@ from penstock.stores.losses import open_loss_ledger
 from penstock.stores.offsets.ledger import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
 from penstock.stores.sql.digests import digest_rows, read_digests
+from penstock.stores.sql.evidence import look_at_once
 from penstock.stores.sql.filling import fill_stage
 from penstock.stores.sql.history import merge_history
-from penstock.stores.sql.sessions import Database
+from penstock.stores.sql.sessions import Database, Session
 from tests.filling import delete_before, produce
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import at, make_numbers, make_sink, with_provenance
@@ -269,3 +270,21 @@ def test_a_second_reading_of_the_log_names_what_is_missing_and_what_is_no_record
     database.run("UPDATE penstock_sink_ranges SET topic = 'gone'")
     told = audit(database, capsys, "s", *again)
     assert any("no such partition any more" in each for each in told["unchecked"])
+
+
+def test_an_audit_sees_one_moment_while_the_stream_goes_on(server_database: OwnDatabase) -> None:
+    """Otherwise a batch between two of its questions would look like a fault."""
+    sink = fill(server_database)
+    end, further = POSITIONS[-1], at(25, 11)
+
+    def look(session: Session) -> list[int]:
+        question = "SELECT COUNT(*) FROM numbers"
+        seen = [int(session.execute(question)[0][0])]
+        with closing(sink.open("s")) as writer:
+            writer.write(with_provenance(make_numbers(end, further)), end, further)
+        return [*seen, int(session.execute(question)[0][0])]
+
+    assert look_at_once(sink.place, look) == [31, 31]
+    assert look_at_once(sink.place, lambda session: session.execute("SELECT COUNT(*) FROM numbers")) == [
+        (36,)
+    ]

@@ -119,7 +119,7 @@ def test_a_row_that_another_session_holds_is_seen_without_waiting_for_it(own_dat
     assert look_at_writer(sink.place, "s") == seen
 
 
-def test_a_lock_that_was_left_open_is_named(
+def test_a_lock_that_was_left_open_and_a_second_program_are_named(
     tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = topic(1)
@@ -136,5 +136,20 @@ def test_a_lock_that_was_left_open_is_named(
         told = ask(capsys, *asked)
         other.execute("ROLLBACK")
     assert told["condition"] == "LOCK_WAIT"
+    ended = threading.Event()
+
+    def fight() -> None:
+        while not ended.wait(0.2):
+            sink.open("s", owner="another program").close()
+
+    other_program = threading.Thread(target=fight)
+    other_program.start()
+    try:
+        told = ask(capsys, *asked[:-1], "3s")
+    finally:
+        ended.set()
+        other_program.join()
+    assert told["condition"] == "WRITER_FENCED"
+    assert told["writer"]["owner"] == "another program"
     assert main(["why", *asked]) == 0
     assert "3 offsets wait" in capsys.readouterr().out

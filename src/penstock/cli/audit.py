@@ -5,9 +5,10 @@ penstock audit postgresql://me@db.example/stats visits --losses losses.db
 penstock audit results.db visits --re-read --bootstrap-server b:9092
 penstock audit results.db visits --table visits_copy --json
 
-The database is one that a SqlSink writes to; its streams may run on meanwhile. Exit code: 0 nothing found, 1
-something found, 2 could not look. What was checked, by which evidence, and what could not be checked is said
-in each case. Instead of an address with a password write ${env:NAME} or ${file:/path}.
+The database is one that a SqlSink writes to; its streams may run on meanwhile (in an SQLite file a publish
+waits until the audit has read, 30 s at most: stop the stream if the file is big). Exit code: 0 nothing found,
+1 something found, 2 could not look. What was checked, by which evidence, and what could not be checked is
+said in each case. Instead of an address with a password write ${env:NAME} or ${file:/path}.
 """
 
 from __future__ import annotations
