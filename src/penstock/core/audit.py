@@ -8,7 +8,7 @@ The books of a generation begin where somebody moved the stream to (the first on
 and end where it was moved from, or at the position that is stored now.
 
 >>> noted = (NotedRange("a", 1, OffsetRange("t", 0, 2, 7)),)
->>> facts = StreamFacts("s", 1, {TopicPartition("t", 0): 9}, noted)
+>>> facts = StreamFacts("s", 1, {TopicPartition("t", 0): 9}, noted, (NotedBatch("a", 1, 5, 5),))
 >>> [each.condition for each in check_tiling(facts, None).findings]
 ['POSITION_ELSEWHERE']
 """
