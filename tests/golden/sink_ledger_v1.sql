@@ -4,9 +4,13 @@ CREATE TABLE penstock_sink_writers (stream TEXT NOT NULL, epoch BIGINT NOT NULL,
 CREATE TABLE penstock_sink_positions (stream TEXT NOT NULL, topic TEXT NOT NULL, partition_id BIGINT NOT NULL, next_offset BIGINT NOT NULL, topic_id TEXT NOT NULL, token TEXT NOT NULL, leader_epoch BIGINT NULL, is_gone SMALLINT NOT NULL, batch_name TEXT NOT NULL, PRIMARY KEY (stream, topic, partition_id));
 CREATE TABLE penstock_sink_batches (stream TEXT NOT NULL, token TEXT NOT NULL, generation BIGINT NOT NULL, epoch BIGINT NOT NULL, batch_name TEXT NOT NULL, published_ms BIGINT NOT NULL, row_count BIGINT NOT NULL, batch_count BIGINT NOT NULL, PRIMARY KEY (stream, token));
 CREATE TABLE penstock_sink_ranges (stream TEXT NOT NULL, token TEXT NOT NULL, topic TEXT NOT NULL, partition_id BIGINT NOT NULL, generation BIGINT NOT NULL, start_offset BIGINT NOT NULL, until_offset BIGINT NOT NULL, PRIMARY KEY (stream, token, topic, partition_id, start_offset));
+CREATE TABLE penstock_sink_tables (stream TEXT NOT NULL, token TEXT NOT NULL, table_name TEXT NOT NULL, write_mode TEXT NOT NULL, row_count BIGINT NOT NULL, PRIMARY KEY (stream, token, table_name));
+CREATE TABLE penstock_sink_digests (stream TEXT NOT NULL, token TEXT NOT NULL, table_name TEXT NOT NULL, topic TEXT NOT NULL, partition_id BIGINT NOT NULL, row_count BIGINT NOT NULL, offset_sum BIGINT NOT NULL, offset_mix BIGINT NOT NULL, PRIMARY KEY (stream, token, table_name, topic, partition_id));
 INSERT INTO penstock_sink_writers VALUES ('visits', 2, 'host/1/abcdef01', 1, 1700000000000);
 INSERT INTO penstock_sink_positions VALUES ('visits', 't', 0, 7, '01010101010101010101010101010101', '6f1c', 3, 0, 'query/12');
 INSERT INTO penstock_sink_positions VALUES ('visits', 't', 1, 4, '01010101010101010101010101010101', '6f1c', NULL, 1, 'query/12');
 INSERT INTO penstock_sink_batches VALUES ('visits', '6f1c', 1, 2, 'query/12', 1700000000001, 11, 1);
 INSERT INTO penstock_sink_ranges VALUES ('visits', '6f1c', 't', 0, 1, 0, 7);
+INSERT INTO penstock_sink_tables VALUES ('visits', '6f1c', 'numbers', 'append', 11);
+INSERT INTO penstock_sink_digests VALUES ('visits', '6f1c', 'numbers', 't', 0, 11, 21, 4);
 CREATE TABLE numbers (partition_id INTEGER, number INTEGER);

@@ -14,16 +14,23 @@ import pytest
 from penstock.core.errors import OptionError
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
+from penstock.core.table_audit import check_table
 from penstock.engines.sinks import open_sink
 from penstock.stores.sql import SqlSink, Table, create_tables
+from penstock.stores.sql.evidence import gather
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SERVERS = ["postgres", "mariadb"]
+<<<<<<< HEAD
 SCHEMA = "id BIGINT, word STRING, at_ TIMESTAMP"
 WORDS = ("id", "concat('w', id) AS word", "timestamp_micros(1700000000000000 + id) AS at_")
+=======
+SCHEMA = "id BIGINT, word STRING"
+ORIGIN = ("'t' AS penstock_topic", "0 AS penstock_partition", "id AS penstock_offset")
+>>>>>>> 64564947d9d5210790a86e79ad6db1835a7b4824
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.sql) for name in SERVERS])
@@ -45,10 +52,17 @@ def stagings(database: OwnDatabase) -> list[Any]:
 
 @pytest.mark.parametrize("strategy", ["auto", "driver", "single", "parallel"])
 def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase, strategy: Any) -> None:
-    sink = SqlSink(server.url, Table("words"), strategy=strategy)
+    """However rows travel, their count and the digest of where they came from arrive with them."""
+    sink = SqlSink(server.url, Table("words", provenance=True), strategy=strategy)
     create_tables(sink, {"words": SCHEMA})
+<<<<<<< HEAD
     small = spark.range(100, numPartitions=3).selectExpr(*WORDS)
     big = spark.range(100, 40_000, numPartitions=3).selectExpr(*WORDS)
+=======
+    columns = ("id", "concat('w', id) AS word", *ORIGIN)
+    small = spark.range(100, numPartitions=3).selectExpr(*columns)
+    big = spark.range(100, 40_000, numPartitions=3).selectExpr(*columns)
+>>>>>>> 64564947d9d5210790a86e79ad6db1835a7b4824
     with closing(open_sink(sink, "s", spark)) as writer:
         assert writer.write(small, at(0), at(100)).rows == 100
         assert writer.write(big, at(100), at(40_000)).rows == 39_900
@@ -59,6 +73,9 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
     ((stamp,),) = server.run("SELECT at_ FROM words WHERE id = 123")
     assert stamp.replace(tzinfo=None) == datetime(2023, 11, 14, 22, 13, 20, 123)
     assert stagings(server) == []
+    _, (facts,) = gather(sink.place, "s", ())
+    assert facts.digests is not None
+    assert (facts.booked, check_table(facts).findings) == (40_000, ())
 
 
 def test_an_upsert_sees_the_rows_of_all_tasks(spark: SparkSession, server: OwnDatabase) -> None:
@@ -67,9 +84,7 @@ def test_an_upsert_sees_the_rows_of_all_tasks(spark: SparkSession, server: OwnDa
     frame = spark.range(1000, numPartitions=4).selectExpr(
         "id % 10 AS id",
         "concat('w', id) AS word",
-        "'t' AS penstock_topic",
-        "0 AS penstock_partition",
-        "id AS penstock_offset",
+        *ORIGIN,
     )
     with closing(open_sink(sink, "s", spark)) as writer:
         writer.write(frame, at(0), at(1000))

@@ -35,6 +35,19 @@ def make_numbers(before: StreamPosition, end: StreamPosition) -> pa.Table:
     return pa.table(columns, schema=NUMBERS)
 
 
+def with_provenance(rows: pa.Table) -> pa.Table:
+    """The same rows, each with the record it came from."""
+    return pa.table(
+        {
+            "partition_id": rows["partition_id"],
+            "number": rows["number"],
+            "penstock_topic": pa.array(["t"] * rows.num_rows),
+            "penstock_partition": rows["partition_id"],
+            "penstock_offset": rows["number"],
+        }
+    )
+
+
 def make_sink(url: str, **settings: Any) -> SqlSink:
     sink = SqlSink(url, Table("numbers", **settings))
     create_tables(sink, {"numbers": NUMBERS})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from penstock.cli import main
@@ -15,19 +14,7 @@ from penstock.core.stream_offsets import StreamPosition
 from penstock.stores.offsets.addresses import open_offset_store
 from penstock.stores.offsets.ledger import SinkOffsetStore
 from tests.sql.databases import OwnDatabase
-from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
-
-
-def with_provenance(rows: pa.Table) -> pa.Table:
-    return pa.table(
-        {
-            "partition_id": rows["partition_id"],
-            "number": rows["number"],
-            "penstock_topic": pa.array(["t"] * rows.num_rows),
-            "penstock_partition": rows["partition_id"],
-            "penstock_offset": rows["number"],
-        }
-    )
+from tests.sql.sinks import at, make_numbers, make_sink, read_numbers, with_provenance
 
 
 def test_a_moved_stream_reads_and_writes_again_from_there(

@@ -20,6 +20,7 @@ from penstock.core.errors import PenstockError
 
 #: Command to what it does; its file is penstock/cli/<command>.py.
 COMMANDS = {
+    "audit": "check results in a database against the offsets they came from",
     "cluster": "start, stop and watch a real Kafka on this computer",
     "consume": "show the messages of topics, from now on or from anywhere",
     "demo": "a local Kafka, a million log lines, and Spark counting them",
@@ -30,6 +31,7 @@ COMMANDS = {
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
     "topics": "list, create, describe, widen and delete topics",
     "warmup": "compile the decoding kernels now, so that the first query need not",
+    "why": "one answer to the question why a stream does not move",
 }
 
 

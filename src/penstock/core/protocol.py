@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from penstock.core.digests import OffsetDigest
 from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
 from penstock.core.model import TopicPartition
 
@@ -51,11 +52,15 @@ Ledger: TypeAlias = Mapping[TopicPartition, Entry]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rows of one task that nobody sees yet, how many the task says there are, and for which table."""
+    """Rows of one task that nobody sees yet, how many the task says there are, and for which table.
+
+    `digests`: of the offsets that the rows say they came from, for audits.
+    """
 
     name: str
     rows: int
     table: str = ""
+    digests: tuple[tuple[TopicPartition, OffsetDigest], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,3 +166,21 @@ def _read_headers(records: bytes) -> Iterator[_Batch]:
             count > 0 and not attributes & _IS_CONTROL,
         )
         at += size
+
+
+def ask_throttle_ms(routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline) -> int:
+    """For how long brokers hold back answers to us, by a quota; 0 where they do not, or do not tell."""
+    if not positions:
+        return 0
+    routes = routing.refresh({wanted.topic for wanted in positions}, deadline)
+    by_node: dict[int, dict[TopicPartition, _Question]] = {}
+    for wanted, position in sorted(positions.items()):
+        route = routes[wanted.topic].partitions[wanted.partition]
+        by_node.setdefault(route.leader_id, {})[wanted] = _Question(position, route.leader_epoch)
+    longest = 0
+    for node_id, asked in by_node.items():
+        host, port = routing.address(node_id, deadline)
+        request = _build_request(asked, committed_only=False)
+        response = routing.call(request, host, port, deadline, max_version=_FETCH_BY_NAME)
+        longest = max(longest, int(response.throttle_time_ms))
+    return longest

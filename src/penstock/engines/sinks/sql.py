@@ -28,6 +28,7 @@ from penstock.core.errors import OptionError
 from penstock.core.places import FilePlace
 from penstock.core.sinks import Written
 from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.sql.digests import parse_digests, write_digests
 from penstock.stores.sql.filling import fill_stage
 from penstock.stores.sql.sink import Strategy
 from penstock.stores.sql.staging import StageReport, Staging
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
 #: What a task may hand over with its report: two hundred tasks give the driver 50 MB at most.
 INLINE_BYTES = 256 * 1024
-_REPORT = "number BIGINT, rows BIGINT, data BINARY"
-_REPORT_SCHEMA = pa.schema([("number", pa.int64()), ("rows", pa.int64()), ("data", pa.binary())])
+_REPORT = "number BIGINT, rows BIGINT, data BINARY, digests STRING"
+_REPORT_SCHEMA = pa.schema(
+    [("number", pa.int64()), ("rows", pa.int64()), ("data", pa.binary()), ("digests", pa.string())]
+)
 #: The driver's own stage; tasks have numbers from 0 on.
 _DRIVER = -1
 
@@ -112,8 +115,8 @@ class FrameWriter:
         inline_bytes = INLINE_BYTES if self._strategy == "auto" else 0
         told = frame.mapInArrow(StageTask(staging, inline_bytes), _REPORT).toArrow()
         reports = [
-            StageReport(staging, number, count)
-            for number, count, data in zip(
+            StageReport(staging, number, count, tuple(parse_digests(digests).items()))
+            for number, count, data, digests in zip(
                 *(told[column].to_pylist() for column in told.column_names), strict=True
             )
             if data is None and count
@@ -143,16 +146,17 @@ class StageTask:
         if not rows:
             return
         if size <= self.inline_bytes:
-            yield make_report(_DRIVER, rows, pack(first))
+            yield make_report(StageReport(self.staging, _DRIVER, rows), pack(first))
             return
         context = TaskContext.get()
         assert context is not None
         report = fill_stage(self.staging, context.taskAttemptId(), chain(first, source))
-        yield make_report(report.number, report.rows, None)
+        yield make_report(report, None)
 
 
-def make_report(number: int, rows: int, data: bytes | None) -> pa.RecordBatch:
-    columns = [pa.array([number], pa.int64()), pa.array([rows], pa.int64()), pa.array([data], pa.binary())]
+def make_report(report: StageReport, data: bytes | None) -> pa.RecordBatch:
+    values = (report.number, report.rows, data, write_digests(dict(report.digests)))
+    columns = [pa.array([value], each.type) for value, each in zip(values, _REPORT_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=_REPORT_SCHEMA)
 
 

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NoReturn
 
+from penstock.core.digests import OffsetDigest, add_digests
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.moves import read_ledger
@@ -26,6 +27,8 @@ from penstock.core.places import Place, parse_place
 from penstock.core.protocol import Entry
 from penstock.core.stream_offsets import StreamPosition
 from penstock.stores.offsets.sql import SqlOffsetStore, note_change
+from penstock.stores.sql.accounts import DELETED, Account, note_accounts
+from penstock.stores.sql.digests import read_digests
 from penstock.stores.sql.ledger import (
     LEDGER,
     WRITERS,
@@ -35,7 +38,7 @@ from penstock.stores.sql.ledger import (
     read_entries,
     write_entries,
 )
-from penstock.stores.sql.names import quote, quote_table
+from penstock.stores.sql.names import quote
 from penstock.stores.sql.schema import read_version
 from penstock.stores.sql.sessions import Database, Session
 from penstock.stores.sql.sink import PROVENANCE, Table
@@ -89,9 +92,11 @@ class SinkOffsetStore:
             session.execute(
                 f"UPDATE {WRITERS} SET generation = generation + 1 WHERE stream = {mark}", [stream]
             )
+            token = f"moved-{uuid.uuid4().hex}"  # no batch's
             for table in delete_from:
-                _delete_behind(session, table, change)
-            moved = _make_entries(change.after)
+                account = _delete_behind(session, table, change)
+                note_accounts(session, stream, token, [account])
+            moved = _make_entries(change.after, token)
             write_entries(session, stream, moved)
             forget_entries(session, stream, tuple(set(entries) - {each for each, _ in moved}))
             note_change(session, NAMESPACE, stream, epoch, change)
@@ -119,8 +124,7 @@ class SinkOffsetStore:
             )
 
 
-def _make_entries(position: StreamPosition) -> tuple[tuple[TopicPartition, Entry], ...]:
-    token = f"moved-{uuid.uuid4().hex}"  # no batch's
+def _make_entries(position: StreamPosition, token: str) -> tuple[tuple[TopicPartition, Entry], ...]:
     kinds = ((position.offsets, False), (position.gone, True))
     return tuple(
         (
@@ -138,8 +142,8 @@ def _make_entries(position: StreamPosition) -> tuple[tuple[TopicPartition, Entry
     )
 
 
-def _delete_behind(session: Session, table: str, change: Change) -> None:
-    """The rows of what will be read again."""
+def _delete_behind(session: Session, table: str, change: Change) -> Account:
+    """The rows of what will be read again; what went, with a minus, for the audit's books."""
     target = find_target(session, Table(table, provenance=True))
     topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
     mark, before = session.grammar.mark, {} if change.before is None else change.before.offsets
@@ -148,10 +152,15 @@ def _delete_behind(session: Session, table: str, change: Change) -> None:
         for each, after in sorted(change.after.offsets.items())
         if after < before.get(each, after)
     ]
-    session.execute_many(
-        f"DELETE FROM {quote_table(session.dialect, target.table.name)} "
-        f"WHERE {topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark}",
-        back,
+    behind = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark}"
+    going = add_digests(
+        {each: kept.digest for each, kept in read_digests(session, target.quoted, behind, values).items()}
+        for values in back
+    )
+    session.execute_many(f"DELETE FROM {target.quoted} WHERE {behind}", back)
+    rows = sum(each.rows for each in going.values())
+    return Account(
+        target.name, DELETED, 0 - rows, {each: OffsetDigest() - digest for each, digest in going.items()}
     )
 
 

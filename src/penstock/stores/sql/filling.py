@@ -18,8 +18,11 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
+from penstock.core.digests import OffsetDigest, add_digests
+from penstock.core.model import TopicPartition
 from penstock.core.places import FilePlace, Place, ServerPlace
 from penstock.stores.sql import connections
+from penstock.stores.sql.digests import digest_rows
 from penstock.stores.sql.loading import PIECE_ROWS, load_rows
 from penstock.stores.sql.names import quote
 from penstock.stores.sql.sessions import Database, Session
@@ -29,22 +32,23 @@ from penstock.stores.sql.staging import STAGE, StageReport, Staging, ensure_stag
 def fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> StageReport:
     """Load the rows as stage `number`, for good; how many there were."""
     Database(staging.place).run(lambda session: ensure_staging(session, staging), writes=True)
-    counted = CountedRows(staging.schema, number, batches)
+    counted = CountedRows(staging, number, batches)
     with connections.translate_errors(staging.place):
         if has_adbc(staging.place):
             _fill_with_adbc(staging, counted)
         else:
             _fill(staging, counted)
-    return StageReport(staging, number, counted.rows)
+    return StageReport(staging, number, counted.rows, tuple(counted.digests.items()))
 
 
 class CountedRows:
-    """A task's rows with the number of its stage, in the types of the staging table."""
+    """A task's rows with the number of its stage, in the types of the staging table; what went by."""
 
-    def __init__(self, schema: pa.Schema, number: int, batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(self, staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> None:
         self.rows = 0
-        self.schema = pa.schema([pa.field(STAGE, pa.int64()), *schema])
-        self._settled = schema
+        self.digests: dict[TopicPartition, OffsetDigest] = {}
+        self.schema = pa.schema([pa.field(STAGE, pa.int64()), *staging.schema])
+        self._staging = staging
         self._number = number
         self._batches = batches
 
@@ -53,8 +57,11 @@ class CountedRows:
             self.rows += batch.num_rows
             stage = pa.repeat(pa.scalar(self._number, pa.int64()), batch.num_rows)
             columns = [
-                column.cast(each.type) for column, each in zip(batch.columns, self._settled, strict=True)
+                column.cast(each.type)
+                for column, each in zip(batch.columns, self._staging.schema, strict=True)
             ]
+            if self._staging.is_digested:
+                self.digests = add_digests([self.digests, digest_rows(batch)])
             yield pa.RecordBatch.from_arrays([stage, *columns], schema=self.schema)
 
 

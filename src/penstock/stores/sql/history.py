@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.places import Place
 from penstock.core.protocol import Batch
+from penstock.stores.sql.accounts import merge_accounts
 from penstock.stores.sql.ledger import BATCHES, RANGES, WRITERS
 from penstock.stores.sql.sessions import Database, Session
 
@@ -83,12 +84,12 @@ def note_batch(session: Session, batch: Batch, epoch: int, now_ms: int) -> None:
 
 def read_history(place: Place, stream: str) -> History:
     """What the ledger knows of a stream's batches."""
-    return Database(place).run(lambda session: _read(session, stream))
+    return Database(place).run(lambda session: select_history(session, stream))
 
 
 def merge_history(session: Session, stream: str, keep: int) -> None:
     """Merge all but the newest batches, generation by generation."""
-    history = _read(session, stream)
+    history = select_history(session, stream)
     old = history.batches[: max(0, len(history.batches) - keep)]
     for generation in sorted({each.generation for each in old}):
         batches = [each for each in old if each.generation == generation]
@@ -107,6 +108,7 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
         _delete(session, stream, tokens)
         _insert_batches(session, stream, [merged])
         _insert_ranges(session, stream, [PublishedRange(last.token, generation, each) for each in ranges])
+        merge_accounts(session, stream, tokens, into=last.token)
 
 
 def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -124,7 +126,8 @@ def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def _read(session: Session, stream: str) -> History:
+def select_history(session: Session, stream: str) -> History:
+    """The same, in a transaction that is there."""
     where = f"WHERE stream = {session.grammar.mark}"
     batches = [
         PublishedBatch(*row)

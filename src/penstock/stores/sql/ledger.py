@@ -2,7 +2,8 @@
 
 Rule: one row per stream says who may publish, one row per partition how far the results go. They are read
 and written only inside the transaction that holds the stream's writer row, so two of them never mix. What
-was published is noted beside (batches, and the ranges they came from) for audits; nothing depends on it.
+was published is noted beside (batches, the ranges they came from, what went into each table) for audits;
+nothing depends on it.
 
     ensure_tables(session, place, LEDGER)
     epoch = lock_writer(session, "visits")
@@ -20,6 +21,8 @@ WRITERS = "penstock_sink_writers"
 POSITIONS = "penstock_sink_positions"
 BATCHES = "penstock_sink_batches"
 RANGES = "penstock_sink_ranges"
+TABLES = "penstock_sink_tables"
+DIGESTS = "penstock_sink_digests"
 
 _ENTRY = ("next_offset", "topic_id", "token", "leader_epoch", "is_gone", "batch_name")
 _KEY = ("stream", "topic", "partition_id")
@@ -28,6 +31,7 @@ _KEY = ("stream", "topic", "partition_id")
 def _make_tables(session: Session) -> None:
     grammar = session.grammar
     text, token = grammar.key_text, "TEXT" if grammar.key_text == "TEXT" else "VARCHAR(64)"
+    short = "TEXT" if grammar.key_text == "TEXT" else "VARCHAR(127)"  # a key of MySQL's has 3072 bytes
     for table, columns, key in (
         (WRITERS, f"stream {text}, epoch BIGINT, owner TEXT, generation BIGINT, taken_ms BIGINT", "stream"),
         (
@@ -47,6 +51,17 @@ def _make_tables(session: Session) -> None:
             f"stream {text}, token {token}, topic {text}, partition_id BIGINT, generation BIGINT, "
             "start_offset BIGINT, until_offset BIGINT",
             "stream, token, topic, partition_id, start_offset",
+        ),
+        (
+            TABLES,
+            f"stream {text}, token {token}, table_name {short}, write_mode TEXT, row_count BIGINT",
+            "stream, token, table_name",
+        ),
+        (
+            DIGESTS,
+            f"stream {text}, token {token}, table_name {short}, topic {text}, partition_id BIGINT, "
+            "row_count BIGINT, offset_sum BIGINT, offset_mix BIGINT",
+            "stream, token, table_name, topic, partition_id",
         ),
     ):
         listed = ", ".join(

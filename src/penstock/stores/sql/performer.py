@@ -32,6 +32,7 @@ from penstock.core.protocol import (
     WriteLedger,
 )
 from penstock.stores.sql import connections, ledger
+from penstock.stores.sql.accounts import make_accounts, note_accounts
 from penstock.stores.sql.history import KEPT_BATCHES, merge_history, note_batch
 from penstock.stores.sql.insertion import count_held, count_staged
 from penstock.stores.sql.sessions import Session
@@ -116,6 +117,8 @@ class Performer:
                 ledger.forget_entries(session, stream, forgotten)
                 if batch is not None:
                     note_batch(session, batch, epoch, _now_ms())
+                    modes = {name: target.table.mode for name, target in self._targets.items()}
+                    note_accounts(session, stream, batch.token, make_accounts(batch, modes))
                 return None
         raise TypeError(f"{step} is no step of this protocol")
 

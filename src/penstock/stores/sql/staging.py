@@ -19,12 +19,14 @@ from functools import partial
 
 import pyarrow as pa
 
+from penstock.core.digests import OffsetDigest
 from penstock.core.errors import OffsetStoreError
+from penstock.core.model import TopicPartition
 from penstock.core.places import Place
 from penstock.stores.sql.columns import find_kind, name_type, settle_type
 from penstock.stores.sql.names import quote
 from penstock.stores.sql.sessions import Database, Session
-from penstock.stores.sql.sink import DELETED
+from penstock.stores.sql.sink import DELETED, PROVENANCE
 from penstock.stores.sql.targets import Target
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class Staging:
     target: str
     schema: pa.Schema
     declared: str
+    is_digested: bool = False
 
     def name_stage(self, number: int) -> str:
         return f"{self.table}/{number}"
@@ -58,11 +61,12 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a task says when it is done: which stage it filled, and with how many rows."""
+    """What a task says when it is done: which stage it filled, with how many rows, and where from."""
 
     staging: Staging
     number: int
     rows: int
+    digests: tuple[tuple[TopicPartition, OffsetDigest], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,9 @@ def plan_staging(
     """A staging table for one attempt at a batch; it is made when the first task needs it."""
     settled = pa.schema([pa.field(each.name, settle_type(each.type)) for each in schema])
     table = f"{_begin(stream)}{epoch}_{number}_{index}"
-    return Staging(place, table, target.name, settled, list_columns(target, settled))
+    # Only rows that stay as they are can be compared with their digest later.
+    is_digested = target.table.mode == "append" and set(PROVENANCE) <= set(settled.names)
+    return Staging(place, table, target.name, settled, list_columns(target, settled), is_digested)
 
 
 def ensure_staging(session: Session, staging: Staging) -> None:

@@ -23,6 +23,7 @@ from penstock.core.offset_stores import check_stream_name
 from penstock.core.protocol import Batch, Entry, Ledger, Stage, drive, publish, settle, take_over
 from penstock.core.sinks import Written
 from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.sql.digests import digest_rows
 from penstock.stores.sql.history import KEPT_BATCHES, MERGE_EVERY, merge_history
 from penstock.stores.sql.ledger import LEDGER
 from penstock.stores.sql.performer import Performer
@@ -101,12 +102,14 @@ class SqlWriter:
         for table, rows in (held or {}).items():
             self.targets[table].check_rows(rows.schema)
             if rows.num_rows:
-                stages.append(Stage(f"held/{table}", rows.num_rows, table))
+                keeps = self.targets[table].table.mode == "append"
+                digests = tuple(digest_rows(rows).items()) if keeps else ()
+                stages.append(Stage(f"held/{table}", rows.num_rows, table, digests))
                 sources[f"held/{table}"] = HeldRows(rows)
         for each in reports:
             if each.rows:
                 stage = each.staging.name_stage(each.number)
-                stages.append(Stage(stage, each.rows, each.staging.target))
+                stages.append(Stage(stage, each.rows, each.staging.target, each.digests))
                 sources[stage] = StagedRows(each.staging, each.number)
         return self._publish(tuple(stages), sources, before, end, name, token)
 

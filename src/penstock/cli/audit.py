@@ -1,0 +1,161 @@
+"""Check results against the offsets they came from: were all records written, and each one once?
+
+penstock audit results.db
+penstock audit postgresql://me@db.example/stats visits --losses losses.db
+penstock audit results.db visits --re-read --bootstrap-server b:9092
+penstock audit results.db visits --table visits_copy --json
+
+The database is one that a SqlSink writes to; its streams may run on meanwhile (in an SQLite file a publish
+waits until the audit has read, 30 s at most: stop the stream if the file is big). Exit code: 0 nothing found,
+1 something found, 2 could not look. What was checked, by which evidence, and what could not be checked is
+said in each case. Instead of an address with a password write ${env:NAME} or ${file:/path}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
+from penstock.cli.terminal import complain, count, escape, say
+from penstock.core.audit import Report, Reread, StreamFacts, TableFacts, check_tiling
+from penstock.core.errors import PenstockError
+from penstock.core.losses import Loss
+from penstock.core.places import Place, parse_place
+from penstock.core.references import resolve_reference
+from penstock.core.table_audit import check_reread, check_table
+
+JSON_VERSION = 1
+_COULD_NOT_LOOK = 2
+_LEDGER_ALONE = (
+    "Ranges that abut prove little: the ledger takes no others. Evidence for the rows are provenance "
+    "columns, digests and a second reading of the log (--re-read)."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("database", metavar="DATABASE", help="x.db, postgresql://... or mysql://...")
+    parser.add_argument("stream", metavar="STREAM", nargs="?", help="one stream; without it all of them")
+    parser.add_argument(
+        "--table", action="append", default=[], metavar="NAME", help="a table the ledger does not name, too"
+    )
+    parser.add_argument(
+        "--losses", metavar="PLACE", default=None, help="the loss ledger, which explains gaps"
+    )
+    parser.add_argument(
+        "--re-read", action="store_true", help="read the log again and compare it offset by offset"
+    )
+    parser.add_argument(
+        "--filters", action="store_true", help="with --re-read: the stream leaves records out on purpose"
+    )
+    add_json_argument(parser)
+    add_connection_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        report = _audit(arguments)
+    except PenstockError as error:
+        complain(str(error))
+        return _COULD_NOT_LOOK
+    if arguments.json:
+        say(_write_json(report))
+    else:
+        for line in _write_lines(report):
+            say(escape(line))
+    return 1 if report.findings else 0
+
+
+def _audit(arguments: argparse.Namespace) -> Report:
+    from penstock.stores.sql.evidence import gather
+
+    place = parse_place(_resolve("DATABASE", arguments.database))
+    losses = None if arguments.losses is None else _read_losses(_resolve("--losses", arguments.losses))
+    streams, tables = gather(place, arguments.stream, arguments.table)
+    report = Report()
+    for stream in streams:
+        report += check_tiling(stream, losses)
+    for table in tables:
+        report += check_table(table)
+    if arguments.re_read:
+        for reread in _read_again(arguments, place, streams, tables):
+            report += check_reread(reread, leaves_out=arguments.filters)
+    else:
+        report += Report(unchecked=("The log itself, which was not read again (--re-read).",))
+    return report
+
+
+def _read_again(
+    arguments: argparse.Namespace, place: Place, streams: list[StreamFacts], tables: list[TableFacts]
+) -> Iterator[Reread]:
+    from penstock.stores.offsets.ledger import SinkOffsetStore
+    from penstock.stores.sql.evidence import find_table, unite_ranges
+    from penstock.stores.sql.rereading import reread_partition
+
+    client, store = connect(arguments), SinkOffsetStore(place)
+    for table in tables:
+        if table.kept is None:
+            continue  # told already: its rows do not say where they came from
+        mine = [each for each in streams if each.stream in table.streams]
+        positions = [position for each in mine if (position := store.load(each.stream)) is not None]
+        topic_ids = {topic: known for each in positions for topic, known in each.topic_ids.items()}
+        regions = unite_ranges(each.range for stream in mine for each in stream.ranges)
+        for partition in sorted({each.topic_partition for each in regions}):
+            yield reread_partition(
+                place,
+                find_table(place, table.name),
+                partition,
+                [each for each in regions if each.topic_partition == partition],
+                client,
+                topic_ids.get(partition.topic),
+            )
+
+
+def _read_losses(address: str) -> list[Loss]:
+    from penstock.stores.losses import open_loss_ledger
+
+    return [each.loss for each in open_loss_ledger(address, create=False).read()]
+
+
+def _resolve(name: str, text: str) -> str:
+    return resolve_reference(name, text, environ=os.environ, read_file=lambda path: Path(path).read_text())
+
+
+# --- what is told -------------------------------------------------------------------------------------------
+
+
+def _write_lines(report: Report) -> Iterator[str]:
+    for title, lines in (
+        ("Found", [str(each) for each in report.findings]),
+        ("Checked", report.checked),
+        ("To know", report.notes),
+        ("Not checked", report.unchecked),
+    ):
+        if lines:
+            yield f"{title}:"
+            yield from (f"  {line}" for line in lines)
+    yield _LEDGER_ALONE
+    yield count(len(report.findings), "finding") + "." if report.findings else "Nothing found."
+
+
+def _write_json(report: Report) -> str:
+    content = {
+        "version": JSON_VERSION,
+        "findings": [
+            {
+                "condition": each.condition,
+                "subject": each.subject,
+                "generation": each.generation,
+                "what": each.what,
+                "evidence": each.evidence,
+            }
+            for each in report.findings
+        ],
+        "checked": report.checked,
+        "notes": report.notes,
+        "unchecked": report.unchecked,
+    }
+    return json.dumps(content, indent=1)

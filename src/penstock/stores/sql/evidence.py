@@ -1,0 +1,269 @@
+"""Reads from a database what an audit judges: the sink's ledger, and aggregates of the tables it fills.
+
+Rule: all of it as of one moment, so a stream may go on writing meanwhile; and nothing row by row, so a table
+of any size costs a few scans in the database. Where a digest differs, the place is searched by halves.
+
+    streams, tables = gather(place, "visits", ())
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from penstock.core.audit import NotedBatch, NotedRange, Spoiled, StreamFacts, TableFacts
+from penstock.core.digests import Kept, OffsetDigest, add_digests
+from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.offset_stores import Change
+from penstock.core.places import Place
+from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.stores.sql import connections
+from penstock.stores.sql.accounts import DELETED, Account, read_accounts
+from penstock.stores.sql.digests import read_digests
+from penstock.stores.sql.history import History, select_history
+from penstock.stores.sql.ledger import WRITERS, read_entries
+from penstock.stores.sql.names import check_table_name, quote
+from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.sink import PROVENANCE, Table
+from penstock.stores.sql.targets import Target, find_target
+
+Result = TypeVar("Result")
+Books = Mapping[tuple[str, str], Sequence[Account]]
+
+#: Conditions in one statement: SQLite takes no expression of more than a thousand parts.
+_CONDITIONS = 100
+#: Places that are looked for where a digest differs.
+_SPOILED = 5
+
+
+def gather(
+    place: Place, stream: str | None, named: Collection[str]
+) -> tuple[list[StreamFacts], list[TableFacts]]:
+    """The facts of one stream or of all, and of the tables they fill, and of `named` ones."""
+    store = SinkOffsetStore(place)
+    streams = store.list_streams()
+    if stream is not None and stream not in streams:
+        raise OffsetStoreError(
+            "STREAM_NOT_FOUND",
+            f"The ledger at {place} has no stream {stream}.",
+            hint=f"It has: {', '.join(streams[:20])}." if streams else "It has none at all.",
+            facts={"stream": stream},
+        )
+    changes = {each: tuple(store.list_changes(each)) for each in streams}
+    for name in named:
+        check_table_name(name)
+
+    def look(session: Session) -> tuple[list[StreamFacts], list[TableFacts]]:
+        books = read_accounts(session)
+        histories = {each: select_history(session, each) for each in streams}
+        chosen = streams if stream is None else [stream]
+        facts = [_read_stream(session, each, histories[each], books, changes[each]) for each in chosen]
+        filled = {each.table for (owner, _), some in books.items() if owner in chosen for each in some}
+        tables = [_read_table(session, name, books, histories, chosen) for name in sorted({*filled, *named})]
+        return facts, tables
+
+    return look_at_once(place, look)
+
+
+def find_table(place: Place, name: str) -> Target:
+    """A table as the catalog has it."""
+    return Database(place).run(lambda session: find_target(session, Table(name)))
+
+
+def look_at_once(place: Place, work: Callable[[Session], Result]) -> Result:
+    """Do `work` in one transaction that sees one moment, however long it takes."""
+    with (
+        connections.translate_errors(place),
+        contextlib.closing(connections.connect(place, writes=False)) as connection,
+        connections.limit_silence(place, connection, connections.BULK_TIMEOUT_S),
+    ):
+        session = Session(connection, place)
+        if place.dialect != "sqlite":
+            connection.rollback()  # the level is chosen before the first statement
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if place.dialect == "mysql":
+            session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        result = work(session)
+        connection.rollback()
+        return result
+
+
+# --- the ledger -------------------------------------------------------------------------------------------
+
+
+def _read_stream(
+    session: Session, stream: str, history: History, books: Books, changes: tuple[Change, ...]
+) -> StreamFacts:
+    mark = session.grammar.mark
+    generation = session.execute(f"SELECT generation FROM {WRITERS} WHERE stream = {mark}", [stream])
+    entries = read_entries(session, stream, locked=False)
+    return StreamFacts(
+        stream,
+        int(generation[0][0]),
+        {each: entry.offset for each, entry in entries.items()},
+        tuple(NotedRange(each.token, each.generation, each.range) for each in history.ranges),
+        tuple(
+            NotedBatch(
+                each.token,
+                each.generation,
+                each.rows,
+                sum(account.rows for account in books.get((stream, each.token), ())),
+                each.batches,
+            )
+            for each in history.batches
+        ),
+        changes,
+    )
+
+
+# --- a table ----------------------------------------------------------------------------------------------
+
+
+def _read_table(
+    session: Session, name: str, books: Books, histories: Mapping[str, History], chosen: Sequence[str]
+) -> TableFacts:
+    mine = [(owner, each) for (owner, _), some in books.items() for each in some if each.table == name]
+    streams = tuple(sorted({owner for owner, _ in mine})) or tuple(chosen)
+    modes = {each.mode for _, each in mine} - {DELETED}
+    mode = modes.pop() if len(modes) == 1 else "mixed" if modes else ""
+    booked = sum(each.rows for _, each in mine) if mode == "append" else None
+    try:
+        target = find_target(session, Table(name))
+    except SinkError as error:
+        if error.condition != "TABLE_NOT_FOUND":
+            raise
+        return TableFacts(name, None, booked, mode, streams)
+    held = int(session.execute(f"SELECT COUNT(*) FROM {target.quoted}")[0][0])
+    if not set(PROVENANCE) <= {each.name for each in target.columns}:
+        return TableFacts(name, held, booked, mode, streams)
+    kept = read_digests(session, target.quoted)
+    digests = add_digests(each.digests for _, each in mine)
+    is_whole = booked is not None and sum(each.rows for each in digests.values()) == booked
+    noted = [each.range for owner in streams for each in histories[owner].ranges]
+    spoiled: list[Spoiled] = []
+    if is_whole:
+        for partition in sorted({*kept, *digests}):
+            there = kept.get(partition)
+            if digests.get(partition) != (OffsetDigest() if there is None else there.digest):
+                spans = _list_spans(name, partition, streams, books, histories)
+                _search(session, target, spans, spoiled)
+    return TableFacts(
+        name,
+        held,
+        booked,
+        mode,
+        streams,
+        kept,
+        digests if is_whole else None,
+        _find_strays(session, target, kept, noted),
+        tuple(spoiled),
+    )
+
+
+def _find_strays(
+    session: Session, target: Target, kept: Mapping[TopicPartition, Kept], noted: Iterable[OffsetRange]
+) -> dict[TopicPartition, Kept]:
+    """Rows outside all ranges: those before, between and after them."""
+    regions: dict[TopicPartition, list[OffsetRange]] = {}
+    for each in unite_ranges(noted):
+        regions.setdefault(each.topic_partition, []).append(each)
+    strays = {partition: found for partition, found in kept.items() if partition not in regions}
+    topic, number, offset = (quote(session.dialect, column) for column in PROVENANCE)
+    mark = session.grammar.mark
+    conditions: list[tuple[str, tuple[object, ...]]] = []
+    for partition, mine in sorted(regions.items()):
+        there = kept.get(partition)
+        if there is None or (mine[0].start <= there.first and there.last < mine[0].until):
+            continue
+        where, whose = f"{topic} = {mark} AND {number} = {mark}", (partition.topic, partition.partition)
+        outer = f"({where} AND ({offset} < {mark} OR {offset} >= {mark}))"
+        conditions.append((outer, (*whose, mine[0].start, mine[-1].until)))
+        between = f"({where} AND {offset} >= {mark} AND {offset} < {mark})"
+        conditions += [(between, (*whose, one.until, other.start)) for one, other in pairwise(mine)]
+    for first in range(0, len(conditions), _CONDITIONS):
+        some = conditions[first : first + _CONDITIONS]
+        which = f"({' OR '.join(condition for condition, _ in some)})"
+        values = tuple(value for _, values in some for value in values)
+        for partition, found in read_digests(session, target.quoted, which, values).items():
+            strays[partition] = _join(strays[partition], found) if partition in strays else found
+    return strays
+
+
+def _join(one: Kept, other: Kept) -> Kept:
+    return Kept(
+        one.digest + other.digest,
+        one.distinct + other.distinct,
+        min(one.first, other.first),
+        max(one.last, other.last),
+    )
+
+
+def unite_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The offsets that are in any of them, as few ranges, in order."""
+    united: list[OffsetRange] = []
+    for each in sorted(ranges):
+        last = united[-1] if united else None
+        if last is not None and last.topic_partition == each.topic_partition and each.start <= last.until:
+            until = max(last.until, each.until)
+            united[-1] = OffsetRange(last.topic, last.partition, last.start, until)
+        elif each.size:
+            united.append(each)
+    return united
+
+
+# --- where a digest differs -------------------------------------------------------------------------------
+
+_Span = tuple[OffsetRange, OffsetDigest]
+
+
+def _list_spans(
+    table: str,
+    partition: TopicPartition,
+    streams: Iterable[str],
+    books: Books,
+    histories: Mapping[str, History],
+) -> list[_Span]:
+    """What each batch read of the partition, and the digest of what it wrote; none if they overlap."""
+    spans: list[_Span] = []
+    for stream in streams:
+        read: dict[str, OffsetRange] = {}
+        for each in histories[stream].ranges:
+            if each.range.topic_partition == partition:
+                known = read.get(each.token, each.range)
+                start, until = min(known.start, each.range.start), max(known.until, each.range.until)
+                read[each.token] = OffsetRange(partition.topic, partition.partition, start, until)
+        for token, span in read.items():
+            accounts = [each for each in books.get((stream, token), ()) if each.table == table]
+            spans.append(
+                (span, add_digests(each.digests for each in accounts).get(partition, OffsetDigest()))
+            )
+    spans.sort(key=lambda each: each[0])
+    overlap = any(one.until > other.start for (one, _), (other, _) in pairwise(spans))
+    return [] if overlap else spans
+
+
+def _search(session: Session, target: Target, spans: Sequence[_Span], spoiled: list[Spoiled]) -> None:
+    """Halve the batches until those are found whose rows differ; the first few are enough."""
+    if not spans or len(spoiled) >= _SPOILED:
+        return
+    first, last = spans[0][0], spans[-1][0]
+    booked = OffsetDigest()
+    for _, digest in spans:
+        booked += digest
+    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
+    mark = session.grammar.mark
+    which = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark} AND {offset} < {mark}"
+    values = (first.topic, first.partition, first.start, last.until)
+    found = read_digests(session, target.quoted, which, values).get(first.topic_partition)
+    held = OffsetDigest() if found is None else found.digest
+    if held == booked:
+        return
+    if len(spans) == 1:
+        spoiled.append(Spoiled(first, booked.rows, held.rows))
+        return
+    half = len(spans) // 2
+    _search(session, target, spans[:half], spoiled)
+    _search(session, target, spans[half:], spoiled)
