@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SERVERS = ["postgres", "mariadb"]
-<<<<<<< HEAD
 SCHEMA = "id BIGINT, word STRING, at_ TIMESTAMP"
 WORDS = ("id", "concat('w', id) AS word", "timestamp_micros(1700000000000000 + id) AS at_")
-=======
-SCHEMA = "id BIGINT, word STRING"
 ORIGIN = ("'t' AS penstock_topic", "0 AS penstock_partition", "id AS penstock_offset")
->>>>>>> 64564947d9d5210790a86e79ad6db1835a7b4824
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.sql) for name in SERVERS])
@@ -55,14 +51,8 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
     """However rows travel, their count and the digest of where they came from arrive with them."""
     sink = SqlSink(server.url, Table("words", provenance=True), strategy=strategy)
     create_tables(sink, {"words": SCHEMA})
-<<<<<<< HEAD
-    small = spark.range(100, numPartitions=3).selectExpr(*WORDS)
-    big = spark.range(100, 40_000, numPartitions=3).selectExpr(*WORDS)
-=======
-    columns = ("id", "concat('w', id) AS word", *ORIGIN)
-    small = spark.range(100, numPartitions=3).selectExpr(*columns)
-    big = spark.range(100, 40_000, numPartitions=3).selectExpr(*columns)
->>>>>>> 64564947d9d5210790a86e79ad6db1835a7b4824
+    small = spark.range(100, numPartitions=3).selectExpr(*WORDS, *ORIGIN)
+    big = spark.range(100, 40_000, numPartitions=3).selectExpr(*WORDS, *ORIGIN)
     with closing(open_sink(sink, "s", spark)) as writer:
         assert writer.write(small, at(0), at(100)).rows == 100
         assert writer.write(big, at(100), at(40_000)).rows == 39_900
