@@ -53,11 +53,15 @@ def test_a_signal_in_the_waiting_thread_ends_its_wait_and_handlers_come_back() -
 
 def test_a_second_signal_does_what_it_did_before() -> None:
     """A batch that hangs can be left: Ctrl-C twice."""
-    with closing(StopSwitch()) as switch, stop_on_signals(switch):
-        os.kill(os.getpid(), signal.SIGINT)
-        assert switch.wait(30)
-        with pytest.raises(KeyboardInterrupt):
-            interrupt_again()
+    mine = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    try:
+        with closing(StopSwitch()) as switch, stop_on_signals(switch):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert switch.wait(30)
+            with pytest.raises(KeyboardInterrupt):
+                interrupt_again()
+    finally:
+        signal.signal(signal.SIGINT, mine)
 
 
 def interrupt_again() -> None:
