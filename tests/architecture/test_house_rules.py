@@ -220,3 +220,11 @@ def test_no_test_waits_without_looking() -> None:
             )
         ]
         assert blind == []
+
+
+def test_every_folder_of_tests_belongs_to_a_session() -> None:
+    from tools.run_tests import SESSIONS, list_unplaced
+
+    assert list_unplaced() == []
+    folders = [name for some in SESSIONS.values() for name in some]
+    assert len(folders) == len(set(folders))
