@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.offset_stores import Change
 from penstock.core.stream_offsets import StreamPosition
 from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore, check_prefix
+from tests.filling import wait_until
 
 T0 = TopicPartition("t", 0)
 
@@ -34,6 +36,14 @@ def own_server() -> Iterator[LocalZooKeeper]:
 
 
 @pytest.mark.zookeeper
+def all_threads_stand(pid: int) -> bool:
+    """A stop reaches a process's threads one after the other; until then one may still answer."""
+    states = [
+        each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
 def test_an_outage_is_waited_out_and_a_long_one_is_an_error_in_time(own_server: LocalZooKeeper) -> None:
     """Killed, silent, and back: the same store goes on, and no call takes longer than its limit."""
     store = ZooKeeperOffsetStore(own_server.address, prefix="/shop", timeout_ms=3_000)
@@ -56,6 +66,8 @@ def test_an_outage_is_waited_out_and_a_long_one_is_an_error_in_time(own_server: 
         assert own_server.pid is not None
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
+            stopped = own_server.pid
+            wait_until(lambda: all_threads_stand(stopped), "the server answers nobody any more")
             with pytest.raises(OffsetStoreError, match="ZOOKEEPER_UNREACHABLE"):
                 store.load("s")
         finally:
