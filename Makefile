@@ -38,7 +38,7 @@ lint: $(STAMP)  ## ruff, mypy, import rules
 check: lint  ## lint and every test that needs no server (under 2 minutes)
 	$(PY) -m pytest -q -m "$(NEEDS_NO_SERVER)" </dev/null
 
-test: lint  ## everything but the proofs, with strict accounting (under 20 minutes)
+test: lint  ## everything but the proofs, with strict accounting (about 45 minutes; the aim is 20)
 	$(PY) tools/run_tests.py </dev/null
 
 proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proof/

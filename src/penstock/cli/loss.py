@@ -13,16 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from penstock.cli.moments import parse_moment
 from penstock.cli.tables import align
 from penstock.cli.terminal import escape, say
 from penstock.core.losses import TopicLoss, summarise_losses
 from penstock.core.references import resolve_reference
-from penstock.core.values import parse_duration_ms, parse_time_ms
 from penstock.stores.losses import RecordedLoss, open_loss_ledger
 
 JSON_VERSION = 1
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", default=None, help="only this topic")
     parser.add_argument(
         "--since",
-        type=_parse_since,
+        type=parse_moment,
         default=None,
         metavar="WHEN",
         help="only what was seen since then: 1h, 2d, or a time such as 2026-01-31T12:00:00Z",
@@ -58,18 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         for line in _write_tables(recorded, summary):
             say(line)
     return 0
-
-
-def _parse_since(text: str) -> int:
-    """A moment, from a length of time before now or a time."""
-    try:
-        return time.time_ns() // 1_000_000 - parse_duration_ms(text)
-    except ValueError:
-        pass
-    try:
-        return parse_time_ms(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a length of time (1h) nor {error}") from None
 
 
 def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicLoss]) -> Iterable[str]:

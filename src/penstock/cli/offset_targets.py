@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cli.connection import parse_pair
+from penstock.cli.moments import parse_moment
 from penstock.core.errors import OptionError
 from penstock.core.model import At, Earliest, Latest, Since, TopicPartition
 from penstock.core.offset_stores import OffsetStore
 from penstock.core.rewinds import By, Each, LogBounds, Target
 from penstock.core.stream_offsets import StreamPosition
-from penstock.core.values import INT64_MAX, parse_duration_ms, parse_integer, parse_time_ms
+from penstock.core.values import INT64_MAX, parse_integer
 
 if TYPE_CHECKING:
     from penstock.core.client import ClientSettings
@@ -23,7 +23,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
         "--to-time",
-        type=_parse_moment,
+        type=parse_moment,
         metavar="WHEN",
         help="the first record at or after 2026-01-31T12:00:00Z, or so long ago: 2h, 1d",
     )
@@ -127,14 +127,3 @@ def _parse(text: str, least: int) -> int:
         return parse_integer(text, least=least, most=INT64_MAX)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
-
-
-def _parse_moment(text: str) -> int:
-    try:
-        return time.time_ns() // 1_000_000 - parse_duration_ms(text)
-    except ValueError:
-        pass
-    try:
-        return parse_time_ms(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a length of time (2h) nor {error}") from None
