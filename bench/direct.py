@@ -7,7 +7,8 @@
 `bulk`: 5 M records of 100 B, all columns, into `noop`; `floor` is the same rows as ready-made Arrow batches
 through `mapInArrow`. `keys`: the same records counted per key, here by a fused stage, there by `groupBy`.
 `tiny`: a record every 100 ms into each of 4 partitions, offsets in SQLite, against a query's
-`triggerExecution`. `stores`: what keeping the offsets costs per batch. `source`: a direct stream against
+`triggerExecution`. `stores`: what keeping the offsets costs in such a batch, by store, beside what its
+checkpoint costs a query (`walCommit` and `commitOffsets`). `source`: a direct stream against
 `format("penstock")`.
 """
 
@@ -18,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from bench.read import PACKAGES, SMALL, TUNED, Case, SparkSides
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.stream_load import SteadyLoad
 from bench.stream_session import StreamSession, end_jvm
-from bench.stream_trickle import FOUR, measure_turn
+from bench.stream_trickle import FOUR, list_durations, measure_turn
 from bench.topics import fill, settings_of
 from penstock.cluster import LocalKafka
 from penstock.direct import Batch, DirectStream, Subscribe
@@ -109,6 +111,7 @@ def run_bulk(direct: DirectSides, folder: Path, runs: int) -> dict[str, Samples]
             "floor": direct.floor(folder),
         },
         runs=runs,
+        warmups=4,  # the JVM of all sides is still getting faster in the first turns
     )
     print_ratios("bulk: 5 M records of 100 B into noop", samples, "direct", {"default": 3.0, "tuned": 1.8})
     over = samples["direct"].median / samples["floor"].median
@@ -126,6 +129,7 @@ def run_keys(direct: DirectSides, runs: int) -> dict[str, Samples]:
             "source": direct.sides.read("penstock", Case(SMALL, sink="groupBy"), {"columns": "key"}),
         },
         runs=runs,
+        warmups=2,
     )
     print_ratios("keys: 5 M records counted per key", samples, "direct", {"tuned": 3.0})
     return samples
@@ -142,8 +146,18 @@ def run_source(direct: DirectSides, runs: int) -> dict[str, Samples]:
 # --- tiny batches ---------------------------------------------------------------------------------------
 
 
-def measure_direct(bootstrap: str, topic: str, seconds: float, offsets: Callable[[Path], Any]) -> list[float]:
-    """Durations of a direct stream's batches, whole, after a warm-up as long as the measurement."""
+@dataclass(frozen=True)
+class TinyBatch:
+    """Seconds of one batch: all of it, and the part that made its offsets durable."""
+
+    whole: float
+    storing: float
+
+
+def measure_direct(
+    bootstrap: str, topic: str, seconds: float, offsets: Callable[[Path], Any]
+) -> list[TinyBatch]:
+    """A direct stream's batches, after a warm-up as long as the measurement."""
     with StreamSession() as session:
         stream = DirectStream(
             session.spark,
@@ -154,12 +168,12 @@ def measure_direct(bootstrap: str, topic: str, seconds: float, offsets: Callable
             offsets=offsets(session.folder),
             options={"minRecordsPerTask": 20_000},  # small ranges share a task, as in the source
         )
-        took: list[tuple[float, float]] = []
+        took: list[tuple[float, TinyBatch]] = []
 
         def note(event: str, report: Any) -> None:
             if event == "completed":
                 whole = report.planning_ms + report.processing_ms + report.storing_ms
-                took.append((time.monotonic(), whole / 1000))
+                took.append((time.monotonic(), TinyBatch(whole / 1000, report.storing_ms / 1000)))
 
         stream.add_listener(note)
         stream.for_each_batch(lambda batch: batch.frame.write.format("noop").mode("overwrite").save())
@@ -180,7 +194,7 @@ def run_tiny(bootstrap: str, runs: int, seconds: float) -> dict[str, Samples]:
     with SteadyLoad(bootstrap, topic, partitions=4, rate=4 / _TICK_S, tick_s=_TICK_S):
         for _ in range(runs):
             batches = measure_direct(bootstrap, topic, seconds, lambda folder: str(folder / "offsets.db"))
-            medians["direct"].append(statistics.median(batches))
+            medians["direct"].append(statistics.median(each.whole for each in batches))
             for name, side in (("default", "default"), ("no wait", "no wait"), ("source", "penstock")):
                 medians[name].append(statistics.median(measure_turn(FOUR[side], bootstrap, topic, seconds)))
             print(
@@ -202,18 +216,42 @@ def run_stores(bootstrap: str, runs: int, seconds: float) -> dict[str, Samples]:
         "sqlite": lambda folder: str(folder / "offsets.db"),
         "kafka": lambda folder: "kafka",
     }
-    medians: dict[str, list[float]] = {name: [] for name in stores}
+    sides = (*stores, "checkpoint")
+    whole: dict[str, list[float]] = {name: [] for name in sides}
+    storing: dict[str, list[float]] = {name: [] for name in sides}
     with SteadyLoad(bootstrap, topic, partitions=4, rate=4 / _TICK_S, tick_s=_TICK_S):
         for _ in range(runs):
-            for name, offsets in stores.items():
-                batches = measure_direct(bootstrap, topic, seconds, offsets)
-                medians[name].append(statistics.median(batches))
-            print(
-                "  " + "  ".join(f"{name} {values[-1]:.3f}" for name, values in medians.items()), flush=True
-            )
-    samples = {name: Samples(tuple(values)) for name, values in medians.items()}
-    print_ratios("stores: a whole tiny batch, by where its offsets are kept (sync)", samples, "memory", {})
+            for name in sides:
+                batches = (
+                    measure_direct(bootstrap, topic, seconds, stores[name])
+                    if name in stores
+                    else measure_checkpoint(bootstrap, topic, seconds)
+                )
+                whole[name].append(statistics.median(each.whole for each in batches))
+                storing[name].append(statistics.median(each.storing for each in batches))
+                print(f"  {name:<12} batch {whole[name][-1]:.3f} s, of it storing {storing[name][-1]:.3f} s")
+    print(
+        "\n== stores: a whole tiny batch, by where its offsets are kept (sync), and the part that keeps them"
+    )
+    samples: dict[str, Samples] = {}
+    for name in sides:
+        samples[name], samples[f"{name}, storing"] = (
+            Samples(tuple(whole[name])),
+            Samples(tuple(storing[name])),
+        )
+        share = 100 * samples[f"{name}, storing"].median / samples[name].median
+        print(f"  {name:<12} batch {samples[name]}")
+        print(f"  {'':<12} store {samples[f'{name}, storing']}  {share:.0f} %")
     return samples
+
+
+def measure_checkpoint(bootstrap: str, topic: str, seconds: float) -> list[TinyBatch]:
+    """Batches of a query on our source, and what Spark says its checkpoint took in each."""
+    durations = list_durations(FOUR["penstock"], bootstrap, topic, seconds)
+    return [
+        TinyBatch(each["triggerExecution"] / 1000, (each["walCommit"] + each["commitOffsets"]) / 1000)
+        for each in durations
+    ]
 
 
 def main() -> None:

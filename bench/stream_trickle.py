@@ -53,6 +53,11 @@ class Turn:
 
 def measure_turn(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list[float]:
     """Durations of batches with rows, in seconds; those of the first `seconds` seconds are warm-up."""
+    return [each["triggerExecution"] / 1000 for each in list_durations(turn, bootstrap, topic, seconds)]
+
+
+def list_durations(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list[dict[str, int]]:
+    """What Spark says each part of these batches took, in milliseconds."""
     with StreamSession(turn.conf) as session:
         frame = session.stream(turn.format, bootstrap, topic, startingOffsets="latest", **turn.options)
         with session.run(frame.writeStream.format("noop")) as query:
@@ -68,7 +73,7 @@ def measure_turn(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list
             )
             done = [each for each in list_progress(query) if each["numInputRows"] > 0]
     measured = [each for each in done if each["batchId"] >= first] or done[-1:]
-    return [each["durationMs"]["triggerExecution"] / 1000 for each in measured]
+    return [each["durationMs"] for each in measured]
 
 
 def run_trickle(

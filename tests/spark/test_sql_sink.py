@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +69,54 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
     _, (facts,) = gather(sink.place, "s", ())
     assert facts.digests is not None
     assert (facts.booked, check_table(facts).findings) == (40_000, ())
+
+
+def test_rows_are_collected_when_the_batch_before_says_that_they_are_few(
+    spark: SparkSession, server: OwnDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C16: by the bytes of the batch before for each offset; what may be too much is staged by tasks."""
+    staged: list[list[str]] = []
+    sink = SqlSink(server.url, Table("words"))
+    create_tables(sink, {"words": SCHEMA})
+    with closing(open_sink(sink, "s", spark)) as writer:
+        write_staged = writer.writer.write_staged
+
+        def look(reports: Any, *given: Any, **named: Any) -> Any:
+            staged.append([type(each).__name__ for each in reports])
+            return write_staged(reports, *given, **named)
+
+        monkeypatch.setattr(writer.writer, "write_staged", look)
+        monkeypatch.setattr("penstock.engines.sinks.sql.INLINE_BYTES", 0)
+        monkeypatch.setattr("penstock.engines.sinks.sql.COLLECTED_BYTES", 100_000)
+        ends = [0, 100, 200, 20_000, 20_100, 20_200]
+        for begin, end in pairwise(ends):
+            frame = spark.range(begin, end, numPartitions=2).selectExpr(*WORDS)
+            assert writer.write(frame, at(begin), at(end)).rows == end - begin
+    tasks = ["StageReport", "StageReport"]
+    assert staged == [tasks, [], tasks, tasks, []]
+    assert server.run("SELECT COUNT(*), COUNT(DISTINCT id) FROM words") == [(20_200, 20_200)]
+
+
+def test_a_driver_that_may_hold_little_leaves_the_rows_to_tasks(tmp_path: Path) -> None:
+    """Spark's own limit for what a driver collects is kept, whatever the batch before promised."""
+    program = """
+import sys
+from contextlib import closing
+from pyspark.sql import SparkSession
+from penstock.core.model import TopicPartition
+from penstock.core.stream_offsets import StreamPosition
+from penstock.engines.sinks.sql import Measured, FrameWriter, collect
+spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+         .config("spark.driver.maxResultSize", "100k").getOrCreate())
+writer = object.__new__(FrameWriter)
+writer._strategy, writer._last = "auto", Measured(1000, 1000)
+few = writer._collect({"t": spark.range(1000)}, 1000)
+many = writer._collect({"t": spark.range(100_000)}, 100_000)
+print("collected", few["t"].num_rows, many)
+spark.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert "collected 1000 None" in done.stdout, done.stderr[-3000:]
 
 
 def test_an_upsert_sees_the_rows_of_all_tasks(spark: SparkSession, server: OwnDatabase) -> None:

@@ -1,8 +1,10 @@
 """A frame's rows into an SQL sink: through the driver, by one task, or by all of them.
 
 Strategies: `driver` collects the frame; `single` brings it into one task; `parallel` lets each task load a
-staging table; `auto` is `parallel`, except that a task with little to say hands its rows to the driver with
-its report, so that a small result costs one job and no staging.
+staging table; `auto` collects what is small enough. It cannot know that before the frame is worked out, so
+the first batch goes by tasks (one with little to say hands its rows over with its report), and each later one
+by what the batch before it took for how many offsets. Why collect at all what could be staged: one COPY into
+the table is quicker than a parallel load followed by the database's own copy of it (decision 11).
 
 Rule: what is published is what winning tasks reported, stage by stage. A task that ran twice, for a failure
 or for speed, has filled two stages, and Spark hands over the report of one. Counts are in these reports and
@@ -21,6 +23,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -39,9 +42,18 @@ if TYPE_CHECKING:
 
 #: What a task may hand over with its report: two hundred tasks give the driver 50 MB at most.
 INLINE_BYTES = 256 * 1024
-_REPORT = "number BIGINT, rows BIGINT, data BINARY, digests STRING"
+#: What a driver with Spark's default heap of 1 GiB can collect, and twice that if a batch is denser than the
+#: one before.
+COLLECTED_BYTES = 128 * 1024 * 1024
+_REPORT = "number BIGINT, rows BIGINT, bytes BIGINT, data BINARY, digests STRING"
 _REPORT_SCHEMA = pa.schema(
-    [("number", pa.int64()), ("rows", pa.int64()), ("data", pa.binary()), ("digests", pa.string())]
+    [
+        ("number", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("data", pa.binary()),
+        ("digests", pa.string()),
+    ]
 )
 #: The driver's own stage; tasks have numbers from 0 on.
 _DRIVER = -1
@@ -54,6 +66,7 @@ class FrameWriter:
         self.writer = writer
         self._spark = spark
         self._strategy = choose_strategy(writer)
+        self._last: Measured | None = None
 
     @property
     def position(self) -> StreamPosition | None:
@@ -68,10 +81,15 @@ class FrameWriter:
         tables: dict[str, DataFrame | pa.Table] = self.writer.name_tables(results)
         for table, rows in tables.items():
             self.writer.targets[table].check_rows(find_schema(rows))
-        if self._strategy == "driver" or all(isinstance(rows, pa.Table) for rows in tables.values()):
-            held = {table: collect(rows) for table, rows in tables.items()}
-            return self.writer.write(held, before, end, name=name, token=token)
-        return self._write_by_tasks(tables, before, end, name, token)
+        records = count_records(before, end)
+        held = self._collect(tables, records)
+        if held is None:
+            written, size = self._write_by_tasks(tables, before, end, name, token)
+        else:
+            written = self.writer.write(held, before, end, name=name, token=token)
+            size = sum(rows.nbytes for rows in held.values())
+        self._last = Measured(records, size) if records else self._last
+        return written
 
     def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
         """A table of the sink as of `position`."""
@@ -80,6 +98,21 @@ class FrameWriter:
     def close(self) -> None:
         self.writer.close()
 
+    def _collect(
+        self, tables: Mapping[str, DataFrame | pa.Table], records: int | None
+    ) -> dict[str, pa.Table] | None:
+        """The rows, when the driver is to hold them."""
+        if self._strategy == "driver" or all(isinstance(rows, pa.Table) for rows in tables.values()):
+            return {table: collect(rows) for table, rows in tables.items()}
+        if self._strategy != "auto" or self._last is None or not self._last.promises(records):
+            return None
+        try:
+            return {table: collect(rows) for table, rows in tables.items()}
+        except Py4JJavaError as error:
+            if "spark.driver.maxResultSize" not in str(error):
+                raise
+            return None  # the user lets the driver have less than we would
+
     def _write_by_tasks(
         self,
         tables: Mapping[str, DataFrame | pa.Table],
@@ -87,7 +120,8 @@ class FrameWriter:
         end: StreamPosition,
         name: str,
         token: str,
-    ) -> Written:
+    ) -> tuple[Written, int]:
+        """The batch by tasks, and how many bytes it had."""
         stagings = self.writer.plan_staging({table: find_schema(rows) for table, rows in tables.items()})
         reports: list[StageReport] = []
         held: dict[str, pa.Table] = {}
@@ -105,7 +139,8 @@ class FrameWriter:
             self.writer.drop_staging(stagings.values())  # also what tasks filled whose job then failed
             raise
         self.writer.drop_staging(each.staging for each in reports)
-        return written
+        size = sum(each.size for each in reports) + sum(rows.nbytes for rows in held.values())
+        return written, size
 
     def _stage(self, rows: DataFrame | pa.Table, staging: Staging) -> tuple[list[StageReport], pa.Table]:
         """Run the tasks; what they staged, and what they handed over."""
@@ -115,8 +150,8 @@ class FrameWriter:
         inline_bytes = INLINE_BYTES if self._strategy == "auto" else 0
         told = frame.mapInArrow(StageTask(staging, inline_bytes), _REPORT).toArrow()
         reports = [
-            StageReport(staging, number, count, tuple(parse_digests(digests).items()))
-            for number, count, data, digests in zip(
+            StageReport(staging, number, count, tuple(parse_digests(digests).items()), size)
+            for number, count, size, data, digests in zip(
                 *(told[column].to_pylist() for column in told.column_names), strict=True
             )
             if data is None and count
@@ -124,6 +159,31 @@ class FrameWriter:
         handed = [pa.ipc.open_stream(data.as_buffer()).read_all() for data in told["data"] if data.is_valid]
         empty = staging.schema.empty_table()
         return reports, pa.concat_tables([empty, *(each.cast(staging.schema) for each in handed)])
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The last batch: how many offsets it had, and how many bytes of results."""
+
+    records: int
+    size: int
+
+    def promises(self, records: int | None) -> bool:
+        """Whether a batch of so many offsets should be small enough."""
+        if records is None:
+            return False
+        return self.size * max(1.0, records / self.records) <= COLLECTED_BYTES
+
+
+def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
+    """How many offsets lie between the two; None when a partition's beginning is not known."""
+    total = 0
+    for partition, until in end.offsets.items():
+        start = end.start_of(partition, before)
+        if start is None:
+            return None
+        total += max(0, until - start)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +215,7 @@ class StageTask:
 
 
 def make_report(report: StageReport, data: bytes | None) -> pa.RecordBatch:
-    values = (report.number, report.rows, data, write_digests(dict(report.digests)))
+    values = (report.number, report.rows, report.size, data, write_digests(dict(report.digests)))
     columns = [pa.array([value], each.type) for value, each in zip(values, _REPORT_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=_REPORT_SCHEMA)
 

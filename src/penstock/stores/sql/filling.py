@@ -38,7 +38,7 @@ def fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch])
             _fill_with_adbc(staging, counted)
         else:
             _fill(staging, counted)
-    return StageReport(staging, number, counted.rows, tuple(counted.digests.items()))
+    return StageReport(staging, number, counted.rows, tuple(counted.digests.items()), counted.size)
 
 
 class CountedRows:
@@ -46,6 +46,7 @@ class CountedRows:
 
     def __init__(self, staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> None:
         self.rows = 0
+        self.size = 0
         self.digests: dict[TopicPartition, OffsetDigest] = {}
         self.schema = pa.schema([pa.field(STAGE, pa.int64()), *staging.schema])
         self._staging = staging
@@ -55,6 +56,7 @@ class CountedRows:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             self.rows += batch.num_rows
+            self.size += batch.nbytes
             stage = pa.repeat(pa.scalar(self._number, pa.int64()), batch.num_rows)
             columns = [
                 column.cast(each.type)

@@ -61,12 +61,14 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a task says when it is done: which stage it filled, with how many rows, and where from."""
+    """What a task says when it is done: which stage it filled, with how many rows, where from, and how many
+    bytes they were on their way."""
 
     staging: Staging
     number: int
     rows: int
     digests: tuple[tuple[TopicPartition, OffsetDigest], ...] = ()
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
