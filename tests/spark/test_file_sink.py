@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.cli import main
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.file_batches import name_batch
 from penstock.core.model import OffsetRange, TopicPartition
@@ -143,8 +147,6 @@ STEPS = [(step, moment) for step in ("save", "note", "rename", "store") for mome
 
 def test_killed_at_every_step_and_started_again_every_row_is_there_once(tmp_path: Path) -> None:
     """C12, C15, G6, G16: SIGKILL before and after each step; the next run even takes other batch sizes."""
-    import pyarrow.parquet as pq
-
     from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
 
     for number, (step, moment) in enumerate(STEPS):
@@ -170,6 +172,110 @@ def test_killed_at_every_step_and_started_again_every_row_is_there_once(tmp_path
         assert found == Counter(range(30)), (step, moment)
         assert len(list(folder.glob("batch=*"))) > len(before)
         assert not list((folder / "_penstock").glob("new-*"))
+
+
+RETRIED = (
+    PROGRAM.split("writer = files")[0]
+    + """
+import shutil
+remove, save = shutil.rmtree, files.FileOffsetStore.save
+
+def remove_half(path):
+    for file in list(Path(path).glob("*.parquet"))[:1]:
+        file.unlink()
+    pass_gate("remove", "after")
+    remove(path)
+
+def fail_once(*given, **named):
+    files.FileOffsetStore.save = save
+    raise OSError("no space left")
+
+files.shutil.rmtree = remove_half
+writer = files.FileSink(sys.argv[1]).open("s")
+if writer.position is None:
+    files.FileOffsetStore.save = fail_once
+    try:
+        writer.write(Frame(list(range(10))), at(0), at(10))
+    except Exception as error:
+        print(error, flush=True)  # a stream does the batch again, with the same offsets
+    writer.write(Frame(list(range(10))), at(0), at(10))
+"""
+)
+
+
+def test_a_batch_that_is_replaced_is_never_half_there(tmp_path: Path) -> None:
+    """G6, G16: killed while the folder of a batch's first attempt is taken away."""
+    from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
+
+    folder, gates = tmp_path / "out", tmp_path / "gates"
+    gates.mkdir()
+    environment = {**os.environ, FOLDER_VARIABLE: str(gates)}
+    arm(gates, Gate("kill", "remove", "after", call=1))
+    command = [sys.executable, "-c", RETRIED, str(folder)]
+    program = subprocess.Popen(command, env=environment)
+    try:
+        await_arrival(gates, "kill")
+        program.send_signal(signal.SIGKILL)
+        assert program.wait(30) == -signal.SIGKILL
+    finally:
+        program.kill()
+        program.wait()
+    (gates / "armed.json").unlink()
+    assert subprocess.run(command, env=environment, timeout=60).returncode == 0
+    rows = [pq.read_table(path)["offset"].to_pylist() for path in folder.glob("batch=*/*.parquet")]
+    assert rows == [list(range(10))]
+
+
+def test_an_audit_finds_what_happened_to_a_file_sink(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranges, counts in the files and provenance are looked at; each planted fault is found by its own."""
+    origin = ("'t' AS penstock_topic", "0 AS penstock_partition", "id AS penstock_offset")
+    folder = tmp_path / "out"
+
+    def audit(*more: str) -> tuple[set[str], dict[str, Any]]:
+        capsys.readouterr()
+        ended = main(["audit", str(folder), *more, "--json"])
+        printed = capsys.readouterr()
+        assert ended < 2, printed.err
+        told: dict[str, Any] = json.loads(printed.out)
+        assert ended == (1 if told["findings"] else 0)
+        return {each["condition"] for each in told["findings"]}, told
+
+    writer = FileSink(folder).open("s")
+    for start, until in ((0, 40), (40, 60), (60, 90)):
+        frame = spark.range(start, until, numPartitions=2).selectExpr("id", *origin)
+        writer.write(frame, at(start), at(until))
+    others = FileSink(folder, "json").open("texts")
+    others.write(make(spark, 0, 5), at(0), at(5))
+    found, told = audit()
+    assert found == set()
+    assert sum("as written (evidence: row counts in the files)" in each for each in told["checked"]) == 3
+    assert any("only Parquet files say" in each for each in told["unchecked"])
+    others.close()
+
+    (first, second, third) = (folder / f"batch=s.t-0.{name}" for name in ("0-40", "40-60", "60-90"))
+    files = sorted(third.glob("*.parquet"))
+    kept = files[0].read_bytes()
+    files[0].unlink()
+    assert audit("s")[0] == {"ROWS_MISSING"}
+    files[0].write_bytes(kept)
+    stray = spark.range(500, 515).selectExpr("id", *origin).toArrow()
+    pq.write_table(stray, files[0])
+    assert audit("s")[0] == {"OFFSETS_OUTSIDE"}
+    files[0].write_bytes(kept)
+    second.rename(tmp_path / "away")
+    assert audit("s")[0] == {"RANGE_MISSING"}
+    (tmp_path / "away").rename(second)
+    shutil.copytree(first, folder / "batch=copy")
+    assert audit("s")[0] == {"RANGES_OVERLAP"}
+    shutil.rmtree(folder / "batch=copy")
+    shutil.rmtree(third)
+    assert audit("s")[0] == {"POSITION_ELSEWHERE"}
+    writer.close()
+    for more, condition in ((["nobody"], "STREAM_NOT_FOUND"), (["--re-read"], "OPTION_NOT_FOR_FILES")):
+        assert main(["audit", str(folder), *more]) == 2
+        assert condition in capsys.readouterr().err
 
 
 def test_a_direct_stream_writes_files_exactly_once(

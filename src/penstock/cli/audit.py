@@ -4,11 +4,13 @@ penstock audit results.db
 penstock audit postgresql://me@db.example/stats visits --losses losses.db
 penstock audit results.db visits --re-read --bootstrap-server b:9092
 penstock audit results.db visits --table visits_copy --json
+penstock audit results/ visits
 
-The database is one that a SqlSink writes to; its streams may run on meanwhile (in an SQLite file a publish
-waits until the audit has read, 30 s at most: stop the stream if the file is big). Exit code: 0 nothing found,
-1 something found, 2 could not look. What was checked, by which evidence, and what could not be checked is
-said in each case. Instead of an address with a password write ${env:NAME} or ${file:/path}.
+The database is one that a SqlSink writes to, or the folder of a FileSink; its streams may run on meanwhile
+(in an SQLite file a publish waits until the audit has read, 30 s at most: stop the stream if the file is
+big). Exit code: 0 nothing found, 1 something found, 2 could not look. What was checked, by which evidence,
+and what could not be checked is said in each case. Instead of an address with a password write ${env:NAME}
+or ${file:/path}.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
 from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.audit import Report, Reread, StreamFacts, TableFacts, check_tiling
-from penstock.core.errors import PenstockError
+from penstock.core.errors import OptionError, PenstockError
 from penstock.core.losses import Loss
 from penstock.core.places import Place, parse_place
 from penstock.core.references import resolve_reference
@@ -37,7 +39,9 @@ _LEDGER_ALONE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("database", metavar="DATABASE", help="x.db, postgresql://... or mysql://...")
+    parser.add_argument(
+        "database", metavar="DATABASE", help="x.db, postgresql://..., mysql://... or a file sink's folder"
+    )
     parser.add_argument("stream", metavar="STREAM", nargs="?", help="one stream; without it all of them")
     parser.add_argument(
         "--table", action="append", default=[], metavar="NAME", help="a table the ledger does not name, too"
@@ -70,10 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _audit(arguments: argparse.Namespace) -> Report:
+    from penstock.engines.sinks.file_evidence import audit_files, is_file_sink
     from penstock.stores.sql.evidence import gather
 
-    place = parse_place(_resolve("DATABASE", arguments.database))
+    address = _resolve("DATABASE", arguments.database)
     losses = None if arguments.losses is None else _read_losses(_resolve("--losses", arguments.losses))
+    if is_file_sink(Path(address)):
+        if arguments.re_read or arguments.table:
+            raise OptionError(
+                "OPTION_NOT_FOR_FILES",
+                "--re-read and --table are for databases; this is the folder of a file sink.",
+                hint="Leave them out.",
+            )
+        return audit_files(Path(address), arguments.stream, losses)
+    place = parse_place(address)
     streams, tables = gather(place, arguments.stream, arguments.table)
     report = Report()
     for stream in streams:

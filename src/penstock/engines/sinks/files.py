@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["parquet", "orc", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "orc", "json", "csv")
 #: Ours, beside the batches; Spark does not read what begins with an underscore.
-_OWN = "_penstock"
-_RANGES = "_ranges.json"
+OWN = "_penstock"
+RANGES = "_ranges.json"
 VERSION = 1
 
 
@@ -69,7 +69,7 @@ class FileWriter:
 
     def __init__(self, sink: FileSink, stream: str) -> None:
         self._folder, self._format, self._stream = Path(sink.folder), sink.format, stream
-        own = self._folder / _OWN
+        own = self._folder / OWN
         with _telling(own):
             own.mkdir(parents=True, exist_ok=True)
         self._name = write_name(stream)
@@ -114,11 +114,11 @@ class FileWriter:
     def _publish(self, frame: DataFrame, before: StreamPosition, end: StreamPosition) -> int:
         ranges = list_ranges(before, end)
         place = self._folder / f"batch={name_batch(self._stream, ranges)}"
-        beside = self._folder / _OWN / f"new-{self._name}-{secrets.token_hex(8)}"
+        beside = self._folder / OWN / f"new-{self._name}-{secrets.token_hex(8)}"
         frame.write.format(self._format).save(str(beside))
         rows = _count_rows(frame, beside, self._format)
         batch = StoredBatch(self._stream, ranges)
-        _write(beside / _RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": rows}))
+        _write(beside / RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": rows}))
         for path in beside.rglob("*"):
             _flush(path)
         _flush(beside)
@@ -130,15 +130,10 @@ class FileWriter:
 
     def _finish(self) -> None:
         """After a crash: a batch whose folder is there has its offsets stored now; another never was."""
-        if not self._note.exists():
-            return
-        try:
-            noted = json.loads(self._note.read_text(encoding="utf-8"))
-        except ValueError:
-            noted = None  # cut off while it was written, so nothing was renamed yet
-        if isinstance(noted, dict) and (self._folder / str(noted["folder"])).exists():
-            self._store.save(self._stream, read_position(noted["position"]), may_go_back=True)
-        self._note.unlink()
+        noted = read_note(self._folder, self._note)
+        if noted is not None:
+            self._store.save(self._stream, noted, may_go_back=True)
+        self._note.unlink(missing_ok=True)
 
     def _drop_beyond(self, position: StreamPosition) -> None:
         """A seek back: batches that will be read again go first, or their rows would be there twice."""
@@ -147,15 +142,31 @@ class FileWriter:
             shutil.rmtree(path)
 
     def _read(self, path: Path) -> StoredBatch | None:
-        found = json.loads((path / _RANGES).read_text(encoding="utf-8"))
+        found = json.loads((path / RANGES).read_text(encoding="utf-8"))
         batch = StoredBatch.from_dict(found)
         return batch if batch.stream == self._stream else None
 
 
+def read_note(folder: Path, note: Path) -> StreamPosition | None:
+    """The end of the batch that was about to be renamed, if its folder is there."""
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None  # there is none, or it was cut off while it was written: nothing was renamed yet
+    if not isinstance(noted, dict) or not (folder / str(noted["folder"])).exists():
+        return None
+    return read_position(noted["position"])
+
+
 def _make_visible(beside: Path, place: Path) -> None:
+    """By renames alone: half a deleted folder of an earlier run would be taken for this batch."""
     if place.exists():
-        shutil.rmtree(place)  # an earlier run of the same batch
-    beside.rename(place)
+        old = beside.with_name(f"{beside.name}-old")  # begins like what the next start removes
+        place.rename(old)
+        beside.rename(place)
+        shutil.rmtree(old)
+    else:
+        beside.rename(place)
     _flush(place.parent)
 
 
