@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import DataLossError
-from penstock.core.model import COLUMNS, At, Log, RangeOrder, WorkOrder
-from penstock.core.options_stream import StreamOptions
-from penstock.core.typed import TypedColumns
+from penstock.core.model import At, Log, RangeOrder
 from penstock.engines.reading.tasks import WorkPartition, read_partition
 
 if TYPE_CHECKING:
@@ -87,33 +85,6 @@ def make_frame(
         return spark.createDataFrame([], schema)
     rows = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     return rows.mapInArrow(ReadOrders(source, tuple(tasks), tuple(stages), strict), schema)
-
-
-def make_tasks(
-    options: StreamOptions, groups: Iterable[tuple[RangeOrder, ...]], typed: TypedColumns | None
-) -> list[WorkPartition]:
-    """A work order for each group of ranges."""
-    return [
-        WorkPartition(
-            WorkOrder(
-                ranges=ranges,
-                client=options.executor_client,
-                columns=options.columns if typed is None else typed.fetched,
-                fail_on_data_loss=options.fail_on_data_loss,
-                poll_timeout_ms=options.poll_timeout_ms,
-                use_pool=options.connection_pool,
-            ),
-            options.loss_ledger,
-            typed,
-        )
-        for ranges in groups
-    ]
-
-
-def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
-    """The frame's columns as Spark's DDL."""
-    kinds = COLUMNS if typed is None else {name: typed.spark_type(name) for name in columns}
-    return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
 def _gap(wanted: RangeOrder, missing: int, found: int | None) -> DataLossError:

@@ -16,10 +16,11 @@ from penstock.core.model import Log, OffsetRange
 from penstock.core.options_direct import parse_direct_options
 from penstock.core.range_reads import check_ranges, list_asked, order_ranges
 from penstock.core.strategies import Assign
-from penstock.engines.direct.frames import make_frame, make_tasks, name_schema
+from penstock.engines.direct.frames import make_frame
 from penstock.engines.reading.decoders import make_typed
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.survey import Patience, look
+from penstock.engines.reading.tasks import make_tasks, name_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

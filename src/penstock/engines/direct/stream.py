@@ -38,7 +38,7 @@ from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import StreamPosition
 from penstock.core.values import parse_delay_ms
 from penstock.engines.direct.batch import Batch, BatchReport
-from penstock.engines.direct.frames import ArrowFunction, make_frame, make_tasks, name_schema
+from penstock.engines.direct.frames import ArrowFunction, make_frame
 from penstock.engines.direct.keeping import Keeper
 from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
 from penstock.engines.direct.pace import DirectPace
@@ -47,6 +47,7 @@ from penstock.engines.direct.start import find_start
 from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.engines.reading.tasks import make_tasks, name_schema
 from penstock.engines.reading.watch import StreamWatch
 from penstock.engines.sinks import open_sink
 from penstock.stores.offsets.addresses import open_offset_store

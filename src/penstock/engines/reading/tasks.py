@@ -1,13 +1,14 @@
-"""What a task of the source is, for batch reads and streams alike: a work order, read in a worker.
+"""What a task is, for batch reads, streams and direct streams alike: a work order, read in a worker.
 
-Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else.
+Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. Orders are made
+here, for all three: an option that only one of them passed on would be forgotten in the others.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from penstock.core.errors import DataLossError
-from penstock.core.model import Log, WorkOrder
+from penstock.core.model import COLUMNS, Log, Narrowing, RangeOrder, WorkOrder
+from penstock.core.options_batch import BatchOptions
+from penstock.core.options_stream import StreamOptions
 from penstock.core.places import Place
 from penstock.core.typed import TypedColumns
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+_EVERYTHING = Narrowing()
 
 
 class WorkPartition(InputPartition):
@@ -40,6 +45,38 @@ class WorkPartition(InputPartition):
     def __repr__(self) -> str:
         ranges = ", ".join(f"{each.topic}-{each.partition}" for each in self.order.ranges)
         return f"WorkPartition({ranges})"
+
+
+def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
+    """The columns of the rows as Spark's DDL."""
+    kinds = COLUMNS if typed is None else {name: typed.spark_type(name) for name in columns}
+    return ", ".join(f"{name} {kinds[name]}" for name in columns)
+
+
+def make_tasks(
+    options: StreamOptions, groups: Iterable[tuple[RangeOrder, ...]], typed: TypedColumns | None
+) -> list[WorkPartition]:
+    """What a batch of a stream is: a work order for each group of ranges."""
+    return [
+        WorkPartition(make_order(options, ranges, typed), options.loss_ledger, typed) for ranges in groups
+    ]
+
+
+def make_order(
+    options: BatchOptions | StreamOptions,
+    ranges: tuple[RangeOrder, ...],
+    typed: TypedColumns | None,
+    narrowing: Narrowing = _EVERYTHING,
+) -> WorkOrder:
+    return WorkOrder(
+        ranges=ranges,
+        client=options.executor_client,
+        columns=options.columns if typed is None else typed.fetched,
+        fail_on_data_loss=options.fail_on_data_loss,
+        poll_timeout_ms=options.poll_timeout_ms,
+        use_pool=options.connection_pool,
+        narrowing=narrowing,
+    )
 
 
 def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -27,14 +27,14 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.core.filters import Comparison, narrow
-from penstock.core.model import Log, Narrowing, RangeOrder, WorkOrder
+from penstock.core.model import Log, Narrowing, RangeOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.planning import explain_losses, step
 from penstock.core.typed import TypedColumns
 from penstock.engines.reading.decoders import refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.survey import Patience, survey
-from penstock.engines.reading.tasks import WorkPartition, read_partition
+from penstock.engines.reading.tasks import WorkPartition, make_order, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,8 +80,9 @@ class BatchReader(DataSourceReader):
             if options.fail_on_data_loss:
                 raise error
             log.warning("%s", error)
-        tasks = (self._keep(task) for task in plan.tasks)
-        return [WorkPartition(self._order(task), typed=self.typed) for task in tasks if task]
+        kept = (self._keep(task) for task in plan.tasks)
+        orders = (make_order(options, ranges, self.typed, self.narrowing) for ranges in kept if ranges)
+        return [WorkPartition(order, typed=self.typed) for order in orders]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self.source, partition)
@@ -89,18 +90,6 @@ class BatchReader(DataSourceReader):
     def _keep(self, task: tuple[RangeOrder, ...]) -> tuple[RangeOrder, ...]:
         wanted = self.narrowing.partitions
         return task if wanted is None else tuple(each for each in task if each.partition in wanted)
-
-    def _order(self, ranges: tuple[RangeOrder, ...]) -> WorkOrder:
-        options = self.options
-        return WorkOrder(
-            ranges=ranges,
-            client=options.executor_client,
-            columns=options.columns if self.typed is None else self.typed.fetched,
-            fail_on_data_loss=options.fail_on_data_loss,
-            poll_timeout_ms=options.poll_timeout_ms,
-            use_pool=options.connection_pool,
-            narrowing=self.narrowing,
-        )
 
 
 class FilteringBatchReader(BatchReader):

@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.core.errors import OptionError, PenstockError
-from penstock.core.model import COLUMNS
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_stream import check_load, parse_stream_options
 from penstock.core.versions import check_versions
 from penstock.engines.reading.decoders import make_typed, refuse_changed_schema
+from penstock.engines.reading.tasks import name_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,9 +49,7 @@ class PenstockDataSource(DataSource):
         """Kafka's columns as Spark names them. Wrong options end here, before anything is planned."""
         check_versions()
         columns, formats = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
-        typed = make_typed(formats, columns)
-        kinds = COLUMNS if typed is None else {name: typed.spark_type(name) for name in columns}
-        return ", ".join(f"{name} {kinds[name]}" for name in columns)
+        return name_schema(columns, make_typed(formats, columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.engines.source.batch import BatchReader, FilteringBatchReader

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.core.errors import PenstockError
-from penstock.core.model import Log, WorkOrder
+from penstock.core.model import Log
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import NOT_STARTED, read_position, write_position
@@ -34,7 +34,7 @@ from penstock.core.typed import TypedColumns
 from penstock.core.values import INT64_MAX
 from penstock.engines.reading.decoders import refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.tasks import WorkPartition, read_partition
+from penstock.engines.reading.tasks import make_tasks, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,22 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if untold:
             refuse_untold_start(options.start)
         begin = self.watch.resolve_start() if untold else read_position(start)
-        tasks = plan_batch(begin, until, options.limits)
-        return [
-            WorkPartition(
-                WorkOrder(
-                    ranges=task,
-                    client=options.executor_client,
-                    columns=options.columns if self.typed is None else self.typed.fetched,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                    poll_timeout_ms=options.poll_timeout_ms,
-                    use_pool=options.connection_pool,
-                ),
-                options.loss_ledger,
-                self.typed,
-            )
-            for task in tasks
-        ]
+        return make_tasks(options, plan_batch(begin, until, options.limits), self.typed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self.source, partition)
