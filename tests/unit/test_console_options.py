@@ -10,8 +10,9 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.connection import add_connection_arguments, gather_settings
-from penstock.cli.consume import take_records
+from penstock.cli.consume import _select, take_records
 from penstock.core.errors import OptionError
+from penstock.core.selection import SubscribePattern
 from penstock.kafka.following import ConsumedRecord
 
 CONSOLE = {
@@ -135,6 +136,19 @@ def test_a_consumer_that_is_asked_for_two_things_says_so(
 ) -> None:
     assert main(["consume", *arguments, "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert f"[{condition}]" in capsys.readouterr().err
+
+
+def test_a_refused_pattern_is_named_as_it_was_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T30: at the console it is `--pattern`, and nobody has written `subscribePattern`."""
+    monkeypatch.setattr("penstock.core.pattern.MOST_MOVES", 100)
+    assert main(["consume", "--pattern", "(unclosed", "--bootstrap-server", "127.0.0.1:1"]) == 1
+    assert "[PATTERN_REFUSED] Option `--pattern` is '(unclosed': " in capsys.readouterr().err
+    costly = _select(argparse.Namespace(pattern="(a|b)*c"))
+    assert isinstance(costly, SubscribePattern)
+    with pytest.raises(OptionError, match=r"\[PATTERN_TOO_COSTLY\] Option `--pattern` is"):
+        costly.pattern.matches("ab" * 100)
 
 
 class SlowFeed:

@@ -160,7 +160,7 @@ def _select(arguments: argparse.Namespace) -> Selection:
     from penstock.core.selection import Assign, Subscribe, SubscribePattern
 
     if arguments.pattern is not None:
-        return SubscribePattern(TopicPattern(arguments.pattern))
+        return SubscribePattern(TopicPattern(arguments.pattern, option="--pattern"))
     if arguments.partition:
         numbers = sorted(set(arguments.partition))
         return Assign(tuple(TopicPartition(arguments.topics[0], number) for number in numbers))

@@ -15,7 +15,7 @@ False
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from penstock.core.errors import OptionError
@@ -40,42 +40,44 @@ MOST_MOVES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """A pattern; parsed when made, so a wrong one fails where the option is parsed."""
+    """A pattern; parsed when made, so a wrong one fails where the option is parsed.
+
+    `option` is what the user has written it behind, for errors.
+    """
 
     text: str
+    option: str = field(default="subscribePattern", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _parse(self.text)
+        try:
+            _parse(self.text)
+        except PatternRefusedError as error:
+            raise OptionError(
+                "PATTERN_REFUSED",
+                f"Option `{self.option}` is {self.text!r}: {error}.",
+                hint="Write it with plain characters, classes, groups, look-arounds and * + ? {}.",
+                facts={"pattern": self.text},
+            ) from None
 
     def matches(self, name: str) -> bool:
         """Whether the whole name matches."""
-        walk = _Walk(self.text, name)
+        walk = _Walk(self, name)
         return bool(walk.move(_parse(self.text), 1, forward=True) >> len(name) & 1)
 
     def occurs_in(self, name: str) -> bool:
         """Whether any part of the name matches: what Spark's own connector asks."""
-        walk = _Walk(self.text, name)
+        walk = _Walk(self, name)
         return bool(walk.move(_parse(self.text), walk.everywhere, forward=True))
 
 
-@lru_cache(maxsize=64)
-def _parse(text: str) -> Node:
-    try:
-        return parse_pattern(text)
-    except PatternRefusedError as error:
-        raise OptionError(
-            "PATTERN_REFUSED",
-            f"Option `subscribePattern` is {text!r}: {error}.",
-            hint="Write it with plain characters, classes, groups, look-arounds and * + ? {}.",
-            facts={"pattern": text},
-        ) from None
+_parse = lru_cache(maxsize=64)(parse_pattern)
 
 
 class _Walk:
     """One match: bit i of a mask says that position i of the name can have been reached."""
 
-    def __init__(self, text: str, name: str) -> None:
-        self._text = text
+    def __init__(self, pattern: TopicPattern, name: str) -> None:
+        self._pattern = pattern
         self._name = name
         self.everywhere = (1 << (len(name) + 1)) - 1
         self._places: dict[frozenset[str], int] = {}
@@ -87,9 +89,10 @@ class _Walk:
         if self._moves > MOST_MOVES:
             raise OptionError(
                 "PATTERN_TOO_COSTLY",
-                f"Option `subscribePattern` is {self._text!r}; it takes too long on the topic {self._name}.",
+                f"Option `{self._pattern.option}` is {self._pattern.text!r}; it takes too long on the topic "
+                f"{self._name}.",
                 hint="Nest fewer quantifiers.",
-                facts={"pattern": self._text, "topic": self._name},
+                facts={"pattern": self._pattern.text, "topic": self._name},
             )
         if not mask:
             return 0
