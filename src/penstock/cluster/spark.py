@@ -32,6 +32,9 @@ from penstock.core.versions import check_versions
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+#: Where workers are, by turns: two names of this computer. Spark runs a second copy of a slow task on
+#: another host only, and takes one name for one host.
+_HOSTS = (LOOPBACK, "localhost")
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
 
@@ -79,7 +82,8 @@ class LocalSpark:
             self._launch("master", [_MASTER, *address])
             for number in range(1, self._workers + 1):
                 size = ["--cores", str(self._cores), "--memory", f"{self._memory_mb}m"]
-                place = ["--host", LOOPBACK, "--webui-port", "0", "--work-dir", str(self.folder / "work")]
+                host = _HOSTS[(number - 1) % len(_HOSTS)]
+                place = ["--host", host, "--webui-port", "0", "--work-dir", str(self.folder / "work")]
                 self._launch(f"worker-{number}", [_WORKER, *size, *place, self.master_url])
             self._wait_until_ready()
         except BaseException:
