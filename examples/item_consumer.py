@@ -18,7 +18,7 @@ loop: that keeps a processor busy with nothing.
 
 The position is stored every few seconds, after the records were printed, and always before a partition is
 given away, so a successor repeats nothing. After a kill -9 it repeats what was printed and not yet stored: at
-least once, never less.
+least once, never less; and it begins when the group has missed the dead member for its session timeout.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--pattern", default="test", help="must match a topic's whole name")
     parser.add_argument("--offsets", type=Path, required=True, help="the folder that keeps offsets")
     parser.add_argument("--store-every", type=float, default=5.0, metavar="SECONDS", help="default 5")
+    parser.add_argument("--session-timeout", type=float, default=45.0, metavar="SECONDS", help="default 45")
     parser.add_argument("--reset", choices=("earliest", "latest"), default="latest")
     arguments = parser.parse_args()
 
@@ -146,6 +147,8 @@ def main() -> None:
         group_id=arguments.group,
         key_deserializer=DefaultSerializer(),  # text
         value_deserializer=DefaultSerializer(),
+        session_timeout_ms=int(arguments.session_timeout * 1000),
+        heartbeat_interval_ms=int(arguments.session_timeout * 1000 / 6),
         auto_offset_reset=arguments.reset,
         enable_auto_commit=True,  # for those who watch the group's lag; where to go on, the folder says
     )

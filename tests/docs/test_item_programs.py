@@ -191,6 +191,44 @@ def test_members_share_the_partitions_and_a_successor_goes_on(
         check_printed(each, name)
 
 
+def test_after_a_hard_kill_exactly_what_was_not_stored_is_printed_again(
+    kafka: Any, topic: Any, start: Start, tmp_path: Path
+) -> None:
+    """B18: a successor goes on from what was recorded, whatever the one before it has done since then."""
+    name, group = topic(3), f"t2-{secrets.token_hex(4)}"
+    arguments = ["--bootstrap-server", kafka.bootstrap, "--group", group, "--pattern", name]
+    arguments += ["--offsets", str(tmp_path), "--reset", "earliest", "--session-timeout", "6"]
+    arguments += ["--store-every", "600"]  # at its start and when partitions are given away, not in between
+
+    def consume(until: int) -> Program:
+        """Starts a member; one more round is sent, and it has printed all up to there."""
+        program = start("item_consumer.py", *arguments)
+        send_rounds(start, kafka.bootstrap, name, 1)
+        last = {(partition, until - 1) for partition in range(3)}
+        wait_until(lambda: last <= printed(program).keys(), f"offsets up to {until} are printed", TIMEOUT_S)
+        return program
+
+    def printed(program: Program) -> Counter[tuple[int, int]]:
+        return Counter((partition, offset) for *_, partition, offset in program.records)
+
+    def all_between(begin: int, until: int) -> Counter[tuple[int, int]]:
+        return Counter((partition, offset) for partition in range(3) for offset in range(begin, until))
+
+    first = consume(3)
+    assert first.stop() == 0
+    stored = kept(tmp_path, group, name)
+    killed = consume(6)
+    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert kept(tmp_path, group, name) == stored == [3, 3, 3]
+    successor = consume(9)
+    assert printed(first) == all_between(0, 3)
+    assert printed(killed) == all_between(3, 6)
+    assert printed(successor) == all_between(3, 9)
+    assert printed(successor) & printed(killed) == all_between(3, 6), "repeated: all after what was stored"
+    assert successor.stop() == 0
+    assert kept(tmp_path, group, name) == [9, 9, 9]
+
+
 def assigned_to(program: Program) -> set[str]:
     """What the last assignment that a program printed gave it."""
     lines = list(program.lines)
