@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from penstock.cli import main
 from tests.console import Run, make_console, read_json, read_lines
-from tests.filling import delete_before, produce, wait_until
+from tests.filling import commit_offsets, delete_before, produce, wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "consume"]
 #: For a busy machine; a test that gets what it waits for ends sooner.
@@ -95,6 +96,41 @@ def test_a_named_group_goes_on_where_it_stopped(kafka: Any, penstock: Run, topic
         assert process.wait(30) == 128 + signal.SIGTERM
     (described,) = read_json(penstock("groups", "describe", group, "--json"))["groups"]
     assert (described["state"], described["partitions"][0]["lag"]) == ("Empty", 0)
+
+
+def test_a_group_whose_position_has_aged_out_is_told_what_is_gone(kafka: Any, topic: Any) -> None:
+    """T08: it goes on with what is left, not at the end of the log; also when that happens while it reads."""
+    name, group = topic(2), f"t2-{secrets.token_hex(4)}"
+    for partition in (0, 1):
+        produce(kafka.bootstrap, name, [f"{partition}{number}" for number in range(6)], partition=partition)
+    commit_offsets(kafka.bootstrap, group, name, 1, 9)
+    delete_before(kafka.bootstrap, name, 4)
+    how = [name, "--group", group, "--print", "offset", "--separator", " "]
+    with consuming(kafka.bootstrap, *how) as process:
+        told = wait_for_reading(process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert f"{name}-0, {name}-1" in told
+        news = sorted(process.stderr.readline() for _ in range(2))
+        assert news[0].startswith(f"{name}-0: 3 offsets are gone, 1 to 3: ")
+        assert news[0].endswith("Going on at 4.\n")
+        assert news[1].startswith(f"{name}-1: group {group} stood at 9, and the log ends at 6: ")
+        assert [process.stdout.readline() for _ in range(2)] == ["4 04\n", "5 05\n"]
+        produce(kafka.bootstrap, name, ["16"], partition=1)
+        assert process.stdout.readline() == "6 16\n"
+        process.send_signal(signal.SIGSTOP)
+        for number in range(6, 12):  # one by one: the first may be the answer to a question asked before
+            produce(kafka.bootstrap, name, [f"0{number}"])
+        delete_before(kafka.bootstrap, name, 10)
+        process.send_signal(signal.SIGCONT)
+        gone = re.match(rf"{name}-0: ([0-9]) offsets are gone, ([67]) to 9: ", process.stderr.readline())
+        assert gone is not None
+        first = int(gone[2])
+        assert int(gone[1]) == 10 - first
+        shown = [*range(6, first), 10, 11]
+        assert [process.stdout.readline() for _ in shown] == [f"{number} 0{number}\n" for number in shown]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def test_a_pattern_takes_whole_names_and_topics_that_come_later(kafka: Any, topic: Any) -> None:

@@ -7,7 +7,8 @@ penstock consume test --partition 1 --offset 22 --print key,offset
 penstock consume test --from-time 10m --timeout-ms 2000
 
 Without a group, and without a position, it is a member of a new group named console-consumer-NNNNN, starts at
-the end and commits nothing. With --partition, --offset, --last or --from-time it is a member of no group.
+the end and commits nothing. A group whose place has been deleted from the log goes on at what is left, and is
+told how many offsets are gone. With --partition, --offset, --last or --from-time it is a member of no group.
 Control characters are shown as escapes; --raw writes the bytes of the values as they are.
 """
 
@@ -266,6 +267,8 @@ class _Member:
             self._told = self._member.assigned
             given = ", ".join(map(str, sorted(self._member.assigned))) or "no partition: others have them"
             complain(f"Reading {given} (group {self._member.group})")
+        while self._member.news:
+            complain(self._member.news.pop(0))
         return found
 
     def settle(self) -> None:

@@ -2,7 +2,9 @@
 
 Rules: a position is committed after its records were handled, never before and never by a timer; a pattern
 must match a topic's whole name and no internal topic, as everywhere here; once `poll` has told of an
-assignment, its positions are fixed: a record that arrives later is seen.
+assignment, its positions are fixed: a record that arrives later is seen. Where the log no longer has the
+position of the group, reading goes on at what is left, and `news` says what is gone: the client would go by
+its reset rule, to the end of the log even, and not say so; therefore it has none.
 
 Streams never use this (`groups.py` says why). kafka-python's consumer does the joining, the heartbeats and
 the fetching; what it raises becomes a `BrokerError` here. Its own SCRAM is less strict than ours
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +34,15 @@ from penstock.kafka.tls import tls_context
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer
-    from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
+    from kafka import TopicPartition as ClientPartition
+    from kafka.errors import (
+        CommitFailedError,
+        KafkaError,
+        LogTruncationError,
+        NoOffsetForPartitionError,
+        OffsetOutOfRangeError,
+        RebalanceInProgressError,
+    )
 
 #: How often a pattern is held against the topics there are.
 _LOOK_FOR_TOPICS_S = 2.0
@@ -46,7 +56,9 @@ class GroupMember:
         self, settings: ClientSettings, group: str, selection: Selection, *, from_beginning: bool
     ) -> None:
         self.group = group
+        self.news: list[str] = []  # sentences, the oldest first; whoever has told them takes them away
         self._selection = selection
+        self._from_beginning = from_beginning
         self._view = KafkaLogView(settings)
         self._timeout_ms = settings.default_api_timeout_ms
         self._subscribed: set[str] = set()
@@ -54,7 +66,7 @@ class GroupMember:
         self._next_look_s = 0.0
         topics = self._find_topics()  # a wrong name or login is told before anything joins
         with _wrapping(group):
-            self._consumer: Any = KafkaConsumer(**_translate(settings, group, from_beginning=from_beginning))
+            self._consumer: Any = KafkaConsumer(**_translate(settings, group))
         try:
             self._subscribe(topics)
         except BaseException:
@@ -73,15 +85,18 @@ class GroupMember:
         if not self._subscribed:
             time.sleep(wait_ms / 1000)  # a pattern that matches nothing yet
             return []
+        found: dict[ClientPartition, list[Any]] = {}
         with _wrapping(self.group):
-            found = self._consumer.poll(
-                timeout_ms=wait_ms, max_records=min(_POLL_RECORDS, most or _POLL_RECORDS)
-            )
+            with self._placing():
+                found = self._consumer.poll(
+                    timeout_ms=wait_ms, max_records=min(_POLL_RECORDS, most or _POLL_RECORDS)
+                )
             now = {TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()}
             if now != self._assigned:
                 for each in self._consumer.assignment():
                     # Resolved here and now, not with the first record.
-                    self._consumer.position(each, timeout_ms=self._timeout_ms)
+                    with self._placing():
+                        self._consumer.position(each, timeout_ms=self._timeout_ms)
                 self._assigned = frozenset(now)
         return [
             ConsumedRecord(
@@ -117,6 +132,45 @@ class GroupMember:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    @contextmanager
+    def _placing(self) -> Iterator[None]:
+        """Go on where that is possible when the client does not know where. It raises only with empty hands:
+        records that it has for other partitions come first."""
+        try:
+            yield
+        except NoOffsetForPartitionError as error:
+            self._place(dict.fromkeys(error.args[0]))
+        except OffsetOutOfRangeError as error:
+            self._place(error.args[0])
+        except LogTruncationError as error:
+            for each, place in error.divergent_offsets.items():
+                self.news.append(
+                    f"{each.topic}-{each.partition}: records were cut off the log after they were read."
+                )
+                self._place({each: None if place is None else place.offset})
+
+    def _place(self, wanted: Mapping[ClientPartition, int | None]) -> None:
+        """Seek these offsets, or what comes next to them in the log; None: nothing is committed."""
+        names = {each: TopicPartition(each.topic, each.partition) for each in wanted}
+        earliest, latest = self._view.earliest(names.values()), self._view.latest(names.values())
+        for each, offset in wanted.items():
+            begin, end = earliest[names[each]], latest[names[each]]
+            start = begin if self._from_beginning else end
+            if offset is not None and offset < begin:
+                start = begin
+                self.news.append(
+                    f"{names[each]}: {begin - offset} offsets are gone, {offset} to {begin - 1}: they were "
+                    f"deleted before group {self.group} had read them. Going on at {begin}."
+                )
+            elif offset is not None and offset > end:
+                self.news.append(
+                    f"{names[each]}: group {self.group} stood at {offset}, and the log ends at {end}: it was "
+                    f"cut off, or made anew. Going on at {start}."
+                )
+            elif offset is not None:
+                start = offset
+            self._consumer.seek(each, start)
+
     def _find_topics(self) -> set[str]:
         self._next_look_s = time.monotonic() + _LOOK_FOR_TOPICS_S
         named = name_topics(self._selection)
@@ -134,7 +188,7 @@ class GroupMember:
             self._subscribed = topics
 
 
-def _translate(settings: ClientSettings, group: str, *, from_beginning: bool) -> dict[str, Any]:
+def _translate(settings: ClientSettings, group: str) -> dict[str, Any]:
     """Our settings in kafka-python's names."""
     given: dict[str, Any] = {
         "bootstrap_servers": [
@@ -144,7 +198,7 @@ def _translate(settings: ClientSettings, group: str, *, from_beginning: bool) ->
         "client_id": settings.client_id,
         "client_rack": settings.client_rack,
         "group_id": group,
-        "auto_offset_reset": "earliest" if from_beginning else "latest",
+        "auto_offset_reset": "none",
         "enable_auto_commit": False,
         "isolation_level": settings.isolation_level,
         "check_crcs": settings.check_crcs,
