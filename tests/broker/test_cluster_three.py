@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ from penstock.cluster import LocalKafka
 from penstock.cluster.probe import ask_cluster
 from penstock.core.client_java import parse_client
 from penstock.core.errors import ClusterError
+from penstock.core.model import TopicPartition as Own
+from penstock.core.stream_offsets import StreamPosition
 from penstock.kafka.admin import create_topic
+from penstock.stores.offsets.addresses import open_offset_store
 from tests.console import make_console, read_json
 
 PARTITIONS = 3
@@ -166,3 +170,28 @@ def test_the_console_shows_who_leads_who_copies_and_who_is_in_sync(
     penstock("topics", "create", f"{name}-default", "--partitions", "1")
     (plain,) = read_json(penstock("topics", "describe", f"{name}-default", "--json"))["topics"]
     assert plain["replication_factor"] == 3
+
+
+def test_a_partition_whose_only_replica_is_down_is_said_to_have_no_leader(
+    kafka3: LocalKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`penstock why` names it, and not the partition beside it whose leader is there."""
+    name = f"alone-{secrets.token_hex(4)}"
+    settings = parse_client({"bootstrap.servers": kafka3.bootstrap}, read_file=str).settings
+    create_topic(settings, name, assignments={0: [1], 1: [2]})
+    store = open_offset_store(f"{tmp_path}/offsets")
+    store.save("s", StreamPosition({Own(name, 0): 0, Own(name, 1): 0}))
+    penstock = make_console(capsys, kafka3.bootstrap)
+    asked = ("why", "s", "--offsets", f"{tmp_path}/offsets", "--json")
+    wait_for(lambda: read_json(penstock(*asked))["condition"] == "NO_DATA", "both are led")
+    (holder,) = (broker for broker in kafka3.brokers if broker.node_id == 2)
+    holder.stop()
+    try:
+        wait_for(lambda: read_json(penstock(*asked))["condition"] == "NO_LEADER", "the brokers know it")
+        told = read_json(penstock(*asked))
+    finally:
+        holder.start()
+        kafka3.wait_until_ready()
+    assert told["what"] == f"{name}-1 has no leader, so nobody can read it."
+    assert [each["end"] for each in told["partitions"]] == [0, None]
+    wait_for(lambda: read_json(penstock(*asked))["condition"] == "NO_DATA", "it is led again")

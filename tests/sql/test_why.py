@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -12,11 +13,15 @@ import pytest
 
 from penstock.cli import main, why
 from penstock.cluster.ports import find_free_ports
+from penstock.core.client import ClientSettings
+from penstock.core.client_java import parse_client
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
+from penstock.kafka.deadline import Deadline
+from penstock.kafka.routing import routing_for
 from penstock.stores.offsets.addresses import open_offset_store
 from penstock.stores.sql.writers import look_at_writer
-from tests.filling import delete_before, open_transaction, produce, send
+from tests.filling import delete_before, open_transaction, produce, send, wait_until
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink
 
@@ -98,6 +103,41 @@ def test_a_stream_that_moves_while_it_is_watched_is_said_to_move(
     finally:
         ended.set()
         mover.join()
+
+
+def limit_reading(settings: ClientSettings, client_id: str, bytes_per_s: float) -> None:
+    """A quota for all who read with this client id."""
+    # Not above: it warns where it is the first of its package.
+    from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
+
+    entry = AlterClientQuotasRequest.EntryData
+    whom = entry.EntityData(entity_type="client-id", entity_name=client_id)
+    how = entry.OpData(key="consumer_byte_rate", value=bytes_per_s, remove=False)
+    request = AlterClientQuotasRequest(entries=[entry(entity=[whom], ops=[how])], validate_only=False)
+    deadline = Deadline.after_ms(30_000, "the time to set a quota")
+    answer, _ = routing_for(settings).call_any(lambda: request, deadline)
+    assert answer.entries[0].error_code == 0, answer
+    asked = DescribeClientQuotasRequest.ComponentData(entity_type="client-id", match_type=0, match=client_id)
+    look = DescribeClientQuotasRequest(components=[asked], strict=True)
+    wait_until(lambda: routing_for(settings).call_any(lambda: look, deadline)[0].entries, "it is in force")
+
+
+def test_a_quota_of_the_brokers_is_named(
+    tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though they are silent to a client that they hold back, they are not taken for unreachable."""
+    source, client_id = topic(1), f"slow-{secrets.token_hex(4)}"
+    produce(kafka.bootstrap, source, [b"x" * 1000] * 10)
+    store = open_offset_store(f"{tmp_path}/offsets")
+    store.save("s", StreamPosition({TopicPartition(source, 0): 3}))
+    asked = ["s", "--offsets", f"{tmp_path}/offsets", "--bootstrap-server", kafka.bootstrap]
+    asked += ["--watch", "1s", "--set", f"client.id={client_id}"]
+    assert ask(capsys, *asked)["condition"] == "STANDS_STILL"  # and 20 KB were read with this client id
+    settings = parse_client({"bootstrap.servers": kafka.bootstrap}, read_file=str).settings
+    limit_reading(settings, client_id, 1000.0)
+    told = ask(capsys, *asked)
+    assert told["condition"] == "QUOTA", told
+    assert told["throttle_ms"] > 0
 
 
 def test_a_row_that_another_session_holds_is_seen_without_waiting_for_it(own_database: OwnDatabase) -> None:

@@ -51,8 +51,14 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
     view = KafkaLogView(settings, timeout_ms=timeout_ms)
     every = KafkaLogView(replace(settings, isolation_level="read_uncommitted"), timeout_ms=timeout_ms)
     earliest, ends, log_ends = view.earliest(led), view.latest(led), every.latest(led)
-    last = every.peek({each: log_ends[each] - 1 for each in led if log_ends[each] > earliest[each]})
     stood = {**position.gone, **position.offsets}
+    holds = {each: _find_hold(routing, each, timeout_ms) for each in led if log_ends[each] > ends[each]}
+    behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < ends[each]}
+    throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "the time to look"))
+    # Last of all, and not under a quota: a broker that holds us back is silent on this connection until then,
+    # which would look as if it were gone.
+    filled = {each: log_ends[each] - 1 for each in led if log_ends[each] > earliest[each]}
+    last = {} if throttle_ms else every.peek(filled)
     partitions = {each: PartitionNow(stood[each]) for each in there}
     for each in led:
         look = last.get(each)
@@ -62,10 +68,8 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
             ends[each],
             log_ends[each],
             None if look is None else look.timestamp_ms,
-            _find_hold(routing, each, timeout_ms) if log_ends[each] > ends[each] else None,
+            holds.get(each),
         )
-    behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < ends[each]}
-    throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "the time to look"))
     return Facts(stream, partitions, gone=tuple(gone), recreated=tuple(recreated), throttle_ms=throttle_ms)
 
 
