@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -29,9 +30,11 @@ from penstock.direct import (
     TopicPartition,
     read_ranges,
 )
+from penstock.engines.direct.frames import ArrowFunction
+from penstock.sinks import SqlSink, Table, create_tables
 from penstock.stores.offsets.memory import MemoryOffsetStore
 from tests.conftest import MakeTopic
-from tests.filling import produce, wait_until
+from tests.filling import open_transaction, produce, send, wait_until
 
 Row = tuple[str, int, int, str]
 
@@ -387,6 +390,50 @@ def test_a_consumer_of_the_same_group_stops_the_stream_with_a_clear_message(
         assert raised.value.condition == "GROUP_HAS_MEMBERS"
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["collected", "written"])
+def test_an_error_of_ours_from_a_task_says_whether_the_batch_is_tried_again(
+    spark: SparkSession,
+    kafka: Any,
+    topic: MakeTopic,
+    settings: dict[str, object],
+    tmp_path: Path,
+    is_written: bool,
+) -> None:
+    """G9: Spark hands over a traceback only; what cannot pass ends the stream, what can is repeated."""
+    name = topic(1)
+    transaction = open_transaction(kafka.bootstrap)
+    send(transaction, name, ["a"])
+    transaction.commit_transaction(30)  # leaves a marker, which is no record
+
+    def run(function: ArrowFunction, *, allow_gaps: bool) -> list[tuple[int, bool]]:
+        stream = DirectStream(
+            spark,
+            Subscribe(name),
+            settings,
+            interval=0,
+            name="s",
+            options={"columns": "offset", "allowNonConsecutiveOffsets": allow_gaps},
+        ).arrow(function, "offset bigint")
+        if is_written:
+            sink = SqlSink(str(tmp_path / "own.db"), Table("rows"))
+            create_tables(sink, {"rows": "offset bigint"})
+            stream.write(sink)
+        else:
+            stream.for_each_batch(lambda batch: batch.frame.collect())
+        with contextlib.suppress(PySparkException):
+            stream.run(until_idle=True)
+        return [(report.attempts, report.error is None) for report in stream.reports]
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (tmp_path / f"attempt-{len(list(tmp_path.glob('attempt-*')))}").touch()
+        if len(list(tmp_path.glob("attempt-*"))) == 1:
+            raise BrokerError("BROKER_TIMEOUT", "Silence.", hint="Wait.", retriable=True)
+        yield from batches
+
+    assert run(iter, allow_gaps=False) == [(1, False)]
+    assert run(fail_once, allow_gaps=True) == [(1, False), (2, True)]
 
 
 RETRY = """

@@ -8,6 +8,9 @@ test) can rely on. Foreign exceptions are wrapped once, at the door that met the
 Why not one class per condition: there are many conditions and they change; the classes say *which part
 of the system* to look at, the condition says *what* is wrong.
 
+Whether it may pass by itself (`retriable`) goes with the traceback as a last line of its own, a note, because
+the driver that gets only the traceback must decide whether to try the batch again: see `find_verdict`.
+
 >>> error = OptionError("OPTION_MISSING", "`kafka.bootstrap.servers` is not set.", hint="Set it.")
 >>> str(error)
 '[OPTION_MISSING] `kafka.bootstrap.servers` is not set. Set it.'
@@ -15,7 +18,12 @@ of the system* to look at, the condition says *what* is wrong.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+
+#: The last line of a traceback that ends in an error of ours.
+_MAY_PASS, _WILL_NOT_PASS = "Penstock: trying again may help.", "Penstock: trying again will not help."
+_NOTE = re.compile(rf"^({re.escape(_MAY_PASS)}|{re.escape(_WILL_NOT_PASS)})$", re.MULTILINE)
 
 
 class PenstockError(Exception):
@@ -36,6 +44,7 @@ class PenstockError(Exception):
         self.facts = dict(facts or {})
         self.retriable = retriable
         super().__init__(" ".join(part for part in (f"[{condition}]", what, hint) if part))
+        self.add_note(_MAY_PASS if retriable else _WILL_NOT_PASS)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions pickle their positional arguments only; ours are by keyword, so say how to rebuild.
@@ -52,6 +61,23 @@ def _rebuild(
     retriable: bool,
 ) -> PenstockError:
     return kind(condition, what, hint=hint, facts=facts, retriable=retriable)
+
+
+def find_verdict(error: BaseException) -> bool | None:
+    """Whether trying again may help, as an error of ours in it says; None where there is none.
+
+    Ours is the error itself, a cause of it, or one whose traceback Spark has made the text of another. Of
+    several the outermost counts: whoever wrapped an error knew more. In a traceback that is the last one.
+    """
+    within: BaseException | None = error
+    while within is not None:
+        if isinstance(within, PenstockError):
+            return within.retriable
+        told = _NOTE.findall(str(within))
+        if told:
+            return bool(told[-1] == _MAY_PASS)
+        within = within.__cause__
+    return None
 
 
 class OptionError(PenstockError):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import find_verdict
 from penstock.core.options_direct import Delivery
 from penstock.core.stream_batch import list_ranges
 from penstock.core.stream_offsets import StreamPosition
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 #: A batch that failed is tried again after so long, and longer each time.
 _RETRY_PAUSE_S = 0.2
-#: When a server failed us: 1 s, then 5 s. A database that restarts is back by then, mostly.
+#: When a server failed us, or a task: 1 s, then 5 s. A database that restarts is back by then, mostly.
 _SERVER_PAUSE_S = 1.0
 _SERVER_PATIENCE = 5.0
 
@@ -212,11 +212,11 @@ class BatchLoop:
 
 
 def _choose_pause_s(error: Exception, attempt: int) -> float:
-    if isinstance(error, PenstockError):
+    if find_verdict(error):
         return _SERVER_PAUSE_S * _SERVER_PATIENCE ** (attempt - 1)
     return _RETRY_PAUSE_S * attempt
 
 
 def _may_repeat(error: Exception) -> bool:
-    """What the user's code or Spark has raised may pass; ours say whether they can."""
-    return not isinstance(error, PenstockError) or error.retriable
+    """What the user's code or Spark has raised may pass; ours say whether they can, from tasks as well."""
+    return find_verdict(error) is not False
