@@ -28,6 +28,10 @@ from penstock.core.model import TopicPartition
 
 Result = TypeVar("Result")
 
+#: How often a batch's COMMIT is tried when it fails and the ledger says each time that it was not made. A
+#: constraint that is checked only then, or a full disk, refuses it for ever.
+COMMIT_ATTEMPTS = 3
+
 
 # --- the nouns ------------------------------------------------------------------------------------------
 
@@ -232,6 +236,7 @@ def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
 def publish(batch: Batch, epoch: int) -> Steps[Published]:
     """Make the batch durable: rows and offsets, all or nothing, once."""
     in_doubt = False
+    refused: list[StepFailedError] = []
     while True:
         try:
             yield Begin()
@@ -247,6 +252,10 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
             if refusal is not None:
                 yield Abandon()
                 raise refusal
+            if len(refused) == COMMIT_ATTEMPTS:
+                yield Abandon()
+                what = f"The database has refused the COMMIT of the batch {COMMIT_ATTEMPTS} times"
+                raise _failed("PUBLISH_FAILED", what, batch.stream, refused[-1]) from refused[-1]
             for table, stages in _by_table(batch).items():
                 counts = yield InsertStages(table, stages)
                 for stage, rows in zip(stages, counts, strict=True):
@@ -262,10 +271,11 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
             raise _failed("PUBLISH_FAILED", what, batch.stream, error) from error
         try:
             yield Commit()
-        except StepFailedError:
+        except StepFailedError as error:
             # Done or not? The writer row is free only when that transaction has ended, so who holds it knows.
             yield Abandon()
             in_doubt = True
+            refused.append(error)
         else:
             return Published(_count(batch), was_in_doubt=in_doubt)
 
