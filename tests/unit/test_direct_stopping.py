@@ -40,6 +40,27 @@ def test_a_wait_ends_when_somebody_asks() -> None:
         assert switch.reason == "stop()"
 
 
+def test_to_ask_after_the_end_writes_into_nobodys_file(tmp_path: Path) -> None:
+    """A program that calls `stop()` once more: the pipe's numbers are files' by then."""
+    switch = StopSwitch()
+    assert not switch.wait(0)
+    switch.close()
+    with (tmp_path / "one").open("wb"), (tmp_path / "two").open("wb"):
+        switch.set("late")
+    assert [(tmp_path / name).read_bytes() for name in ("one", "two")] == [b"", b""]
+    assert switch.is_set
+
+
+def test_a_switch_that_nobody_waited_at_holds_nothing_open() -> None:
+    held = len(os.listdir("/proc/self/fd"))
+    switches = [StopSwitch() for _ in range(20)]
+    for switch in switches:
+        switch.set("stop()")
+    assert len(os.listdir("/proc/self/fd")) == held
+    assert switches[0].wait(30)
+    switches[0].close()
+
+
 def test_a_signal_in_the_waiting_thread_ends_its_wait_and_handlers_come_back() -> None:
     """D30, I3: the main thread waits and gets the signal itself."""
     for number in (signal.SIGTERM, signal.SIGINT):

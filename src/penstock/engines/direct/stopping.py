@@ -2,7 +2,8 @@
 
 Rule: to ask is all that happens here; the loop looks between batches, so a running batch is finished and its
 offsets are stored. Why a pipe and not an event: a signal arrives in the very thread that waits, and an event
-that is set there while that thread holds its lock waits for itself, for ever.
+that is set there while that thread holds its lock waits for itself, for ever. (The lock here may be taken
+again by who holds it.) To ask after the end does nothing: by then the pipe's number may be a file's.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ class StopSwitch:
     def __init__(self, marker: Path | None = None) -> None:
         self.reason: str | None = None
         self._marker = marker
-        self._reads, self._writes = os.pipe()
-        os.set_blocking(self._writes, False)
+        self._turn = threading.RLock()
+        self._pipe: tuple[int, int] | None = None  # there while somebody may wait
 
     def set(self, reason: str) -> None:
-        if self.reason is None:
-            self.reason = reason
-        with contextlib.suppress(OSError):  # full: it was set often enough; closed: nobody waits
-            os.write(self._writes, b"x")
+        with self._turn:
+            if self.reason is None:
+                self.reason = reason
+            if self._pipe is not None:
+                with contextlib.suppress(BlockingIOError):  # full: it was set often enough
+                    os.write(self._pipe[1], b"x")
 
     @property
     def is_set(self) -> bool:
@@ -44,19 +47,29 @@ class StopSwitch:
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until it is set."""
         deadline = time.monotonic() + seconds
+        reads = self._open()
         while not self.is_set:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            select.select([self._reads], [], [], left if self._marker is None else min(left, _LOOK_AT_FILE_S))
+            select.select([reads], [], [], left if self._marker is None else min(left, _LOOK_AT_FILE_S))
         return True
+
+    def _open(self) -> int:
+        with self._turn:
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                os.set_blocking(self._pipe[1], False)
+            return self._pipe[0]
 
     def close(self) -> None:
         """Take the file away: it was meant for this run."""
         if self._marker is not None and self.reason == f"the file {self._marker}":
             self._marker.unlink(missing_ok=True)
-        os.close(self._reads)
-        os.close(self._writes)
+        with self._turn:
+            pipe, self._pipe = self._pipe, None
+            for end in pipe or ():
+                os.close(end)
 
 
 @contextlib.contextmanager
