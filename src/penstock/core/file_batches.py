@@ -1,7 +1,9 @@
 """Batches kept as folders: their names, and which of them a seek back takes away.
 
-Rule: the name says the offsets, so the same batch has the same name and replaces itself. A name too long for
-a file system is told by a digest.
+Rule: the name says the offsets, so the same batch has the same name and replaces itself. Other batches may
+have that name, too: a topic that was made anew counts from 0 again, and a stream and its topic may be named
+so that together they read like two others. What is in the folder tells; two batches never share one. A name
+too long for a file system is told by a digest.
 
 >>> name_batch("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
 'visits.t-0.0-40'
@@ -25,18 +27,28 @@ _LONGEST = 180
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """What one folder holds."""
+    """What one folder holds; `topic_ids` are those of the topics it came from, where they have one."""
 
     stream: str
     ranges: tuple[OffsetRange, ...]
+    topic_ids: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        ranges = [[each.topic, each.partition, each.start, each.until] for each in self.ranges if each.size]
-        return {"stream": self.stream, "ranges": ranges}
+        ranges = [[each.topic, each.partition, each.start, each.until] for each in self.ranges]
+        return {"stream": self.stream, "ranges": ranges, "topicIds": dict(self.topic_ids)}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> StoredBatch:
-        return cls(str(found["stream"]), tuple(OffsetRange(*each) for each in found["ranges"]))
+        ids = sorted(found.get("topicIds", {}).items())
+        return cls(str(found["stream"]), tuple(OffsetRange(*each) for each in found["ranges"]), tuple(ids))
+
+
+def make_batch(stream: str, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> StoredBatch:
+    """The batch of these offsets; empty ranges leave no trace in a folder."""
+    sized = tuple(each for each in ranges if each.size)
+    topics = {each.topic for each in sized}
+    ids = sorted((topic, each.hex()) for topic, each in topic_ids.items() if topic in topics)
+    return StoredBatch(stream, sized, tuple(ids))
 
 
 def name_batch(stream: str, ranges: Sequence[OffsetRange]) -> str:

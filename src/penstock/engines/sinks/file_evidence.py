@@ -34,7 +34,7 @@ from penstock.core.file_batches import StoredBatch
 from penstock.core.losses import Loss
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
-from penstock.engines.sinks.files import OWN, RANGES, read_note
+from penstock.engines.sinks.files import OWN, RANGES, read_batch, read_note
 from penstock.stores.offsets.documents import write_name
 from penstock.stores.offsets.file import FileOffsetStore
 from penstock.stores.sql.sink import PROVENANCE as COLUMNS
@@ -101,16 +101,18 @@ def _look(folder: Path, store: FileOffsetStore, stream: str) -> tuple[StreamPosi
 
 def _find_position(folder: Path, store: FileOffsetStore, stream: str) -> StreamPosition:
     """As the next start will find it: a batch whose folder is there is done, whatever is stored."""
-    noted = read_note(folder, folder / OWN / f"{write_name(stream)}.next")
-    position = noted or store.load(stream)
+    noted = read_note(folder / OWN / f"{write_name(stream)}.next")
+    if noted is not None and (noted[0] is None or (folder / noted[0]).exists()):
+        return noted[1]
+    position = store.load(stream)
     return StreamPosition({}) if position is None else position
 
 
 def _list_batches(folder: Path, stream: str) -> Iterator[Seen]:
     for path in sorted(folder.glob("batch=*")):
-        found = json.loads((path / RANGES).read_text(encoding="utf-8"))
-        batch = StoredBatch.from_dict(found)
-        if batch.stream == stream:
+        batch = read_batch(path)
+        if batch is not None and batch.stream == stream:
+            found = json.loads((path / RANGES).read_text(encoding="utf-8"))
             files = list(path.glob("*.parquet"))
             is_other = any(path.glob("part-*")) and not files
             held = None if is_other else sum(pq.read_metadata(each).num_rows for each in files)

@@ -3,8 +3,9 @@
 Rules: rows are written beside, flushed to the disk, and become visible by one rename; that rename is the
 commit. What is about to be renamed is noted before and the offsets are stored after it, so a crash anywhere
 leaves either no folder and the old offsets, or the folder and a note from which the next start stores the
-offsets. A batch that is done again replaces its folder. One writer: the next one is refused while this one
-lives, a paused one included, because two would both rename.
+offsets. A batch that is done again replaces its folder. A seek back is noted before folders go, too; and
+nothing is deleted where it can be seen, for a crash would leave half of it. One writer: the next one is
+refused while this one lives, a paused one included, because two would both rename.
 
 The folder must be on a disk that all executors see. `spark.read.parquet(folder)` reads all batches; the
 column `batch` says which one a row is of.
@@ -18,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.core.errors import OptionError, SinkError
-from penstock.core.file_batches import StoredBatch, choose_dropped, name_batch
+from penstock.core.file_batches import StoredBatch, choose_dropped, make_batch, name_batch
 from penstock.core.sinks import Written
 from penstock.core.stream_batch import list_ranges
 from penstock.core.stream_offsets import StreamPosition, read_position, write_position
@@ -77,8 +79,10 @@ class FileWriter:
         self._lock = _lock(own / f"{self._name}.lock", stream)
         self._store = FileOffsetStore(own / "offsets")
         with _telling(own):
-            for left in own.glob(f"new-{self._name}-*"):
-                shutil.rmtree(left)
+            mine = re.compile(rf"new-{re.escape(self._name)}-[0-9a-f]{{16}}")  # not those of a stream "x-y"
+            for left in own.glob("new-*"):
+                if mine.fullmatch(left.name):
+                    shutil.rmtree(left)
             self._finish()
         self._position = self._store.load(stream)
 
@@ -99,7 +103,7 @@ class FileWriter:
             if results:
                 rows = self._publish(results, before, end)
             else:
-                self._drop_beyond(end)
+                self._go_back(end)
             self._store.save(self._stream, end, may_go_back=True)
             self._note.unlink(missing_ok=True)
         self._position = end
@@ -112,62 +116,95 @@ class FileWriter:
     # --- one batch --------------------------------------------------------------------------------------
 
     def _publish(self, frame: DataFrame, before: StreamPosition, end: StreamPosition) -> int:
-        ranges = list_ranges(before, end)
-        place = self._folder / f"batch={name_batch(self._stream, ranges)}"
-        beside = self._folder / OWN / f"new-{self._name}-{secrets.token_hex(8)}"
+        batch = make_batch(self._stream, list_ranges(before, end), end.topic_ids)
+        place = self._choose_place(batch)
+        beside = self._name_beside()
         frame.write.format(self._format).save(str(beside))
         rows = _count_rows(frame, beside, self._format)
-        batch = StoredBatch(self._stream, ranges)
         _write(beside / RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": rows}))
         for path in beside.rglob("*"):
             _flush(path)
         _flush(beside)
-        position = {"version": VERSION, "folder": place.name, "position": write_position(end)}
-        _write(self._note, json.dumps(position))
-        _flush(self._note.parent)
+        self._note_next(place.name, end)
+        if place.exists():
+            self._drop(place)  # an earlier run of the same batch
         _make_visible(beside, place)
         return rows
 
+    def _choose_place(self, batch: StoredBatch) -> Path:
+        """The batch's folder; where another batch has that name, the next number that is free."""
+        name = f"batch={name_batch(batch.stream, batch.ranges)}"
+        number, place = 1, self._folder / name
+        while place.exists() and read_batch(place) != batch:
+            number += 1
+            place = self._folder / f"{name}~{number}"
+        return place
+
+    def _name_beside(self) -> Path:
+        return self._folder / OWN / f"new-{self._name}-{secrets.token_hex(8)}"
+
+    def _note_next(self, folder: str | None, position: StreamPosition) -> None:
+        """What is about to happen: a folder becomes visible, or (None) those beyond the position go."""
+        _write(
+            self._note,
+            json.dumps({"version": VERSION, "folder": folder, "position": write_position(position)}),
+        )
+        _flush(self._note.parent)
+
     def _finish(self) -> None:
-        """After a crash: a batch whose folder is there has its offsets stored now; another never was."""
-        noted = read_note(self._folder, self._note)
+        """After a crash: a batch whose folder is there has its offsets stored now; another never was. A seek
+        back that was begun is ended."""
+        noted = read_note(self._note)
         if noted is not None:
-            self._store.save(self._stream, noted, may_go_back=True)
+            folder, position = noted
+            if folder is None:
+                self._go_back(position)
+            if folder is None or (self._folder / folder).exists():
+                self._store.save(self._stream, position, may_go_back=True)
         self._note.unlink(missing_ok=True)
 
-    def _drop_beyond(self, position: StreamPosition) -> None:
-        """A seek back: batches that will be read again go first, or their rows would be there twice."""
-        stored = {path: batch for path in self._folder.glob("batch=*") if (batch := self._read(path))}
-        for path in choose_dropped(stored, position.offsets):
-            shutil.rmtree(path)
+    def _go_back(self, position: StreamPosition) -> None:
+        """A seek back: batches that will be read again go first, or their rows would be there twice. Noted
+        before: a crash in between would leave offsets that speak of rows which are gone."""
+        stored = {path: batch for path in self._folder.glob("batch=*") if (batch := read_batch(path))}
+        mine = {path: batch for path, batch in stored.items() if batch.stream == self._stream}
+        going = choose_dropped(mine, position.offsets)
+        if going:
+            self._note_next(None, position)
+        for path in going:
+            self._drop(path)
 
-    def _read(self, path: Path) -> StoredBatch | None:
-        found = json.loads((path / RANGES).read_text(encoding="utf-8"))
-        batch = StoredBatch.from_dict(found)
-        return batch if batch.stream == self._stream else None
+    def _drop(self, path: Path) -> None:
+        """Out of sight in one step, then away."""
+        beside = self._name_beside()
+        path.rename(beside)
+        _flush(path.parent)
+        shutil.rmtree(beside)
 
 
-def read_note(folder: Path, note: Path) -> StreamPosition | None:
-    """The end of the batch that was about to be renamed, if its folder is there."""
+def _make_visible(beside: Path, place: Path) -> None:
+    beside.rename(place)
+    _flush(place.parent)
+
+
+def read_note(note: Path) -> tuple[str | None, StreamPosition] | None:
+    """What was about to happen: the folder that was to become visible (None: those beyond go), and the
+    position after it."""
     try:
         noted = json.loads(note.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None  # there is none, or it was cut off while it was written: nothing was renamed yet
-    if not isinstance(noted, dict) or not (folder / str(noted["folder"])).exists():
+    if not isinstance(noted, dict):
         return None
-    return read_position(noted["position"])
+    return noted["folder"], read_position(noted["position"])
 
 
-def _make_visible(beside: Path, place: Path) -> None:
-    """By renames alone: half a deleted folder of an earlier run would be taken for this batch."""
-    if place.exists():
-        old = beside.with_name(f"{beside.name}-old")  # begins like what the next start removes
-        place.rename(old)
-        beside.rename(place)
-        shutil.rmtree(old)
-    else:
-        beside.rename(place)
-    _flush(place.parent)
+def read_batch(path: Path) -> StoredBatch | None:
+    """Whose folder it is; None when it is not one of ours."""
+    try:
+        return StoredBatch.from_dict(json.loads((path / RANGES).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
 
 
 def _count_rows(frame: DataFrame, folder: Path, kind: Format) -> int:
