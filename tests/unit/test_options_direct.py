@@ -123,6 +123,7 @@ def test_auto_commit_is_refused(key: str, value: object) -> None:
         ({}, {"nonsense": "1"}, {}),
         ({}, {}, {"spark.streaming.kafka.maxRetries": "often"}),
         ({}, {}, {"spark.streaming.kafka.allowNonConsecutiveOffsets": "maybe"}),
+        ({}, {"columns": "key", "allowNonConsecutiveOffsets": "false"}, {}),
         ({}, {}, {"spark.network.timeout": "long"}),
         ({}, {}, {"spark.streaming.kafka.maxRatePerPartition": "-1"}),
     ],

@@ -119,13 +119,20 @@ def parse_direct_options(
     stream = parse_stream_options(texts, unique=unique, read_file=read_file, environ=environ)
     own, _, _ = sort_keys(StreamTable, texts, elsewhere={}, read_file=read_file, environ=environ or {})
     table = read_surface(StreamTable, own)
+    allow_gaps = _read_gaps(options, conf)
+    if not allow_gaps and "offset" not in stream.columns:
+        raise OptionError(
+            "OPTION_CONFLICT",
+            f"`{_GAPS}` is false, but `columns` leaves out the offsets in which gaps would be seen.",
+            hint="Add `offset` to `columns`, or allow gaps.",
+        )
     return DirectOptions(
         stream=stream,
         starting=strategy.starting,
         reset=parse_reset(kafka),
         pacing=_read_pacing(table, interval_ms),
         learns=table.backpressure,
-        allow_gaps=_read_gaps(options, conf),
+        allow_gaps=allow_gaps,
         graceful=_read_boolean(_GRACEFUL, conf.get(_GRACEFUL, "true")),
     )
 
