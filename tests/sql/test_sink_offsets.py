@@ -5,14 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.cli import main
-from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.errors import OffsetStoreError, OptionError, SinkError
 from penstock.core.offset_stores import Change, OffsetStore
 from penstock.core.stream_offsets import StreamPosition
 from penstock.stores.offsets.addresses import open_offset_store
 from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.stores.sql import SqlSink, Table, create_tables
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers, with_provenance
 
@@ -72,6 +74,25 @@ def test_a_change_that_cannot_be_made_changes_nothing(own_database: OwnDatabase)
         writer.write(make_numbers(at(5), at(6)), at(5), at(6), name="q/7")  # not fenced
     with pytest.raises(OffsetStoreError, match=r"LEDGER_FOLLOWS_CHECKPOINT.*q/7"):
         store.change("s", Change(1, "ann", "rewind", at(6), at(1)))
+    assert store.load("s") == at(6)
+
+
+def test_rows_that_add_up_cannot_be_deleted_and_read_again(own_database: OwnDatabase) -> None:
+    """The sum in a row is of many records; a rewind would bring back the last of them only."""
+    sink = SqlSink(
+        own_database.url, Table("sums", mode="merge", key=("name",), add=("total",), provenance=True)
+    )
+    create_tables(sink, {"sums": pa.schema([("name", pa.string()), ("total", pa.int64())])})
+    with closing(sink.open("s")) as writer:
+        for start, until in ((0, 5), (5, 6)):
+            rows = {"name": ["all"], "total": [until - start]}
+            rows |= {"penstock_topic": ["t"], "penstock_partition": [0], "penstock_offset": [until - 1]}
+            writer.write(pa.table(rows), at(start), at(until))
+    store = SinkOffsetStore(own_database.url)
+    for name in ("sums", *(["main.sums"] if own_database.url.endswith(".db") else [])):
+        with pytest.raises(OptionError, match="ROWS_ARE_SUMS"):
+            store.change("s", Change(1, "ann", "rewind", at(6), at(5)), delete_from=[name])
+    assert own_database.run("SELECT name, total FROM sums") == [("all", 6)]
     assert store.load("s") == at(6)
 
 

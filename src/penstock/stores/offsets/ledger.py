@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from penstock.core.digests import OffsetDigest, add_digests
-from penstock.core.errors import OffsetStoreError
+from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
 from penstock.core.moves import read_ledger
 from penstock.core.offset_stores import Change, check_stream_name, refuse_moved
@@ -31,6 +31,7 @@ from penstock.stores.sql.accounts import DELETED, Account, note_accounts
 from penstock.stores.sql.digests import read_digests
 from penstock.stores.sql.ledger import (
     LEDGER,
+    TABLES,
     WRITERS,
     forget_entries,
     lock_writer,
@@ -94,6 +95,7 @@ class SinkOffsetStore:
             )
             token = f"moved-{uuid.uuid4().hex}"  # no batch's
             for table in delete_from:
+                _refuse_sums(session, table)
                 account = _delete_behind(session, table, change)
                 note_accounts(session, stream, token, [account])
             moved = _make_entries(change.after, token)
@@ -140,6 +142,23 @@ def _make_entries(position: StreamPosition, token: str) -> tuple[tuple[TopicPart
         for offsets, is_gone in kinds
         for each, offset in sorted(offsets.items())
     )
+
+
+def _refuse_sums(session: Session, table: str) -> None:
+    """A row of these modes holds what many records have left; only the last of them would be read again."""
+    found = session.execute(f"SELECT DISTINCT table_name, write_mode FROM {TABLES}")
+    plain = table.rpartition(".")[2]  # `totals` and `public.totals` may be one table
+    modes = {str(mode) for name, mode in found if name.rpartition(".")[2] == plain}
+    modes -= {"append", "upsert", DELETED}
+    if modes:
+        raise OptionError(
+            "ROWS_ARE_SUMS",
+            f"Rows of {table} (mode {', '.join(sorted(modes))}) hold what many records have added up to, and "
+            "reading the last of them again would not bring that back; nothing was changed.",
+            hint="Restore the table as it was at that position, or let the stream fill a new one from its "
+            "beginning. Only rows of `append` and `upsert` tables can be deleted and read again.",
+            facts={"table": table, "modes": sorted(modes)},
+        )
 
 
 def _delete_behind(session: Session, table: str, change: Change) -> Account:
