@@ -39,7 +39,9 @@ _REFUSED = ("28P01", "28000", "3D000", "42501", 1044, 1045, 1049, 1130, 1142, 12
 _REFUSED_TEXT = re.compile(
     r'authentication failed|no password supplied|(database|role) ".*" does not exist|no pg_hba\.conf entry'
 )
-_CONNECTION = ("57P01", "57P02", "57P03", 2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 0)
+#: Also when the server has ended a session that lay still: ours, when its program was paused.
+_CONNECTION: tuple[object, ...] = ("57P01", "57P02", "57P03", "57P05", "25P03")
+_CONNECTION += (2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 1927, 4031, 0)
 
 
 def connect(place: Place, *, writes: bool) -> Any:
