@@ -14,6 +14,7 @@ from penstock.core.model import At, Earliest, LogView, OffsetRange, Position, Re
 from penstock.core.options_direct import DirectOptions, parse_direct_options
 from penstock.core.strategies import Subscribe
 from penstock.core.stream_offsets import StreamPosition
+from penstock.engines.direct import loop as loop_module
 from penstock.engines.direct.batch import Batch, BatchReport
 from penstock.engines.direct.keeping import Keeper
 from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
@@ -63,6 +64,7 @@ class World:
         starting: Mapping[Any, Any] | None = None,
         seek: Mapping[TopicPartition, Position] | None = None,
         switch: StopSwitch | None = None,
+        interval_ms: int = 0,
         **options: object,
     ) -> list[int]:
         """The sizes of this run's batches."""
@@ -82,7 +84,7 @@ class World:
             if stored is None or seek:
                 self.keeper.keep(start, may_go_back=bool(seek))
             job = Job(lambda before, end: None, note, lambda *told: self.told.append(told))  # type: ignore[arg-type, return-value]
-            settings = LoopSettings(0, attempts, empty, None if manual else delivery, manual)
+            settings = LoopSettings(interval_ms, attempts, empty, None if manual else delivery, manual)
             loop = BatchLoop(settings, start, watch, pace, self.keeper, stop, job)
             try:
                 loop.run(batches, until_idle=batches is None)
@@ -363,11 +365,45 @@ def test_a_batch_begins_only_when_the_one_before_is_stored(world: World) -> None
 
 
 def test_a_stored_stream_that_lost_all_its_offsets_is_an_error(world: World) -> None:
-    """T36: never a silent fresh start."""
+    """T36: never a silent fresh start; a seek, as the error advises, is one on purpose."""
     world.store.save("s", StreamPosition({}))
     with pytest.raises(OffsetStoreError) as raised:
         world.run()
     assert raised.value.condition == "STORED_OFFSETS_LOST"
+    assert world.run(seek={T0: At(8), T1: At(4), T2: At(1)}) == [2]
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_log_that_was_cut_off_is_gone_on_with_where_it_was_cut(world: World, manual: bool) -> None:
+    """An unclean election, with failOnDataLoss=false: the store takes a position before the one it had."""
+
+    def work(batch: Batch) -> None:
+        if manual:
+            batch.commit()
+
+    world.run(work, manual=manual)
+    world.log.truncate_after("t", 0, 6)
+    write(world, 2)
+    assert world.run(work, manual=manual, failOnDataLoss=False) == [2]
+    assert world.stored()[T0] == 8
+    write(world, 1)
+    assert world.run(work, manual=manual, failOnDataLoss=False) == [1]
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next batch comes after one interval, not when the clock has caught up an hour later."""
+    waits: list[float] = []
+
+    class Switch(StopSwitch):
+        def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            return False
+
+    clock = iter([5_000, 5_000, 5_000 - 3_600_000, *[6_000 - 3_600_000] * 9])
+    monkeypatch.setattr(loop_module.time, "time_ns", lambda: next(clock) * 1_000_000)
+    world.run(switch=Switch(), batches=2, empty=True, interval_ms=1000)
+    assert waits == [0, 1]
+    assert [report.time_ms for event, report in world.told if event == "completed"] == [5_000, 6_000]
 
 
 def test_reset_none_needs_a_start_for_every_partition(world: World) -> None:
@@ -400,6 +436,20 @@ def test_what_aged_out_while_the_stream_was_down_is_reported(world: World) -> No
     with pytest.raises(DataLossError):
         world.run()
     assert world.run(failOnDataLoss=False) == [2 + 3 + 0 + (1 if world.batches[0][2].size == 0 else 0)]
+
+
+def test_a_batch_without_records_says_nothing_about_speed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over in no time; with the records of the batch before it would look like a very fast one."""
+    seen: list[object] = []
+    monkeypatch.setattr(DirectPace, "observe", lambda self, *given: seen.append(given))
+    assert world.run(conf={"spark.streaming.backpressure.enabled": "true"}, batches=3, empty=True) == [
+        15,
+        0,
+        0,
+    ]
+    assert len(seen) == 1
 
 
 def test_backpressure_makes_batches_smaller_when_work_is_slow_and_bigger_when_it_is_fast() -> None:

@@ -90,6 +90,13 @@ def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamP
             )
 
 
+def goes_back(before: StreamPosition, after: StreamPosition) -> bool:
+    """Whether a batch between these was planned to end before the place where the stream stood: its log was
+    cut off there, by an unclean election. Told as loss already; refused by a store, it would end the stream.
+    """
+    return any(offset < before.offsets.get(each, 0) for each, offset in after.offsets.items())
+
+
 def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> None:
     """A change is made only to what its maker has seen; otherwise the stream runs, or another was first."""
     if stored == change.before:

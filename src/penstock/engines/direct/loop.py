@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from penstock.core.errors import find_verdict
+from penstock.core.offset_stores import goes_back
 from penstock.core.options_direct import Delivery
 from penstock.core.stream_batch import list_ranges
 from penstock.core.stream_offsets import StreamPosition
@@ -95,7 +96,9 @@ class BatchLoop:
             self._tick = now_ms
             return True
         self._tick = next_tick(self._tick, now_ms, self._settings.interval_ms)
-        return not self._switch.wait(max(0, self._tick - now_ms) / 1000)
+        # At most one interval: a clock that was set back would make it wait until it has caught up.
+        wait_ms = min(max(0, self._tick - now_ms), self._settings.interval_ms)
+        return not self._switch.wait(wait_ms / 1000)
 
     def _run_batch(self) -> bool:
         """Plan and do one batch; False when there was nothing new."""
@@ -122,7 +125,7 @@ class BatchLoop:
         report = self._try_batch(report, before, end, begun)
         self._done += 1
         self._job.tell("completed", report)
-        if self._pace is not None:
+        if self._pace is not None and is_new:  # one without records tells nothing about speed
             took_ms = report.planning_ms + report.processing_ms + report.storing_ms
             self._pace.observe(int(time.monotonic() * 1000), took_ms, report.delay_ms)
         log.info("Batch %d: %d records in %.0f ms.", report.id, report.records, report.processing_ms)
@@ -157,12 +160,12 @@ class BatchLoop:
         self, report: BatchReport, before: StreamPosition, end: StreamPosition
     ) -> tuple[Batch, BatchRun]:
         keeper, ranges = self._keeper, report.ranges
-        is_manual = self._settings.is_manual
+        is_manual, may_go_back = self._settings.is_manual, goes_back(before, end)
         run = BatchRun(
             before,
             end,
             lambda: self._job.make_frame(before, end),
-            keeper.keep if is_manual else None,
+            (lambda position: keeper.keep(position, may_go_back=may_go_back)) if is_manual else None,
             (lambda position, callback: keeper.keep_later(position, ranges, callback))
             if is_manual and keeper.is_async
             else None,
@@ -187,7 +190,7 @@ class BatchLoop:
         """Timed here, inside the batch: what it costs is part of what the batch costs."""
         since = time.monotonic()
         try:
-            self._keeper.keep(run.end)
+            self._keeper.keep(run.end, may_go_back=goes_back(run.before, run.end))
         finally:
             run.storing_ms += (time.monotonic() - since) * 1000
 
