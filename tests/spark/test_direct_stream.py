@@ -98,6 +98,24 @@ def test_a_pattern_takes_whole_names_and_starts_of_some_partitions(
     assert found == rows[2:]
 
 
+def test_a_pattern_that_matches_nothing_yet_can_be_started_again(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """B212: a stream without partitions has no position, and that is not one that was lost."""
+    store, found = MemoryOffsetStore(), list[Row]()
+
+    def run() -> None:
+        strategy = SubscribePattern("early-.*")
+        stream = DirectStream(spark, strategy, settings, interval=0, name="s", offsets=store)
+        stream.for_each_batch(lambda batch: found.extend(collect(batch.frame))).run(until_idle=True)
+
+    run()
+    assert store.load("s") is None
+    rows = fill(kafka, topic(1, name="early"), 3)
+    run()
+    assert found == rows
+
+
 def test_assigned_partitions_with_explicit_starts_need_no_reset_rule(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.core.errors import OptionError
+from penstock.cli import main
+from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
 from penstock.direct import Batch, DirectStream, SqlOffsetStore, Subscribe
 from penstock.sinks import SqlSink, Table, create_tables, keep_provenance
+from penstock.stores.offsets.ledger import SinkOffsetStore
 from penstock.stores.offsets.memory import MemoryOffsetStore
 from tests.filling import produce
 from tests.spark.test_direct_examples import load
-from tests.sql.databases import OwnDatabase
+from tests.sql.databases import OwnDatabase, make_file_database
 
 ITEMS = ("item1", "item2", "item3")
 
@@ -128,6 +131,67 @@ def test_the_results_offsets_win_over_a_store_beside_them(
     position = beside.load("s")
     assert position is not None
     assert position.offsets == {TopicPartition(name, 0): 4}
+
+
+def test_a_seek_back_is_a_generation_of_its_own_and_the_audit_can_tell(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """C7, C15: as a rewind by hand is; what is read again is written again, and that is known."""
+    name = topic(1)
+    produce(kafka.bootstrap, name, ["a", "b", "c"])
+    database = make_file_database(tmp_path)
+    sink = SqlSink(database.url, Table("rows_read", provenance=True))
+    create_tables(sink, {"rows_read": "value binary"})
+    settings = {"bootstrap.servers": kafka.bootstrap, "auto.offset.reset": "earliest"}
+    columns = ("value", "topic", "partition", "offset")
+    beside = MemoryOffsetStore()
+
+    def run(**how: Any) -> None:
+        stream = DirectStream(spark, Subscribe(name), settings, interval=0, name="s", offsets=beside, **how)
+        stream.write(sink, lambda batch: keep_provenance(batch.frame.select(*columns)))
+        stream.run(until_idle=True)
+
+    run(seek={(name, 0): 0})  # a first start has nothing to move
+    run(seek={(name, 0): 1})
+    found = database.run("SELECT penstock_offset FROM rows_read ORDER BY penstock_offset")
+    assert found == [(0,), (1,), (1,), (2,), (2,)]
+    (change,) = SinkOffsetStore(database.url).list_changes("s")
+    partition = TopicPartition(name, 0)
+    assert change.before is not None
+    assert (change.verb, change.before.offsets, change.after.offsets) == (
+        "seek",
+        {partition: 3},
+        {partition: 1},
+    )
+    generations = database.run("SELECT DISTINCT generation FROM penstock_sink_ranges ORDER BY generation")
+    assert generations == [(1,), (2,)]
+    assert main(["audit", database.url]) == 0
+    run(seek={(name, 0): 3})  # where it stands
+    assert len(SinkOffsetStore(database.url).list_changes("s")) == 1
+
+
+def test_a_sink_without_results_of_a_stream_that_has_run_is_an_error(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """T36, C27: the rule `latest` would leave out what came since; somebody must say where it starts."""
+    name = topic(1)
+    produce(kafka.bootstrap, name, ["a", "b"])
+    database = make_file_database(tmp_path)
+    sink = SqlSink(database.url, Table("rows_read"))
+    create_tables(sink, {"rows_read": "value binary"})
+    beside = MemoryOffsetStore()
+    beside.save("s", StreamPosition({TopicPartition(name, 0): 1}))
+
+    def run(**how: Any) -> None:
+        settings = {"bootstrap.servers": kafka.bootstrap}
+        stream = DirectStream(spark, Subscribe(name), settings, interval=0, name="s", offsets=beside, **how)
+        stream.write(sink, lambda batch: batch.frame.select("value")).run(until_idle=True)
+
+    with pytest.raises(OffsetStoreError) as raised:
+        run()
+    assert raised.value.condition == "SINK_IS_EMPTY"
+    run(seek={(name, 0): 1})
+    assert [bytes(value) for (value,) in database.run("SELECT value FROM rows_read")] == [b"b"]
 
 
 def test_a_restart_goes_on_from_positions_in_the_database(

@@ -4,15 +4,21 @@ that positions such as `Latest()` become numbers."""
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import Position, TopicPartition
+from penstock.core.offset_stores import Change
 from penstock.core.options_direct import DirectOptions, reading_of
+from penstock.core.places import Place
 from penstock.core.start_order import choose_start
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.reading.watch import StreamWatch
+from penstock.stores.offsets.ledger import SinkOffsetStore
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +32,7 @@ def find_start(
     seek: Mapping[TopicPartition, Position],
 ) -> StreamPosition:
     """The first position of a run."""
-    if stored is not None and not stored.offsets and not stored.gone:
+    if stored is not None and not stored.offsets and not stored.gone and not seek:
         raise OffsetStoreError(
             "STORED_OFFSETS_LOST",
             "The store knows this stream, but not one offset of it.",
@@ -53,6 +59,34 @@ def find_start(
     )
     log.info("Starts: %s", "; ".join(str(each) for each in choice.notes))
     return _name_logs(choice.position, (rule, explicit, forced))
+
+
+def move_results(
+    place: Place,
+    stream: str,
+    watch: StreamWatch,
+    options: DirectOptions,
+    seek: Mapping[TopicPartition, Position],
+) -> bool:
+    """Carry out a seek where a database keeps the results; False when it has none of this stream yet.
+
+    As `penstock offsets rewind` does: it is recorded, and opens a generation. What is read again is written
+    again, and an audit must be able to tell that from a batch that was written twice.
+    """
+    try:
+        ledger = SinkOffsetStore(place)
+    except OffsetStoreError as error:
+        if error.condition not in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND"):
+            raise
+        return False
+    stored = ledger.load(stream)
+    if stored is None:
+        return False
+    start = find_start(watch, options, stored, seek)
+    if start != stored:
+        who = f"{socket.gethostname()}/{os.getpid()}"
+        ledger.change(stream, Change(time.time_ns() // 1_000_000, who, "seek", stored, start))
+    return True
 
 
 def _name_logs(position: StreamPosition, looks: tuple[StreamPosition, ...]) -> StreamPosition:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.errors import OffsetStoreError, OptionError
-from penstock.core.model import Log
+from penstock.core.model import Log, Position, TopicPartition
 from penstock.core.offset_stores import OffsetStore, check_stream_name
 from penstock.core.options import invalid
 from penstock.core.options_direct import DELIVERIES, Delivery, parse_direct_options
@@ -43,7 +43,7 @@ from penstock.engines.direct.keeping import Keeper
 from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
 from penstock.engines.direct.pace import DirectPace
 from penstock.engines.direct.records import RecordFunction, handle_records
-from penstock.engines.direct.start import find_start
+from penstock.engines.direct.start import find_start, move_results
 from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -51,6 +51,7 @@ from penstock.engines.reading.tasks import make_tasks, name_schema
 from penstock.engines.reading.watch import StreamWatch
 from penstock.engines.sinks import open_sink
 from penstock.stores.offsets.addresses import open_offset_store
+from penstock.stores.sql.sink import SqlSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -257,17 +258,21 @@ class DirectStream:
             if self._owns_store:
                 stack.callback(self._keeper.close)
             settings = self._check_settings()
-            writer = None
-            if self._sink is not None:
-                writer = open_sink(self._sink[0], self.name, self._spark)
-                stack.callback(writer.close)
             refuse_missing_letter_box(self._typed, self._options.stream.client)
             pace = None
             if self._options.pacing is not None:
                 pace = DirectPace(self._options.pacing, learns=self._options.learns)
             watch = StreamWatch(self._options.stream, self._source, pace=pace)
             stack.callback(watch.close)
-            start = self._find_start(watch, writer)
+            writer, seek = None, self._seek
+            if self._sink is not None:
+                sink = self._sink[0]
+                if seek and isinstance(sink, SqlSink):
+                    is_done = move_results(sink.place, self.name, watch, self._options, seek)
+                    seek = {} if is_done else seek
+                writer = open_sink(sink, self.name, self._spark)
+                stack.callback(writer.close)
+            start = self._find_start(watch, writer, seek)
             read_state = None if writer is None else self._make_state_reader(writer)
             job = Job(self._make_frame, lambda batch: self._work(batch, writer), self._tell, read_state)
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
@@ -316,14 +321,19 @@ class DirectStream:
             return None
         return delivery or "at-least-once"
 
-    def _find_start(self, watch: StreamWatch, writer: SinkWriter | None) -> StreamPosition:
-        """Where this run begins; a stream seen for the first time is registered in its store."""
+    def _find_start(
+        self, watch: StreamWatch, writer: SinkWriter | None, seek: Mapping[TopicPartition, Position]
+    ) -> StreamPosition:
+        """Where this run begins; a stream seen for the first time is registered in its store. `seek`: what
+        the sink has not been moved to yet."""
         keeper = self._keeper
         stored = beside = keeper.load()
         if writer is not None:
             stored = writer.position
             if beside is not None and stored is not None and beside.offsets != stored.offsets:
                 log.warning("The offset store and the sink differ; the results' own offsets are right.")
+            if beside is not None and stored is None and not self._seek:
+                raise _sink_is_empty(self.name)
         if stored is None and self._must_resume and not self._seek:
             raise OffsetStoreError(
                 "STREAM_UNKNOWN",
@@ -332,10 +342,10 @@ class DirectStream:
                 "leave `must_resume` out, or say where with `seek`.",
                 facts={"stream": self.name},
             )
-        start = find_start(watch, self._options, stored, self._seek)
-        if stored is None or self._seek:
+        start = find_start(watch, self._options, stored, seek)
+        if (stored is None or self._seek) and start.offsets:  # a pattern may match nothing yet
             # Now, not with the first batch: `latest` would mean another place after a crash.
-            if writer is not None:
+            if writer is not None and (stored is None or seek):
                 writer.write({}, stored or _NOWHERE, replace(start, starts=start.offsets))
             keeper.keep(start, may_go_back=bool(self._seek))
         if writer is not None or keeper.has_store:
@@ -407,6 +417,16 @@ def _choose_name(name: str | None, group: str | None, *, is_needed: bool) -> str
             hint='Give `name="..."`, or `group.id` among Kafka\'s settings.',
         )
     return "unnamed"
+
+
+def _sink_is_empty(stream: str) -> OffsetStoreError:
+    return OffsetStoreError(
+        "SINK_IS_EMPTY",
+        f"The offset store knows where the stream {stream} stands, and the sink has no results of it.",
+        hint="If the results were here, restore them. If the stream writes to this sink for the first time, "
+        "say where it starts with `seek`, or leave `offsets` out.",
+        facts={"stream": stream},
+    )
 
 
 def _conflict(what: str, hint: str) -> OptionError:
