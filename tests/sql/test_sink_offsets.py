@@ -96,6 +96,19 @@ def test_rows_that_add_up_cannot_be_deleted_and_read_again(own_database: OwnData
     assert store.load("s") == at(6)
 
 
+def test_rows_of_another_stream_in_the_same_table_are_not_deleted(own_database: OwnDatabase) -> None:
+    """Two streams may read one topic into one table; a row does not say whose it is."""
+    sink = make_sink(own_database.url, provenance=True)
+    for stream in ("one", "two"):
+        with closing(sink.open(stream)) as writer:
+            writer.write(with_provenance(make_numbers(at(0), at(3))), at(0), at(3))
+    store = SinkOffsetStore(own_database.url)
+    with pytest.raises(OptionError, match=r"ROWS_OF_OTHERS.*two"):
+        store.change("one", Change(1, "ann", "rewind", at(3), at(1)), delete_from=["numbers"])
+    assert len(read_numbers(own_database)) == 6
+    assert store.load("one") == at(3)
+
+
 def test_a_database_without_a_ledger_is_told(tmp_path: Path) -> None:
     open_offset_store(f"{tmp_path}/x.db").save("s", StreamPosition({}))
     with pytest.raises(OffsetStoreError, match="OFFSETS_NOT_FOUND"):

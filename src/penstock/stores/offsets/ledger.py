@@ -30,6 +30,7 @@ from penstock.stores.offsets.sql import SqlOffsetStore, note_change
 from penstock.stores.sql.accounts import DELETED, Account, note_accounts
 from penstock.stores.sql.digests import read_digests
 from penstock.stores.sql.ledger import (
+    DIGESTS,
     LEDGER,
     TABLES,
     WRITERS,
@@ -96,7 +97,7 @@ class SinkOffsetStore:
             token = f"moved-{uuid.uuid4().hex}"  # no batch's
             for table in delete_from:
                 _refuse_sums(session, table)
-                account = _delete_behind(session, table, change)
+                account = _delete_behind(session, stream, table, change)
                 note_accounts(session, stream, token, [account])
             moved = _make_entries(change.after, token)
             write_entries(session, stream, moved)
@@ -161,7 +162,28 @@ def _refuse_sums(session: Session, table: str) -> None:
         )
 
 
-def _delete_behind(session: Session, table: str, change: Change) -> Account:
+def _refuse_others(session: Session, stream: str, table: str, back: Sequence[tuple[str, int, int]]) -> None:
+    """Rows say which record they came from, not which stream has written them."""
+    found = session.execute(f"SELECT DISTINCT stream, table_name, topic, partition_id FROM {DIGESTS}")
+    plain, going = table.rpartition(".")[2], {(topic, partition) for topic, partition, _ in back}
+    others = sorted(
+        {
+            owner
+            for owner, name, topic, partition in found
+            if owner != stream and name.rpartition(".")[2] == plain and (topic, int(partition)) in going
+        }
+    )
+    if others:
+        raise OptionError(
+            "ROWS_OF_OTHERS",
+            f"{table} has rows of the same partitions from {', '.join(others)}, too, and nothing in a row "
+            "tells them apart; nothing was changed.",
+            hint="Rewind without --delete-from, and delete the rows that are yours yourself.",
+            facts={"table": table, "streams": others},
+        )
+
+
+def _delete_behind(session: Session, stream: str, table: str, change: Change) -> Account:
     """The rows of what will be read again; what went, with a minus, for the audit's books."""
     target = find_target(session, Table(table, provenance=True))
     topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
@@ -171,6 +193,7 @@ def _delete_behind(session: Session, table: str, change: Change) -> Account:
         for each, after in sorted(change.after.offsets.items())
         if after < before.get(each, after)
     ]
+    _refuse_others(session, stream, table, back)
     behind = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark}"
     going = add_digests(
         {each: kept.digest for each, kept in read_digests(session, target.quoted, behind, values).items()}
