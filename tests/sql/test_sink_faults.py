@@ -12,9 +12,10 @@ import pytest
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.places import Place
 from penstock.core.protocol import Begin, Commit, InsertStages, LockWriter, Step
-from penstock.stores.sql import SqlSink, Table, connections, create_tables
+from penstock.stores.sql import SqlSink, Table, connections, create_tables, performer
 from penstock.stores.sql.writer import SqlWriter
 from penstock.testing.proxy import FaultProxy
+from tests.filling import wait_until
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import NUMBERS, at, lead_through, make_numbers, make_sink, open_watched, read_numbers
 
@@ -326,6 +327,32 @@ def test_a_way_to_the_database_that_commits_each_statement_is_refused(
     monkeypatch.setattr(connections, "connect", connect_committing)
     with pytest.raises(SinkError, match=r"ROLLBACK_NOT_KEPT.*pooler"):
         sink.open("s")
+
+
+def test_a_writer_that_was_paused_too_long_loses_its_session_and_may_try_again(
+    server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T39: the server ends a transaction that lies still, so that others can go on; nobody else came here."""
+    monkeypatch.setattr(performer, "IDLE_TIMEOUT_S", 1)
+    others = (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        if "postgres" in server_database.url
+        else "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> "
+        "CONNECTION_ID()"
+    )
+    pauses = [True]
+
+    def pause(step: Step) -> None:
+        if isinstance(step, InsertStages) and pauses.pop():
+            wait_until(lambda: server_database.run(others) == [(0,)], "the server has ended the session", 30)
+
+    with closing(open_watched(make_sink(server_database.url), pause)) as writer:
+        with pytest.raises(SinkError, match="PUBLISH_FAILED") as caught:
+            writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
+        assert caught.value.retriable
+        pauses.append(False)
+        writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
+    assert len(read_numbers(server_database)) == 8
 
 
 def test_mysql_cannot_replace_rows_by_one_of_two_keys(mariadb_database: OwnDatabase) -> None:
