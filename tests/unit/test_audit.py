@@ -69,6 +69,9 @@ def test_a_gap_that_the_loss_ledger_explains_is_no_finding() -> None:
     recreated = check_tiling(make_facts((50, 60), (0, 5), until=5), [Loss("TOPIC_RECREATED", "t", 0, 60, 60)])
     assert not recreated.findings
     assert "recreated" in recreated.unchecked[0]
+    cut_off = check_tiling(make_facts((0, 60), (50, 70), until=70), [Loss("LOG_TRUNCATED", "t", 0, 50, 60)])
+    assert not cut_off.findings
+    assert "cut off" in cut_off.unchecked[0]
 
 
 def test_a_generation_begins_where_the_stream_was_moved_to_and_ends_where_it_was_moved_from() -> None:

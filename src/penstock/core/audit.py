@@ -31,6 +31,13 @@ DIGEST = "digests written at commit"
 REREAD = "a second reading of the log"
 
 
+#: Losses after which a log has the same offsets once more, for other records.
+_ANEW: Mapping[str, str] = {
+    "TOPIC_RECREATED": "the topic was recreated",
+    "LOG_TRUNCATED": "the log was cut off by an unclean election",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that is not as it should be. `subject`: a stream, a table or a partition."""
@@ -196,10 +203,11 @@ def _tile(
             pieces.setdefault(noted.range.topic_partition, []).append(noted.range)
     for partition, mine in sorted(pieces.items()):
         lost = [each for each in losses or () if TopicPartition(each.topic, each.partition) == partition]
-        if any(each.condition == "TOPIC_RECREATED" for each in lost):
+        again = next((why for each in lost if (why := _ANEW.get(each.condition))), None)
+        if again is not None:
             book.unchecked.append(
-                f"{partition}: whether its ranges abut in generation {generation}: the topic was recreated, "
-                "and offsets began anew."
+                f"{partition}: whether its ranges abut in generation {generation}: {again}, and offsets came "
+                "again."
             )
             continue
         faults = len(book.findings)
