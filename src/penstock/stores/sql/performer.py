@@ -134,10 +134,11 @@ class Performer:
             self._begin()
         else:
             connections.begin(self._place, self._connection)
-        session = Session(self._connection, self._place)
-        dead = list_dead(session, step.stream, step.epoch)
-        merge_history(session, step.stream, KEPT_BATCHES)
-        self._connection.commit()
+        with connections.limit_silence(self._place, self._connection, connections.BULK_TIMEOUT_S):
+            session = Session(self._connection, self._place)
+            dead = list_dead(session, step.stream, step.epoch)
+            merge_history(session, step.stream, KEPT_BATCHES)
+            self._connection.commit()
         drop_stagings(self._place, dead)
 
     # --- the connection ---------------------------------------------------------------------------------
