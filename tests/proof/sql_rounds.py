@@ -1,12 +1,13 @@
-"""Random faults at random steps of publishing, on real databases: each row once, at every moment.
+"""Random faults at random steps of publishing, on a real broker and real databases: each record once.
 
     python -m tests.proof.sql_rounds --rounds 70 --seed 1 --write
 
-A round is a fresh table and a stream of a thousand rows and more. Some lives of a writer run, each with a
-fault at a step that the seed chose: it is killed, or it stands still there while the database is killed and
-started again, the connection is cut, the answer to the step is cut, another writer takes over, or somebody
-holds its lock. A last life without a fault finishes. While they run, rows and offsets are counted in one
-statement, again and again.
+A campaign has one broker, one topic of more than a thousand records, and their producer's ledger of
+acknowledged sends. A round is a fresh table that the whole topic goes into. Some lives of a writer run, each
+with a fault at a step that the seed chose, reading included: it is killed, or it stands still there while the
+database or the broker is killed or restarted, the connection is cut, the answer to the step is cut, another
+writer takes over, or somebody holds its lock. A last life without a fault finishes. While they run, rows and
+offsets are counted in one statement, again and again; in the end the table is what the ledger says.
 """
 
 from __future__ import annotations
@@ -18,27 +19,41 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster import LocalMariaDB, LocalPostgres
+from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
 from penstock.cluster.database import LocalDatabase
+from penstock.core.options_direct import DirectOptions
+from penstock.kafka.records.warmup import ensure_compiled
 from penstock.testing.proxy import FaultProxy
-from tests.crash.sql_lives import Plan, begin_life, check_rows, count_moment, watch
+from tests.crash.acknowledged import Sent, fill_topic
+from tests.crash.sql_lives import (
+    Life,
+    Plan,
+    begin_life,
+    check_sent,
+    count_moment,
+    hold_writer_row,
+    prepare_rows,
+    read_from,
+    watch,
+)
 from tests.proof.recording import record
+from tests.spark.streaming import create_topic
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
-from tests.sql.sinks import lead_through, make_sink
+from tests.sql.sinks import lead_through
 
 KINDS = ("sqlite", "postgresql", "mariadb")
-FAULTS = {
-    "sqlite": ("kill", "successor", "lock"),
-    "postgresql": ("kill", "kill", "successor", "lock", "server", "cut", "cut-answer"),
-    "mariadb": ("kill", "kill", "successor", "lock", "server", "cut", "cut-answer"),
-}
-#: Taking over, and two batches.
-STEPS = 18
+#: How often each is met; a broker's start takes longest, and its part is reading only.
+_ANYWHERE = (*["kill"] * 8, *["successor"] * 4, *["lock"] * 4, "broker", "broker-away")
+_SERVER = (*_ANYWHERE, *["server"] * 2, "server-restart", *["cut"] * 4, *["cut-answer"] * 4)
+FAULTS = {"sqlite": _ANYWHERE, "postgresql": _SERVER, "mariadb": _SERVER}
+#: Taking over (six), and two batches: reading, and a publish (six).
+STEPS = 20
+RECORDS = (800, 600)
 
 
 @dataclass
@@ -47,6 +62,9 @@ class Place:
 
     database: OwnDatabase
     url: str
+    kafka: LocalKafka
+    sent: Sent
+    source: DirectOptions
     server: LocalDatabase | None = None
     proxy: FaultProxy | None = None
 
@@ -62,22 +80,25 @@ class Round:
 
 def run_round(seed: int, kind: str, place: Place) -> Round:
     dice = random.Random(seed)
-    make_sink(place.database.url).open("s").close()
+    prepare_rows(place.database)
     result = Round(seed)
-    until = (dice.randint(600, 900), dice.randint(500, 700))
+    until = (place.sent.ends[0], place.sent.ends[1])
     lives = dice.randint(2, 3)
     share = (until[0] // (lives + 1), until[1] // (lives + 1))
     for number in range(1, lives + 1):
         staged = kind != "sqlite" and dice.random() < 0.6
-        goal = (share[0] * number, share[1] * number)
-        sizes = (share[0] // 2, share[1] // 2)  # two batches at least: enough steps for the fault
+        goal = (share[0] * number - dice.randrange(20), share[1] * number - dice.randrange(20))
+        # Two batches at least: enough steps for the fault.
+        sizes = (share[0] // 2 - dice.randrange(15), share[1] // 2 - dice.randrange(15))
         plan = Plan(goal, sizes, staged, dice.randint(1, STEPS), dice.choice(("before", "after")))
+        plan = replace(plan, source=place.source)
         result.lives.append(_live(place, plan, dice.choice(FAULTS[kind])))
-    with begin_life(place.database.url, Plan(until, share, kind != "sqlite")) as last:
+    with begin_life(place.database.url, Plan(until, share, kind != "sqlite", source=place.source)) as last:
         watch(last, place.database)
         assert last.code == 0, last.steps
-    result.rows = check_rows(place.database)
-    assert result.rows == sum(until), f"{result.rows} rows of {sum(until)}"
+    assert any(not life["fault"].startswith("none") for life in result.lives), "nothing happened"
+    result.rows = check_sent(place.database, place.sent)
+    assert result.rows == len(place.sent.rows), f"{result.rows} rows of {len(place.sent.rows)}"
     return result
 
 
@@ -88,12 +109,9 @@ def _live(place: Place, plan: Plan, fault: str) -> dict[str, Any]:
         state = watch(life, place.database, "over" if fault == "kill" else "stands")
         steps = list(life.steps)
         if state == "stands":
-            _strike(place, plan, fault, undo)
-            life.go_on()
-            if fault == "lock":
-                undo.close()
+            _strike(place, plan, fault, life, undo)
             watch(life, place.database)
-        check_rows(place.database)
+        check_sent(place.database, place.sent)
         return {
             "fault": fault if state == "stands" or life.was_killed else "none: it had ended before",
             "step": f"{plan.when} {steps[-1]} ({len(steps)})",
@@ -104,15 +122,21 @@ def _live(place: Place, plan: Plan, fault: str) -> dict[str, Any]:
         }
 
 
-def _strike(place: Place, plan: Plan, fault: str, undo: ExitStack) -> None:
-    """What is done while the writer stands still."""
+def _strike(place: Place, plan: Plan, fault: str, life: Life, undo: ExitStack) -> None:
+    """What is done while the writer stands still; then it goes on."""
+    broker = place.kafka.brokers[0]
     if fault == "successor":
         with begin_life(place.database.url, replace(plan, step=None)) as other:
             watch(other, place.database)
-    elif fault == "server":
+    elif fault in ("server", "server-restart"):
         assert place.server is not None
-        place.server.kill()
+        (place.server.kill if fault == "server" else place.server.stop)()
         place.server.start()
+    elif fault == "broker":
+        broker.kill()
+        broker.start()
+    elif fault == "broker-away":
+        broker.kill()
     elif fault == "cut":
         assert place.proxy is not None
         place.proxy.cut()
@@ -120,27 +144,12 @@ def _strike(place: Place, plan: Plan, fault: str, undo: ExitStack) -> None:
         assert place.proxy is not None
         place.proxy.cut_before_answer()
     elif fault == "lock":
-        _hold(place, undo)
-
-
-def _hold(place: Place, undo: ExitStack) -> None:
-    """Take the stream's row from under it, if it is free, for as long as it takes to be noticed."""
-    holder = undo.enter_context(closing(place.database.connect()))
-    cursor = holder.cursor()
-    is_file = "sqlite" in place.database.url
-    is_postgres = "postgres" in place.database.url
-    if is_file:
-        cursor.execute("PRAGMA busy_timeout = 200")
-    else:
-        cursor.execute("SET lock_timeout = '200ms'" if is_postgres else "SET innodb_lock_wait_timeout = 1")
-    try:
-        cursor.execute("BEGIN IMMEDIATE" if is_file else "BEGIN")
-        cursor.execute("UPDATE penstock_sink_writers SET owner = 'somebody' WHERE stream = 's'")
-    except (
-        Exception
-    ) as error:  # the drivers share no class; the writer holds it already, which is a case, too
-        if "lock" not in str(error).lower():
-            raise
+        hold_writer_row(place.database, undo)
+    life.go_on()
+    if fault == "broker-away":
+        broker.start()
+    elif fault == "lock":
+        undo.close()
 
 
 def main() -> int:
@@ -148,37 +157,62 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=70)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--minutes", type=float, default=600.0, help="for each; no round begins after that")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    ensure_compiled()  # once here, not in every fork
     failed = False
     for kind in options.kinds:
-        failed |= not run_campaign(kind, options.rounds, options.seed, options.write)
+        failed |= not run_campaign(kind, options.rounds, options.seed, options.minutes, options.write)
     return int(failed)
 
 
-def run_campaign(kind: str, rounds: int, seed: int, write: bool) -> bool:
+def run_campaign(kind: str, rounds: int, seed: int, minutes: float, write: bool) -> bool:
     started = time.monotonic()
     done: list[Round] = []
     trouble: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        server = None
-        if kind != "sqlite":
-            server = stack.enter_context(LocalPostgres() if kind == "postgresql" else LocalMariaDB())
-        for number in range(rounds):
-            try:
-                done.append(_run_in_own_place(seed * 100_000 + number, kind, server))
-            except AssertionError as error:
-                trouble.append({"seed": seed * 100_000 + number, "error": str(error)[:2000]})
-                sys.stderr.write(f"{kind} {seed * 100_000 + number}: {error}\n")
+    try:
+        with ExitStack() as stack:
+            kafka = stack.enter_context(LocalKafka())
+            create_topic(kafka.bootstrap, "t", len(RECORDS))
+            sent = fill_topic(kafka.bootstrap, "t", RECORDS, seed)
+            server = None
+            if kind != "sqlite":
+                server = stack.enter_context(LocalPostgres() if kind == "postgresql" else LocalMariaDB())
+            for number in range(rounds):
+                if time.monotonic() - started > minutes * 60:
+                    break
+                own = seed * 100_000 + number
+                try:
+                    done.append(_run_in_own_place(own, kind, kafka, sent, server))
+                except AssertionError as error:
+                    trouble.append({"seed": own, "error": str(error)[:2000]})
+                    sys.stderr.write(f"{kind} {own}: {error}\n")
+    finally:  # what was proven before the machine failed stays proven
+        _record(kind, rounds, seed, time.monotonic() - started, done, trouble, write)
+    return not trouble
+
+
+def _record(
+    kind: str,
+    rounds: int,
+    seed: int,
+    seconds: float,
+    done: list[Round],
+    trouble: list[dict[str, Any]],
+    write: bool,
+) -> None:
     lives = [life for each in done for life in each.lives]
     record(
         f"sql-rounds-{kind}",
-        f"faults at random steps of publishing into {kind}",
+        f"faults at steps of publishing into {kind}, rows read from a broker, against the producer's ledger",
         repeat=f"python -m tests.proof.sql_rounds --rounds {rounds} --seed {seed} --kinds {kind}",
         facts={
             "seed": seed,
-            "seconds": round(time.monotonic() - started, 1),
+            "seconds": round(seconds, 1),
+            "rounds_asked": rounds,
             "rounds": len(done),
+            "records_acknowledged": sum(RECORDS),
             "lives": len(lives),
             "rows": sum(each.rows for each in done),
             "faults": dict(sorted(Counter(life["fault"] for life in lives).items())),
@@ -189,18 +223,21 @@ def run_campaign(kind: str, rounds: int, seed: int, write: bool) -> bool:
         },
         write=write,
     )
-    return not trouble
 
 
-def _run_in_own_place(seed: int, kind: str, server: LocalDatabase | None) -> Round:
+def _run_in_own_place(
+    seed: int, kind: str, kafka: LocalKafka, sent: Sent, server: LocalDatabase | None
+) -> Round:
+    source = read_from(kafka.bootstrap)
     with ExitStack() as stack:
         if server is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             database = make_file_database(Path(folder))
-            return run_round(seed, kind, Place(database, database.url))
+            return run_round(seed, kind, Place(database, database.url, kafka, sent, source))
         database = stack.enter_context(make_database(server))
         proxy = stack.enter_context(FaultProxy())
-        return run_round(seed, kind, Place(database, lead_through(proxy, database.url), server, proxy))
+        url = lead_through(proxy, database.url)
+        return run_round(seed, kind, Place(database, url, kafka, sent, source, server, proxy))
 
 
 if __name__ == "__main__":
