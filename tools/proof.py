@@ -35,6 +35,7 @@ CAMPAIGNS = {
     "tests.proof.stream_miniature": ["--write"],
     "tests.proof.stream_comparison": ["--write"],
     "tests.proof.sql_rounds": ["--write"],
+    "tests.proof.spark_sql_rounds": ["--write"],
     "tests.proof.protocol_model": ["--write"],
 }
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "cramjam", "crc32c", "hypothesis")
