@@ -66,7 +66,7 @@ class Fault:
 def choose_fault(dice: random.Random, name: str, *, is_fresh: bool) -> Fault:
     """Where it strikes. `is_fresh`: the driver has not taken over the stream yet."""
     moment = dice.choice(MOMENTS)
-    call = dice.choice((1, 1, 2))
+    call = dice.choice((1, 2, 3))
     if name == "task" or (name.startswith("broker") and dice.random() < 0.4):
         return Fault(name, "task", "after", call)
     if name == "database-before-publish":
@@ -106,7 +106,7 @@ class Drill:
         dice = self._dice
         self.strategy = "parallel" if parallel else "driver"
         place = self.place
-        size = len(place.sent.rows) // dice.randint(12, 15)  # more batches than faults
+        size = len(place.sent.rows) // dice.randint(16, 18)  # enough batches for all faults
         self._order = Order(place.kafka.bootstrap, place.sent.topic, place.url, self.strategy, size)
         prepare_rows(place.database)
         self._driver = self.drivers.take()
@@ -176,6 +176,7 @@ class Drill:
             return
         entry = self.log[-1]
         entry["rows_after"] = count_moment(self.place.database)[0]
+        entry["seconds"] = round(time.monotonic() - self._struck_at, 1)  # until the next one, or the end
         if "cuts_before" in entry:
             assert self.place.proxy is not None
             entry["connections_cut"] = self.place.proxy.counts.cuts - entry.pop("cuts_before")
@@ -194,6 +195,7 @@ class Drill:
             "driver": driver.pid,
             "rows_before": count_moment(place.database)[0],
         }
+        self._struck_at = time.monotonic()
         gate = driver.newest_gate
         self._go = lambda: driver.release(gate)
         pid = driver.look_at_gate()

@@ -217,7 +217,7 @@ def _record(
             "rows": sum(each.rows for each in done),
             "faults": dict(sorted(Counter(life["fault"] for life in lives).items())),
             "steps": dict(sorted(Counter(life["step"].rpartition(" (")[0] for life in lives).items())),
-            "ended": dict(sorted(Counter(str(life["ended"]) for life in lives).items())),
+            "lives_ended": dict(sorted(Counter(str(life["ended"]) for life in lives).items())),
             "trouble": trouble,
             "log": [{"seed": each.seed, "rows": each.rows, "lives": each.lives} for each in done],
         },
