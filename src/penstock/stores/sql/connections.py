@@ -39,9 +39,9 @@ _REFUSED = ("28P01", "28000", "3D000", "42501", 1044, 1045, 1049, 1130, 1142, 12
 _REFUSED_TEXT = re.compile(
     r'authentication failed|no password supplied|(database|role) ".*" does not exist|no pg_hba\.conf entry'
 )
-#: Also when the server has ended a session that lay still: ours, when its program was paused.
-_CONNECTION: tuple[object, ...] = ("57P01", "57P02", "57P03", "57P05", "25P03")
-_CONNECTION += (2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 1927, 4031, 0)
+#: The server ended the connection of a client that said nothing for long: one that was stopped and goes on.
+_WAS_IDLE = ("25P03", "57P05", 1927, 4031)
+_CONNECTION = ("57P01", "57P02", "57P03", 2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 0, *_WAS_IDLE)
 
 
 def connect(place: Place, *, writes: bool) -> Any:
