@@ -153,8 +153,9 @@ def test_a_writer_that_stands_still_in_its_transaction_is_ended_by_the_server(
             successors.append(sink.open("s"))  # waits for the lock, for as long as the first one has it
 
     with closing(open_watched(sink, stand_still)) as writer:
-        with pytest.raises(SinkError, match="PUBLISH_FAILED"):
+        with pytest.raises(SinkError, match=r"PUBLISH_FAILED.*DATABASE_UNREACHABLE") as caught:
             writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
+        assert caught.value.retriable, "had nobody taken over, the batch would only have to be done again"
         with pytest.raises(SinkError, match="WRITER_FENCED"):
             writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
         with closing(successors[0]) as successor:
