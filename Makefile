@@ -47,6 +47,8 @@ proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proo
 bench: $(STAMP)  ## measure against Spark's JVM connector; prints machine, versions, samples, ratio
 	$(PY) -m bench.read </dev/null
 	$(PY) -m bench.stream </dev/null
+	$(PY) -m bench.direct </dev/null
+	$(PY) -m bench.sql </dev/null
 
 docs: $(STAMP)  ## write docs/reference/ again from the tests and the sources
 	$(PY) tools/reference.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("records", "wire", "read", "first_query", "stream")
+BENCHMARKS = ("records", "wire", "read", "first_query", "stream", "direct", "sql")
 
 
 def main() -> int:

@@ -148,7 +148,7 @@ def test_rows_that_a_trigger_leaves_out_fail_the_batch(postgres_database: OwnDat
         reports = [fill_stage(staging, 1, rows.to_batches())]
         with pytest.raises(SinkError, match="ROWS_NOT_TAKEN"):
             writer.write_staged(reports, at(0), at(10))
-        with pytest.raises(SinkError, match="STAGE_INCOMPLETE"):
+        with pytest.raises(SinkError, match="ROWS_NOT_TAKEN"):
             writer.write(rows, at(0), at(10))
     assert read_numbers(postgres_database) == []
 

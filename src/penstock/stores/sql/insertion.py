@@ -27,7 +27,7 @@ def count_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tu
     for each in held:
         rows = settle_rows(each.rows)
         if target.table.mode == "append":
-            counts.append(load_rows(session, target.quoted, rows))
+            counts.append(_check_taken(target, load_rows(session, target.quoted, rows), rows.num_rows))
             continue
         name = quote(session.dialect, _HELD)
         kind, end = (
@@ -48,11 +48,17 @@ def count_staged(session: Session, target: Target, staged: Sequence[StagedRows])
     which = f"{stage} IN ({', '.join(map(str, numbers))})"
     found = dict(session.execute(f"SELECT {stage}, COUNT(*) FROM {table} WHERE {which} GROUP BY {stage}"))
     changed = insert_staged(session, target, Staged(table, tuple(staging.schema.names), which))
-    if target.table.mode == "append" and changed != sum(found.values()):
+    if target.table.mode == "append":
+        _check_taken(target, changed, sum(found.values()))
+    return tuple(int(found.get(number, 0)) for number in numbers)
+
+
+def _check_taken(target: Target, taken: int, given: int) -> int:
+    if taken != given:
         raise SinkError(
             "ROWS_NOT_TAKEN",
-            f"{target.name} has taken {changed} of {sum(found.values())} rows.",
+            f"{target.name} has taken {taken} of {given} rows.",
             hint="A trigger or a rule there leaves rows out; nothing of the batch was kept.",
-            facts={"table": target.name, "taken": changed},
+            facts={"table": target.name, "taken": taken},
         )
-    return tuple(int(found.get(number, 0)) for number in numbers)
+    return taken
