@@ -348,6 +348,7 @@ def test_a_stream_in_a_thread_is_stopped_and_tells_why_it_failed(
         ({"delivery": "at-least-once"}, "OPTION_CONFLICT"),
         ({"commit": "manual"}, "OPTION_CONFLICT"),
         ({"delivery": "sometimes"}, "OPTION_INVALID"),
+        ({"commit": "manuall"}, "OPTION_INVALID"),
         (
             {"delivery": "at-most-once", "commit": "manual", "offsets": MemoryOffsetStore(), "name": "s"},
             "OPTION_CONFLICT",

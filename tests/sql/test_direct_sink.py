@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.cli import main
-from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.errors import OffsetStoreError, OptionError, SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
 from penstock.direct import Batch, DirectStream, SqlOffsetStore, Subscribe
@@ -226,6 +226,37 @@ def test_a_stream_has_one_sink(spark: SparkSession) -> None:
     with pytest.raises(OptionError) as raised:
         stream.write(sink)
     assert raised.value.condition == "TWO_SINKS"
+
+
+def test_a_stream_with_a_sink_has_a_name_and_its_function_returns_something(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Two programs without a name would forget each other's position; nothing returned is no empty result."""
+    name = topic(1)
+    produce(kafka.bootstrap, name, ["a"])
+    database = make_file_database(tmp_path)
+    sink = SqlSink(database.url, Table("rows", provenance=True))
+    create_tables(sink, {"rows": "value string"})
+    settings = {"bootstrap.servers": kafka.bootstrap, "auto.offset.reset": "earliest"}
+    with pytest.raises(OptionError, match="NAME_MISSING"):
+        DirectStream(spark, Subscribe(name), settings).write(sink)
+    attempts: list[int] = []
+
+    def run(answer: Any) -> None:
+        def transform(batch: Batch) -> Any:
+            attempts.append(1)
+            return answer(batch)
+
+        DirectStream(spark, Subscribe(name), settings, interval=0, name="s").write(sink, transform).run(
+            batches=1
+        )
+
+    with pytest.raises(OptionError, match="RESULTS_MISSING"):
+        run(lambda batch: None)
+    with pytest.raises(SinkError, match=r"RESULTS_DO_NOT_FIT.*no column penstock_topic"):
+        run(lambda batch: batch.frame.selectExpr("cast(value as string) value"))
+    assert len(attempts) == 2
+    assert database.run("SELECT COUNT(*) FROM rows") == [(0,)]
 
 
 def test_the_times_of_a_frame_arrive_whichever_way_rows_travel(

@@ -324,6 +324,15 @@ def test_a_manual_batch_that_is_never_committed_stores_nothing(world: World) -> 
     assert world.run(manual=True) == [15]
 
 
+def test_a_stream_that_commits_by_itself_says_so_when_asked_to_commit(world: World) -> None:
+    def work(batch: Batch) -> None:
+        with pytest.raises(OffsetStoreError) as raised:
+            batch.commit()
+        assert raised.value.condition == "COMMIT_NOT_MANUAL"
+
+    world.run(work)
+
+
 def test_this_store_commits_only_synchronously_and_says_so(world: World) -> None:
     def work(batch: Batch) -> None:
         with pytest.raises(OffsetStoreError) as raised:

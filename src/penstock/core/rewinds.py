@@ -164,7 +164,10 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
         leader_epochs={each: n for each, n in position.leader_epochs.items() if each.topic != topic},
         starts={each: n for each, n in position.starts.items() if each.topic != topic},
     )
-    told = f"Topic {topic}: id {_show(position.topic_ids.get(topic))} -> {_show(view.topic_id)}."
+    told = (
+        f"Topic {topic}: id {_show(position.topic_ids.get(topic))} -> {_show(view.topic_id)}. Right only if "
+        "it holds the same records at the same offsets (a restore, a mirror); else use `rewind`."
+    )
     return MovePlan(position, after, tuple(moves), (told,))
 
 

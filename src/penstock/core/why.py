@@ -110,7 +110,8 @@ def _look_at_cluster(facts: Facts) -> Answer | None:
             "TOPIC_RECREATED",
             f"Another topic has the name {', '.join(facts.recreated)} now; its id is not the one the stream "
             "has read.",
-            "Accept it with `penstock offsets adopt` or `rewind`, or start the stream anew.",
+            "`penstock offsets rewind` reads the new topic from its beginning. `adopt` keeps the offsets: "
+            "right only if it holds the same records at the same offsets (a restore, a mirror).",
         )
     leaderless = [each for each, now in sorted(facts.partitions.items()) if now.end is None]
     if leaderless:

@@ -122,7 +122,7 @@ class Batch:
         """Store the batch's end now; returns when it is durable."""
         run = self._demand_running()
         if run.store is None:
-            raise _no_store()
+            raise _not_manual()
         begun = time.monotonic()
         try:
             run.store(run.end)
@@ -134,7 +134,7 @@ class Batch:
         run = self._demand_running()
         if run.store_later is None:
             if run.store is None:
-                raise _no_store()
+                raise _not_manual()
             raise OffsetStoreError(
                 "COMMIT_NOT_ASYNC",
                 "This offset store commits only synchronously.",
@@ -156,9 +156,10 @@ class Batch:
         return f"Batch({self.id}, {self.time_ms}, {sum(each.size for each in self.ranges)} records)"
 
 
-def _no_store() -> OffsetStoreError:
+def _not_manual() -> OffsetStoreError:
     return OffsetStoreError(
-        "NO_OFFSET_STORE",
-        "This stream keeps its offsets nowhere, so nothing can be committed.",
-        hint='Say where: DirectStream(..., offsets=FileOffsetStore("offsets")).',
+        "COMMIT_NOT_MANUAL",
+        "This stream stores the offsets of its batches by itself, or keeps them nowhere; there is nothing to "
+        "commit by hand.",
+        hint='Leave `commit()` out, or make the stream with `offsets=...` and `commit="manual"`.',
     )

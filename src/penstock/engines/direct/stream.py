@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import Log, Position, TopicPartition
@@ -66,6 +66,10 @@ _NOWHERE = StreamPosition({})
 Listener = Callable[[Event, BatchReport], None]
 
 
+Commit: TypeAlias = Literal["automatic", "manual"]
+COMMITS: tuple[Commit, ...] = ("automatic", "manual")
+
+
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
     """Why a run ended, and after how many batches. A run that failed raises instead."""
@@ -95,7 +99,7 @@ class DirectStream:
         name: str | None = None,
         offsets: OffsetStore | str | None = None,
         delivery: Delivery | None = None,
-        commit: Literal["automatic", "manual"] = "automatic",
+        commit: Commit = "automatic",
         seek: Starts | None = None,
         must_resume: bool = False,
         batch_attempts: int = 3,
@@ -122,7 +126,9 @@ class DirectStream:
         self.name = _choose_name(name, self._options.stream.fixed_group, is_needed=offsets is not None)
         self._keeper = Keeper(self._open_store(offsets), self.name)
         self._owns_store = isinstance(offsets, str)
-        self._delivery, self._commit = delivery, commit
+        self._is_named = name is not None or self._options.stream.fixed_group is not None
+        self._is_named_in_vain = name is not None and offsets is None
+        self._delivery, self._commit = _check_choices(delivery, commit)
         self._seek = read_positions(seek or {})
         self._must_resume, self._attempts, self._empty = must_resume, batch_attempts, empty_batches
         self._typed = make_typed(self._options.stream.formats, self._options.stream.columns)
@@ -175,6 +181,8 @@ class DirectStream:
     def write(self, sink: Sink, transform: Callable[[Batch], Any] | None = None) -> DirectStream:
         """Make what `transform` gives (a frame, or one per table) durable together with the offsets."""
         self._refuse_after_start()
+        if not self._is_named:
+            raise _name_missing()  # two programs without a name would take each other's place in the sink
         if self._sink is not None:
             raise OptionError(
                 "TWO_SINKS",
@@ -278,7 +286,11 @@ class DirectStream:
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
             done = self._loop.run(most, until_idle)
             self._keeper.flush(self._options.stream.client.default_api_timeout_ms / 1000)
-            reason = self._switch.reason or ("nothing is left" if until_idle else f"{done} batches are done")
+            reason = self._switch.reason or (
+                "nothing is left"
+                if until_idle
+                else f"{done} {'batch is' if done == 1 else 'batches are'} done"
+            )
             log.info("The stream %s stopped after %d batches: %s.", self.name, done, reason)
             return RunOutcome(reason, done)
 
@@ -295,8 +307,6 @@ class DirectStream:
 
     def _check_delivery(self, is_manual: bool) -> Delivery | None:
         delivery = self._delivery
-        if delivery is not None and delivery not in DELIVERIES:
-            raise invalid("delivery", str(delivery), ", ".join(f"`{each}`" for each in DELIVERIES))
         if self._sink is not None:
             if delivery not in (None, "exactly-once") or is_manual:
                 raise _conflict("`write` is exactly once and commits by itself", "Leave out the other.")
@@ -312,6 +322,8 @@ class DirectStream:
                     f"`{'delivery' if delivery else 'commit'}` is set, but offsets are kept nowhere",
                     'Give a store: `offsets=FileOffsetStore("offsets")`.',
                 )
+            if self._is_named_in_vain:
+                log.warning("The stream %s keeps its offsets nowhere (`offsets`) and starts anew.", self.name)
             return None
         if is_manual:
             if delivery == "at-most-once":
@@ -368,7 +380,14 @@ class DirectStream:
             function(batch)
         if self._sink is None or writer is None:
             return None
-        return writer.write(self._sink[1](batch), batch.start, batch.end).rows
+        results = self._sink[1](batch)
+        if results is None:
+            raise OptionError(
+                "RESULTS_MISSING",
+                "The function given to `write` has returned nothing.",
+                hint="Let it `return` a frame, frames by table, or {} for a batch without results.",
+            )
+        return writer.write(results, batch.start, batch.end).rows
 
     def _tell(self, event: Event, report: BatchReport) -> None:
         if event in ("completed", "failed"):
@@ -411,12 +430,24 @@ def _choose_name(name: str | None, group: str | None, *, is_needed: bool) -> str
     if name is not None or group is not None:
         return check_stream_name(name or group or "")
     if is_needed:
-        raise OptionError(
-            "NAME_MISSING",
-            "A stream that keeps its offsets needs a name to find them again.",
-            hint='Give `name="..."`, or `group.id` among Kafka\'s settings.',
-        )
+        raise _name_missing()
     return "unnamed"
+
+
+def _name_missing() -> OptionError:
+    return OptionError(
+        "NAME_MISSING",
+        "A stream that keeps its offsets needs a name to find them again.",
+        hint='Give `name="..."`, or `group.id` among Kafka\'s settings.',
+    )
+
+
+def _check_choices(delivery: Delivery | None, commit: Commit) -> tuple[Delivery | None, Commit]:
+    if delivery is not None and delivery not in DELIVERIES:
+        raise invalid("delivery", str(delivery), ", ".join(f"`{each}`" for each in DELIVERIES))
+    if commit not in COMMITS:
+        raise invalid("commit", str(commit), ", ".join(f"`{each}`" for each in COMMITS))
+    return delivery, commit
 
 
 def _sink_is_empty(stream: str) -> OffsetStoreError:

@@ -99,7 +99,7 @@ class Target:
             if misfit:
                 wrong.append(f"{each.name} is {each.type} in the results, and in the table {misfit}")
         needed = [each.name for each in self.columns if not each.may_be_null and not each.has_default]
-        needed += [*self.table.key, *self.table.add]
+        needed += [*self.table.key, *self.table.add, *self.table.provenance_columns]
         wrong += [
             f"the results have no column {each}" for each in dict.fromkeys(needed) if each not in schema.names
         ]
