@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,10 @@ from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import fill_topic
 from tests.crash.sql_crew import Crew, crew
 from tests.crash.sql_drill import Drill, Place
-from tests.sql.databases import make_database, make_file_database
+from tests.sql.databases import make_database
 from tests.sql.sinks import lead_through
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sql]
 RECORDS = (500, 300, 220)
 #: What leaves the shared servers standing; they are killed in a file of their own, and in the campaign.
 CASES = [
@@ -40,20 +38,13 @@ def test_each_acknowledged_record_is_in_the_table_once_whatever_breaks(
     kafka: Any,
     topic: Any,
     drivers: Crew,
-    tmp_path: Path,
     server: str,
     faults: tuple[str, ...],
 ) -> None:
     """C15, D39, G5, G7, G16, G17, T39: with Spark, against the producer's ledger, at every look."""
     sent = fill_topic(kafka.bootstrap, topic(len(RECORDS)), RECORDS)
-    with ExitStack() as stack:
-        if server == "sqlite":
-            database = make_file_database(tmp_path)
-            place = Place(database, database.url, kafka, sent)
-        else:
-            database = stack.enter_context(make_database(request.getfixturevalue(server)))
-            proxy = stack.enter_context(FaultProxy())
-            place = Place(database, lead_through(proxy, database.url), kafka, sent, proxy=proxy)
+    with make_database(request.getfixturevalue(server)) as database, FaultProxy() as proxy:
+        place = Place(database, lead_through(proxy, database.url), kafka, sent, proxy=proxy)
         drill = Drill(7, place, drivers)
         drill.run(faults, parallel=server == "postgres")
     assert drill.rows == sum(RECORDS)
