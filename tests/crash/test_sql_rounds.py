@@ -18,11 +18,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.sql]
 RECORDS = (500, 300, 220)
 #: What leaves the shared servers standing; they are killed in a file of their own, and in the campaign.
 CASES = [
-    pytest.param("sqlite", ("driver", "zombie"), id="sqlite"),
-    pytest.param(
-        "postgres", ("task", "driver", "cut-answer-of-commit"), marks=pytest.mark.sql, id="postgres"
-    ),
-    pytest.param("mariadb", ("zombie", "lock", "cut-commit"), marks=pytest.mark.sql, id="mariadb"),
+    ("postgres", ("task", "driver", "cut-answer-of-commit")),
+    ("mariadb", ("zombie", "lock", "cut-commit")),
 ]
 
 
@@ -41,7 +38,7 @@ def test_each_acknowledged_record_is_in_the_table_once_whatever_breaks(
     server: str,
     faults: tuple[str, ...],
 ) -> None:
-    """C15, D39, G5, G7, G16, G17, T39: with Spark, against the producer's ledger, at every look."""
+    """With Spark, against the producer's ledger, at every look."""
     sent = fill_topic(kafka.bootstrap, topic(len(RECORDS)), RECORDS)
     with make_database(request.getfixturevalue(server)) as database, FaultProxy() as proxy:
         place = Place(database, lead_through(proxy, database.url), kafka, sent, proxy=proxy)
