@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.core.errors import OptionError
-from penstock.core.model import OffsetRange
+from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.stream_offsets import Offsets
 
 _LONGEST = 180
@@ -41,6 +41,16 @@ class StoredBatch:
     def from_dict(cls, found: Mapping[str, Any]) -> StoredBatch:
         ids = sorted(found.get("topicIds", {}).items())
         return cls(str(found["stream"]), tuple(OffsetRange(*each) for each in found["ranges"]), tuple(ids))
+
+
+def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, last: int | None) -> bool:
+    """Whether offsets of the partition from the first to the last can be the batch's."""
+    if first is None or last is None:
+        return False
+    return any(
+        each.topic_partition == partition and each.start <= first and last < each.until
+        for each in batch.ranges
+    )
 
 
 def make_batch(stream: str, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> StoredBatch:

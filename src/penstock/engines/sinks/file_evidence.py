@@ -30,7 +30,7 @@ from penstock.core.audit import (
     check_tiling,
 )
 from penstock.core.errors import OffsetStoreError, SinkError
-from penstock.core.file_batches import StoredBatch
+from penstock.core.file_batches import StoredBatch, has_read
 from penstock.core.losses import Loss
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
@@ -158,13 +158,11 @@ def _check_origin(seen: Seen) -> Report:
     found = rows.group_by([topic, partition]).aggregate(
         [(offset, "min"), (offset, "max"), (offset, "count"), (offset, "count_distinct")]
     )
-    ranges = {each.topic_partition: each for each in seen.batch.ranges}
     findings, notes = [], []
     for each in found.to_pylist():
         whose = TopicPartition(str(each[topic]), int(each[partition] if each[partition] is not None else -1))
         first, last = each[f"{offset}_min"], each[f"{offset}_max"]
-        mine = ranges.get(whose)
-        if mine is None or first is None or first < mine.start or last >= mine.until:
+        if not has_read(seen.batch, whose, first, last):
             what = f"rows from {whose} at offsets {first} to {last}, which the batch has not read."
             findings.append(Finding("OFFSETS_OUTSIDE", name, what, f"{PROVENANCE} and {LEDGER}"))
         twice = each[f"{offset}_count"] - each[f"{offset}_count_distinct"]
