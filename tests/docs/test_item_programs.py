@@ -211,20 +211,24 @@ def test_after_a_hard_kill_exactly_what_was_not_stored_is_printed_again(
     def printed(program: Program) -> Counter[tuple[int, int]]:
         return Counter((partition, offset) for *_, partition, offset in program.records)
 
-    def all_between(begin: int, until: int) -> Counter[tuple[int, int]]:
-        return Counter((partition, offset) for partition in range(3) for offset in range(begin, until))
+    def all_between(begins: list[int], until: int) -> Counter[tuple[int, int]]:
+        return Counter(
+            (partition, offset) for partition, begin in enumerate(begins) for offset in range(begin, until)
+        )
 
     first = consume(3)
     assert first.stop() == 0
-    stored = kept(tmp_path, group, name)
+    assert kept(tmp_path, group, name) == [3, 3, 3]
     killed = consume(6)
     assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert kept(tmp_path, group, name) == stored == [3, 3, 3]
+    stored = kept(tmp_path, group, name)
     successor = consume(9)
-    assert printed(first) == all_between(0, 3)
-    assert printed(killed) == all_between(3, 6)
-    assert printed(successor) == all_between(3, 9)
-    assert printed(successor) & printed(killed) == all_between(3, 6), "repeated: all after what was stored"
+    assert printed(first) == all_between([0, 0, 0], 3)
+    assert printed(killed) == all_between([3, 3, 3], 6)
+    assert printed(successor) == all_between(stored, 9)
+    repeated = printed(successor) & printed(killed)
+    assert repeated == all_between(stored, 6), "all after what was stored"
+    assert repeated, f"everything was stored before the kill: {stored}"
     assert successor.stop() == 0
     assert kept(tmp_path, group, name) == [9, 9, 9]
 
