@@ -83,6 +83,24 @@ def open_transaction(bootstrap: str) -> Producer:
     return producer
 
 
+def await_markers(bootstrap: str, topic: str, partition: int = 0) -> None:
+    """Until all transactions are over in the log: commit and abort return before their marker is there."""
+    ends = []
+    for level in ("read_committed", "read_uncommitted"):
+        settings = {"bootstrap.servers": bootstrap, "group.id": "nobody", "isolation.level": level}
+        ends.append(Consumer(settings))
+
+    def is_settled() -> bool:
+        stable, high = (each.get_watermark_offsets(At(topic, partition), timeout=30)[1] for each in ends)
+        return stable == high
+
+    try:
+        wait_until(is_settled, f"no transaction is open in {topic}-{partition}")
+    finally:
+        for each in ends:
+            each.close()
+
+
 def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
     """What retention does, now: offsets below are gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from penstock.core.client import ClientSettings
 from penstock.kafka.delivery import Written
@@ -22,8 +23,11 @@ PARTITIONS, CHUNKS, ROWS = 3, 60, 300
 def wait_for_records(bootstrap: str, topic: str) -> None:
     deadline = time.monotonic() + 60
     with consumer_of(bootstrap, committed=False) as consumer:
-        while consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1] == 0:
+        end = 0
+        while end == 0:
             assert time.monotonic() < deadline, "nothing was written"
+            with contextlib.suppress(KafkaException):  # a topic that new, not every broker knows
+                end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import window
 
-from tests.filling import open_transaction, produce, send
+from tests.filling import await_markers, open_transaction, produce, send
 from tests.spark.conftest import Load
 from tests.spark.streaming import Flow, now_ms
 
@@ -22,6 +22,7 @@ def write(bootstrap: str, topic: str, values: list[str | None], *, commit: bool)
         producer.commit_transaction(30)
     else:
         producer.abort_transaction(30)
+    await_markers(bootstrap, topic)
 
 
 def test_committed_only_streams_wait_for_open_transactions_and_skip_what_is_invisible(
@@ -68,6 +69,7 @@ def test_uncommitted_streams_return_every_row_and_no_marker(flow: Flow, kafka: A
         [(name, 0, 5, "open")],
     ]
     opened.abort_transaction(30)
+    await_markers(kafka.bootstrap, name)
     assert flow.drain() == []
 
 
