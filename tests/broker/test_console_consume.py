@@ -99,7 +99,7 @@ def test_a_named_group_goes_on_where_it_stopped(kafka: Any, penstock: Run, topic
 
 
 def test_a_group_whose_position_has_aged_out_is_told_what_is_gone(kafka: Any, topic: Any) -> None:
-    """T08: it goes on with what is left, not at the end of the log; also when that happens while it reads."""
+    """It goes on with what is left, not at the end of the log; also when that happens while it reads."""
     name, group = topic(2), f"t2-{secrets.token_hex(4)}"
     for partition in (0, 1):
         produce(kafka.bootstrap, name, [f"{partition}{number}" for number in range(6)], partition=partition)

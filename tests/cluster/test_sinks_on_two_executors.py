@@ -183,7 +183,7 @@ def test_a_task_that_ran_twice_for_speed_is_published_once(
 def test_an_executor_that_dies_in_a_micro_batch_doubles_and_loses_nothing(
     spark_standalone: Any, kafka: Any, name: str, postgres: Any, tmp_path: Path
 ) -> None:
-    """G9, G17, C15, T51: its tasks run again elsewhere, and Spark does not repeat the batch for that."""
+    """Its tasks run again elsewhere, and Spark does not repeat the batch for that."""
     with make_database(postgres) as database:
         told = run(
             MICRO_BATCHES, spark_standalone.master_url, kafka.bootstrap, name, database.url, folder=tmp_path

@@ -40,7 +40,7 @@ def test_a_database_killed_in_mid_batch_loses_nothing_and_doubles_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """C15, G5, G16: a query that fails with it is started again, and repeats the batch that was not there."""
+    """A query that fails with it is started again, and repeats the batch that was not there."""
     name = topic(PARTITIONS)
     for partition in range(PARTITIONS):
         produce(kafka.bootstrap, name, [str(number) for number in range(RECORDS)], partition=partition)

@@ -420,7 +420,7 @@ def test_an_error_of_ours_from_a_task_says_whether_the_batch_is_tried_again(
     tmp_path: Path,
     is_written: bool,
 ) -> None:
-    """G9: Spark hands over a traceback only; what cannot pass ends the stream, what can is repeated."""
+    """Spark hands over a traceback only; what cannot pass ends the stream, what can is repeated."""
     name = topic(1)
     transaction = open_transaction(kafka.bootstrap)
     send(transaction, name, ["a"])

@@ -74,7 +74,7 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
 def test_rows_are_collected_when_the_batch_before_says_that_they_are_few(
     spark: SparkSession, server: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C16: by the bytes of the batch before for each offset; what may be too much is staged by tasks."""
+    """By the bytes of the batch before for each offset; what may be too much is staged by tasks."""
     staged: list[list[str]] = []
     sink = SqlSink(server.url, Table("words"))
     create_tables(sink, {"words": SCHEMA})

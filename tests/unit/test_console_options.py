@@ -141,7 +141,7 @@ def test_a_consumer_that_is_asked_for_two_things_says_so(
 def test_a_refused_pattern_is_named_as_it_was_given(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T30: at the console it is `--pattern`, and nobody has written `subscribePattern`."""
+    """At the console it is `--pattern`, and nobody has written `subscribePattern`."""
     monkeypatch.setattr("penstock.core.pattern.MOST_MOVES", 100)
     assert main(["consume", "--pattern", "(unclosed", "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert "[PATTERN_REFUSED] Option `--pattern` is '(unclosed': " in capsys.readouterr().err
