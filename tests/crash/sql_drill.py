@@ -63,10 +63,12 @@ class Fault:
     call: int = 1
 
 
-def choose_fault(dice: random.Random, name: str, *, is_fresh: bool) -> Fault:
-    """Where it strikes. `is_fresh`: the driver has not taken over the stream yet."""
+def choose_fault(dice: random.Random, name: str, *, is_fresh: bool, stages: bool = False) -> Fault:
+    """Where it strikes. `is_fresh`: the driver has not taken over the stream yet. `stages`: its tasks do."""
     moment = dice.choice(MOMENTS)
     call = dice.choice((1, 2, 3))
+    if name == "task" and stages and dice.random() < 0.6:
+        return Fault(name, "staged", "after", call)
     if name == "task" or (name.startswith("broker") and dice.random() < 0.4):
         return Fault(name, "task", "after", call)
     if name == "database-before-publish":
@@ -114,7 +116,7 @@ class Drill:
         is_fresh = True
         names = dice.sample(faults, min(FAULTS_PER_ROUND, len(faults)))
         for name in names:
-            fault = choose_fault(dice, name, is_fresh=is_fresh)
+            fault = choose_fault(dice, name, is_fresh=is_fresh, stages=parallel)
             before = self._driver
             self._await_gate(fault)
             self._strike(fault)

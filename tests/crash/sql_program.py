@@ -4,8 +4,9 @@
 
 It takes orders, a line each, and answers each with how its stream ended: nothing
 left, or the condition of its error. The steps of the sink's protocol have gates before and after them, and so
-have the moments when a batch was decided, when a task has handed on its rows, and when a batch is over. A
-program that is not killed takes the next order: Spark's start is the dear part of a round.
+have the moments when a batch was decided, when a task has handed on its rows, when it has staged them and
+not yet said so, and when a batch is over. A program that is not killed takes the next order: Spark's start
+is the dear part of a round.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,10 +25,13 @@ from pyspark.sql import SparkSession
 from penstock.core.errors import PenstockError
 from penstock.core.protocol import Step
 from penstock.direct import BatchReport, DirectStream, Subscribe
+from penstock.engines.sinks import sql as sql_engine
+from penstock.engines.sinks.sql import StageTask
 from penstock.sinks import SqlSink, Table
 from penstock.stores.sql import connections
 from penstock.stores.sql.performer import Performer
 from penstock.stores.sql.sink import Strategy
+from penstock.stores.sql.staging import Staging
 from penstock.stores.sql.writer import SqlWriter, open_writer
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
 
@@ -82,6 +86,24 @@ class GatedTask:
                 }
             )
         pass_gate("task", "after")
+
+
+@dataclass(frozen=True)
+class GatedStaging:
+    """In the worker that stages: its rows are in the database, and the driver does not know yet."""
+
+    task: StageTask
+    folder: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os.environ[FOLDER_VARIABLE] = self.folder
+        for report in self.task(batches):
+            pass_gate("staged", "after")
+            yield report
+
+
+def gate_staging(staging: Staging, inline_bytes: int) -> GatedStaging:
+    return GatedStaging(StageTask(staging, inline_bytes), os.environ[FOLDER_VARIABLE])
 
 
 def tell_gate(event: str, report: BatchReport) -> None:
@@ -141,6 +163,7 @@ def start_spark(master: str) -> SparkSession:
 
 def main(master: str) -> None:
     connections.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    sql_engine.StageTask = gate_staging
     spark = start_spark(master)
     for line in sys.stdin:
         ended = run(spark, Order(**json.loads(line)))
