@@ -20,6 +20,7 @@ from penstock.core.errors import PenstockError
 
 #: Command to what it does; its file is penstock/cli/<command>.py.
 COMMANDS = {
+    "accesslog": "watch the load of web servers by their access logs, find attackers and block them",
     "audit": "check results in a database against the offsets they came from",
     "cluster": "start, stop and watch a real Kafka on this computer",
     "consume": "show the messages of topics, from now on or from anywhere",

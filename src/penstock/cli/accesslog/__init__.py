@@ -1,0 +1,26 @@
+"""Live load monitoring and attack defence on access logs.
+
+One verb for each thing to do; `penstock accesslog VERB --help` tells its options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+#: Verb to what it does; its file is penstock/cli/accesslog/<verb>.py with `add_arguments` and `run`.
+VERBS: dict[str, str] = {}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, what in VERBS.items():
+        one = verbs.add_parser(verb, help=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+        module = importlib.import_module(f"penstock.cli.accesslog.{verb}")
+        one.description = module.__doc__
+        module.add_arguments(one)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    module = importlib.import_module(f"penstock.cli.accesslog.{arguments.verb}")
+    return int(module.run(arguments))
