@@ -311,6 +311,7 @@ def test_a_wrong_password_is_refused_without_being_shown(server_database: OwnDat
     with pytest.raises(OffsetStoreError, match="DATABASE_REFUSED") as caught:
         open_loss_ledger(wrong)
     assert "hunter2" not in f"{caught.value} {caught.value!r} {caught.value.facts} {caught.value.__cause__}"
+    assert "***" not in str(caught.value), "the server's own words hold no secret and are readable"
 
 
 def test_a_database_that_does_not_exist_is_refused(server_database: OwnDatabase) -> None:

@@ -34,7 +34,7 @@ from penstock.cli.offset_targets import add_target_arguments, choose_target, loo
 from penstock.cli.terminal import escape, say
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import OffsetStore
+from penstock.core.offset_stores import OffsetStore, unknown_stream
 from penstock.core.references import resolve_reference
 from penstock.core.rewinds import (
     Direction,
@@ -275,13 +275,7 @@ def _demand(store: OffsetStore, stream: str) -> StreamPosition:
     position = store.load(stream)
     if position is not None:
         return position
-    known = store.list_streams()
-    raise OffsetStoreError(
-        "STREAM_NOT_FOUND",
-        f"{store!r} has no offsets of a stream {stream}.",
-        hint=f"It has: {', '.join(known[:20])}." if known else "It has none at all.",
-        facts={"stream": stream},
-    )
+    raise unknown_stream(repr(store), stream, store.list_streams())
 
 
 def _parse_wait(text: str) -> float:

@@ -16,7 +16,7 @@ stands where that person saw it, and the store remembers who did it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,6 +68,16 @@ def check_stream_name(stream: str) -> str:
         "STREAM_NAME_INVALID",
         f"A stream cannot be named {stream!r}.",
         hint=f"Give it a name of 1 to {_LONGEST_NAME} printable characters, without spaces at its ends.",
+        facts={"stream": stream},
+    )
+
+
+def unknown_stream(where: object, stream: str, known: Sequence[str]) -> OffsetStoreError:
+    """What is said when a place has no stream of that name; it may be a slip, so the others are named."""
+    return OffsetStoreError(
+        "STREAM_NOT_FOUND",
+        f"{where} has no stream {stream}.",
+        hint=f"It has: {', '.join(known[:20])}." if known else "It has none at all.",
         facts={"stream": stream},
     )
 

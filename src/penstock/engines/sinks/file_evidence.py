@@ -29,10 +29,11 @@ from penstock.core.audit import (
     StreamFacts,
     check_tiling,
 )
-from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.errors import SinkError
 from penstock.core.file_batches import StoredBatch, has_read
 from penstock.core.losses import Loss
 from penstock.core.model import TopicPartition
+from penstock.core.offset_stores import unknown_stream
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.sinks.files import OWN, RANGES, read_batch, read_note
 from penstock.stores.offsets.documents import write_name
@@ -63,12 +64,7 @@ def audit_files(folder: Path, stream: str | None, losses: Sequence[Loss] | None)
     store = FileOffsetStore(folder / OWN / "offsets", create=False)
     streams = store.list_streams()
     if stream is not None and stream not in streams:
-        raise OffsetStoreError(
-            "STREAM_NOT_FOUND",
-            f"The file sink at {folder} has no stream {stream}.",
-            hint=f"It has: {', '.join(streams[:20])}." if streams else "It has none at all.",
-            facts={"stream": stream},
-        )
+        raise unknown_stream(f"The file sink at {folder}", stream, streams)
     report = Report()
     for each in streams if stream is None else [stream]:
         position, seen = _look(folder, store, each)

@@ -236,7 +236,7 @@ def translate_errors(place: Place) -> Iterator[None]:
 
 
 def _explain(place: Place, error: Exception) -> OffsetStoreError:
-    said = " ".join(redact_text(str(error)).split()).rstrip(".")
+    said = " ".join(redact_text(_read_text(place, error)).split()).rstrip(".")
     if isinstance(place, FilePlace):
         condition, what, hint, retriable = _explain_sqlite(error)
     else:
@@ -262,6 +262,18 @@ def _read_code(place: ServerPlace, error: Exception) -> object:
     if code is None and _REFUSED_TEXT.search(str(error)):
         return "28P01"  # libpq gives no letters to what goes wrong before a session begins
     return code
+
+
+def _read_text(place: Place, error: Exception) -> str:
+    """What the server said. MySQL's driver puts number and text into one pair, and the text says whether a
+    password was sent, which looks like one and would be hidden with all that follows."""
+    if place.dialect != "mysql" or len(error.args) != 2:
+        return str(error)
+    return (
+        str(error.args[1])
+        .replace("(using password: YES)", "with a password")
+        .replace("(using password: NO)", "without a password")
+    )
 
 
 def _explain_sqlite(error: Exception) -> tuple[str, str, str, bool]:

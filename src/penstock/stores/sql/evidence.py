@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from penstock.core.audit import NotedBatch, NotedRange, Spoiled, StreamFacts, TableFacts
 from penstock.core.digests import Kept, OffsetDigest, add_digests
-from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.errors import SinkError
 from penstock.core.model import OffsetRange, TopicPartition
-from penstock.core.offset_stores import Change
+from penstock.core.offset_stores import Change, unknown_stream
 from penstock.core.places import Place
 from penstock.stores.offsets.ledger import SinkOffsetStore
 from penstock.stores.sql import connections
@@ -46,12 +46,7 @@ def gather(
     store = SinkOffsetStore(place)
     streams = store.list_streams()
     if stream is not None and stream not in streams:
-        raise OffsetStoreError(
-            "STREAM_NOT_FOUND",
-            f"The ledger at {place} has no stream {stream}.",
-            hint=f"It has: {', '.join(streams[:20])}." if streams else "It has none at all.",
-            facts={"stream": stream},
-        )
+        raise unknown_stream(f"The ledger at {place}", stream, streams)
     changes = {each: tuple(store.list_changes(each)) for each in streams}
     for name in named:
         check_table_name(name)
