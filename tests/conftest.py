@@ -50,6 +50,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def accesslog_data() -> Path:
+    """Real logs with labels, which are not ours to ship: read in place, and only where they are."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("PENSTOCK_ACCESSLOG_DATA", beside))
+    if not (folder / "labels").is_dir():
+        pytest.skip(f"../shared/data is not here ({folder})")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
     """One real broker; `.bootstrap` is its address. Shared: use your own topics, do not stop it."""
     given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
