@@ -1,0 +1,165 @@
+"""Who is blocked at a moment: the decisions in the database, less what has ended, was undone or may not be.
+
+Rules: a ban counts while its time runs, if it was enforced (not simulated) and no order of the operator's
+undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies
+and addresses that nobody may block (loopback, multicast, a network too wide to be one attacker). An address
+inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names and
+fingerprints are no addresses and are in no list.
+
+    bans = Database(place).run(lambda session: read_bans(session, now_us=now_us))
+    listed = Gate.of(allow=["198.51.100.0/24"], trusted_proxies=["192.0.2.1"]).apply(bans)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from penstock.apps.accesslog.networks import Network, NetworkSet, demand_network, parse_network
+from penstock.apps.accesslog.orders import ORDERS
+from penstock.core.errors import OffsetStoreError
+from penstock.stores.sql.sessions import Session
+
+DECISIONS = "accesslog_decisions"
+
+#: The widest networks that a list may hold: a mistake must not shut out a country.
+_WIDEST_PREFIX = {4: 16, 6: 32}
+_NEVER_BLOCKED = NetworkSet(
+    filter(
+        None,
+        map(
+            parse_network,
+            ["0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8"],
+        ),
+    )
+)
+_BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expires_at", "rule", "class")
+
+
+class Ban(NamedTuple):
+    """One line of a blocklist. `expires_at_us`: when it ends by itself."""
+
+    network: Network
+    expires_at_us: int
+    decision_id: str
+    rule: str
+    attack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """What an order of the operator's comes to: nothing in `network` is blocked by decisions made before `until_us`."""
+
+    network: Network
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The last one before a list: what is never in it. It keeps what all lists of one place share."""
+
+    allowed: tuple[Network, ...] = ()
+    _index: NetworkSet = field(default_factory=NetworkSet, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, *, allow: Iterable[str] = (), trusted_proxies: Iterable[str] = ()) -> Gate:
+        """From what an operator wrote; NETWORK_INVALID for what is no address and no network."""
+        allowed = [demand_network("allow", each) for each in allow]
+        allowed += [demand_network("trusted proxies", each) for each in trusted_proxies]
+        distinct = tuple(sorted(set(allowed)))
+        return cls(distinct, NetworkSet(distinct))
+
+    def apply(self, bans: Iterable[Ban]) -> list[Ban]:
+        """The bans that may be listed, in order; of nested ones only those that end later than the outer."""
+        passed: list[Ban] = []
+        for ban in bans:
+            if self._index.touches(ban.network):
+                passed += [ban._replace(network=left) for left in self._index.subtract_from(ban.network)]
+            else:
+                passed.append(ban)
+        return drop_covered(passed)
+
+
+def read_bans(session: Session, *, now_us: int) -> list[Ban]:
+    """The bans in force at a moment, from the decisions and orders in the database."""
+    if not session.has_table(DECISIONS):
+        raise OffsetStoreError(
+            "DECISIONS_NOT_FOUND",
+            f"There is no table {DECISIONS} at {session.place}.",
+            hint="Check the place: it must be the database that `penstock accesslog run` writes to.",
+            facts={"place": str(session.place), "table": DECISIONS},
+        )
+    name, mark = session.grammar.name, session.grammar.mark
+    rows = session.execute(
+        f"SELECT {', '.join(map(name, _BAN_COLUMNS))} FROM {name(DECISIONS)} "
+        f"WHERE {name('action')} = {mark} AND {name('expires_at')} > {mark}",
+        ["block", now_us],
+    )
+    return make_bans(rows, read_spared(session))
+
+
+def read_spared(session: Session) -> list[Spared]:
+    """All orders that spare an address or network; those about host names are for the rules alone."""
+    if not session.has_table(ORDERS):
+        return []
+    name = session.grammar.name
+    rows = session.execute(f"SELECT {name('subject')}, {name('until')} FROM {name(ORDERS)}")
+    found = [(parse_network(subject), until) for subject, until in rows]
+    return [Spared(network, int(until)) for network, until in found if network is not None]
+
+
+def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[Ban]:
+    """Bans from rows of decisions, less what orders have undone; each network once, with its last end."""
+    spared = NetworkSet(order.network for order in orders)
+    latest: dict[Network, Ban] = {}
+    for decision_id, subject, kind, client, decided_at, expires_at, rule, attack in rows:
+        # A fingerprint has no address; the client that showed it has.
+        network = parse_network(client if kind == "print" else subject)
+        if network is None or network.prefix < _WIDEST_PREFIX[network.version]:
+            continue
+        pieces = [network]
+        if _NEVER_BLOCKED.touches(network):
+            pieces = _NEVER_BLOCKED.subtract_from(network)
+        if spared.touches(network):
+            undone = NetworkSet(order.network for order in orders if order.until_us > decided_at)
+            pieces = [left for piece in pieces for left in undone.subtract_from(piece)]
+        for piece in pieces:
+            known = latest.get(piece)
+            if known is None or (known.expires_at_us, known.decision_id) < (expires_at, decision_id):
+                latest[piece] = Ban(
+                    piece, int(expires_at), str(decision_id), str(rule or ""), str(attack or "")
+                )
+    return drop_covered(latest.values())
+
+
+def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
+    """In order of address, without those inside a network that is blocked at least as long."""
+    kept: list[Ban] = []
+    outer: list[Ban] = []
+    for ban in sorted(bans, key=lambda ban: (ban.network, -ban.expires_at_us, ban.decision_id)):
+        while outer and not outer[-1].network.holds(ban.network):
+            outer.pop()
+        if outer and outer[-1].expires_at_us >= ban.expires_at_us:  # what is further out ends sooner
+            continue
+        outer.append(ban)
+        kept.append(ban)
+    return kept
+
+
+def make_disjoint(bans: Sequence[Ban]) -> list[Ban]:
+    """The same bans without overlap, for sets that cannot have any: outer networks lose their inner ones."""
+    inner: dict[Network, list[Network]] = {}
+    outer: list[Network] = []
+    for network in sorted(ban.network for ban in bans):
+        while outer and not outer[-1].holds(network):
+            outer.pop()
+        if outer:
+            inner.setdefault(outer[-1], []).append(network)
+        outer.append(network)
+    apart = []
+    for ban in bans:
+        holes = inner.get(ban.network)
+        pieces = NetworkSet(holes).subtract_from(ban.network) if holes else [ban.network]
+        apart += [ban._replace(network=piece) for piece in pieces]
+    return sorted(apart)
