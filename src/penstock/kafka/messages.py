@@ -38,12 +38,15 @@ with warnings.catch_warnings():
     )
     from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
     from kafka.protocol.producer import (
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
         InitProducerIdRequest,
         ProduceRequest,
     )
     from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 __all__ = [
+    "AddPartitionsToTxnRequest",
     "ApiVersionsRequest",
     "CreatePartitionsRequest",
     "CreateTopicsRequest",
@@ -52,6 +55,7 @@ __all__ = [
     "DescribeConfigsRequest",
     "DescribeGroupsRequest",
     "DescribeProducersRequest",
+    "EndTxnRequest",
     "FetchRequest",
     "FetchResponse",
     "FindCoordinatorRequest",
