@@ -83,9 +83,13 @@ def choose_fault(dice: random.Random, name: str, *, is_fresh: bool, stages: bool
         return Fault(name, dice.choice(TAKE_OVER), moment)
     if name == "driver" and dice.random() < 0.2:
         return Fault(name, dice.choice(("task", "plan", "batch")), "after", call)
+    if name == "zombie" and dice.random() < 0.3:
+        return Fault(name, dice.choice(("task", "plan")), "after", call)
     step = dice.choice(PUBLISH)
     if (name, step) == ("cut", "Begin"):
         moment = "after"  # before it there may be no connection yet
+    if name == "zombie":
+        call = 3  # past taking over: who has only begun that takes over from its own successor, rightly
     return Fault(name, step, moment, call)
 
 
