@@ -1,0 +1,180 @@
+"""Lines of access logs into columns: common, combined, virtual hosts, any `LogFormat`, nginx, JSON.
+
+Rules: every line is parsed or is a bad row with a reason, and the two add up to the lines given. A parsed
+line has a client and a time; a request that is `-`, binary or odd in another way is parsed, and its text is
+the target. Text fields are places in the bytes that came in: nothing is copied, nothing is decoded, what
+matters to a rule is still there. Why not decode here: who wants to look at a target must decode it his own
+way, twice.
+
+>>> import pyarrow as pa
+>>> log = [b'192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.0" 200 23', b"nonsense"]
+>>> lines = make_parser().parse(pa.array(log))
+>>> take_texts(lines, "target").to_pylist(), lines.status.tolist(), lines.time_us.tolist()
+([b'/a'], [200], [971211336000000])
+>>> lines.bad_rows.tolist(), BAD_REASONS[lines.bad_reasons[0]]
+([1], 'the line ends too early')
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.formats import accesslog_kernel as k
+from penstock.formats import logformat
+from penstock.formats.accesslog_clients import make_networks
+from penstock.formats.accesslog_slots import (
+    BAD_REASONS,
+    COUNT_OF_NUMBERS,
+    COUNT_OF_SPANS,
+    COUNT_OF_TEXTS,
+    TEXT_FIELDS,
+)
+from penstock.formats.accesslog_texts import copy_texts
+from penstock.formats.bulk import Array, open_column
+
+__all__ = ["BAD_REASONS", "TEXT_FIELDS", "Lines", "Parser", "make_parser", "take_texts"]
+
+_idle = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The parsed lines of a column, and which of its rows are none."""
+
+    data: NDArray[np.uint8]
+    rows: NDArray[np.int32]
+    starts: dict[str, NDArray[np.int32]]
+    lengths: dict[str, NDArray[np.int32]]
+    time_us: NDArray[np.int64]
+    status: NDArray[np.int16]
+    size: NDArray[np.int64]
+    latency_us: NDArray[np.int64]
+    is_json: NDArray[np.bool_]
+    bad_rows: NDArray[np.int32]
+    bad_reasons: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return int(self.rows.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """A log format and the proxies to trust: a value that may travel; programs are made where they run."""
+
+    log_format: str = "auto"
+    trusted_proxies: tuple[str, ...] = ()
+
+    def parse(self, values: pa.Array | pa.ChunkedArray) -> Lines:
+        """Parse each value as one line. Values are binary or text; a null is a bad row."""
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
+            values = values.cast(pa.binary())
+        source = open_column(values)
+        plan = _make_plan(self.log_format, self.trusted_proxies)
+        count = source.rows
+        starts, lengths = (
+            np.empty((COUNT_OF_TEXTS, count), np.int32),
+            np.empty((COUNT_OF_TEXTS, count), np.int32),
+        )
+        time_us, status = np.empty(count, np.int64), np.empty(count, np.int16)
+        size, latency_us = np.empty(count, np.int64), np.empty(count, np.int64)
+        is_json, rows = np.empty(count, np.bool_), np.empty(count, np.int32)
+        bad_rows, bad_reasons = np.empty(count, np.int32), np.empty(count, np.int8)
+        good, bad = k.parse_lines(
+            source.data, source.ends, source.present, *plan.arrays, *_scratch(),
+            starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons,
+        )  # fmt: skip
+        return Lines(
+            data=_hold(source.data, source.owner),
+            rows=rows[:good],
+            starts={name: starts[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
+            lengths={name: lengths[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
+            time_us=time_us[:good],
+            status=status[:good],
+            size=size[:good],
+            latency_us=latency_us[:good],
+            is_json=is_json[:good],
+            bad_rows=bad_rows[:bad],
+            bad_reasons=bad_reasons[:bad],
+        )
+
+
+def make_parser(log_format: str = "auto", trusted_proxies: Iterable[str] = ()) -> Parser:
+    """A parser for `auto`, the name of a format, or a format string of Apache or nginx; checked at once."""
+    parser = Parser(log_format, tuple(trusted_proxies))
+    _make_plan(parser.log_format, parser.trusted_proxies)
+    return parser
+
+
+def take_texts(lines: Lines, field: str) -> pa.BinaryArray:
+    """A text field of all parsed lines, copied; null where a line does not have it."""
+    return copy_texts(lines.data, lines.starts[field], lines.lengths[field])
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the kernel gets for a format, in the order of its arguments."""
+
+    arrays: tuple[Array, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def _make_plan(log_format: str, proxies: tuple[str, ...]) -> _Plan:
+    plan = np.zeros(k.PLAN_WIDTH, np.int64)
+    plan[[k.LOOK_FOR_PREFIX, k.LOOK_FOR_WRAPPING]] = 1
+    if log_format == "auto":
+        plan[k.MODE] = k.CHOOSE
+        formats = [logformat.PLAIN, logformat.WITH_VHOST, logformat.FROM_LIST]
+    else:
+        plan[k.MODE] = k.ONLY_JSON if log_format == "json" else k.FIXED
+        formats = [logformat.NAMED.get(log_format, log_format)] if log_format != "json" else [logformat.PLAIN]
+    programs = [logformat.compile_format(each) for each in formats]
+    if len(programs) == 1:
+        plan[k.LOOK_FOR_PREFIX] = not programs[0].begins_with_time
+        plan[k.LOOK_FOR_WRAPPING] = not programs[0].begins_with_quote
+    steps: list[Array] = []
+    literals = b""
+    for place, program in zip((k.PLAIN, k.WITH_VHOST, k.FROM_LIST), programs, strict=False):
+        plan[place] = sum(len(each) for each in steps)
+        moved = program.steps.copy()
+        moved[:, k.LITERAL_AT] += len(literals)
+        literals += program.literals.tobytes()
+        steps.append(moved)
+    keys, key_text = np.zeros((1, 8), np.int64), np.zeros(1, np.uint8)
+    return _Plan(
+        (
+            plan, np.concatenate(steps), np.frombuffer(bytearray(literals), np.uint8),
+            make_networks(proxies), keys, key_text,
+        )
+    )  # fmt: skip
+
+
+def _scratch() -> tuple[Array, ...]:
+    """Memory for one line, kept per thread."""
+    kept: tuple[Array, ...] | None = getattr(_idle, "arrays", None)
+    if kept is None:
+        kept = _idle.arrays = (
+            np.zeros((COUNT_OF_SPANS, 2), np.int64),
+            np.zeros(COUNT_OF_NUMBERS, np.int64),
+            np.zeros(COUNT_OF_SPANS + COUNT_OF_NUMBERS, np.int64),
+            np.zeros(64, np.int64),
+        )
+    return kept
+
+
+def _hold(data: Array, owner: object) -> Array:
+    """The same bytes as an array that keeps their owner: a column's memory goes with the column."""
+    if not data.size:
+        return data
+    memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)
+    memory.owner = owner  # type: ignore[attr-defined]
+    return np.ctypeslib.as_array(memory)

@@ -1,0 +1,376 @@
+"""The access-log kernel: lines into spans and numbers, in one pass, by the program of a log format.
+
+Rules: a program is a list of steps, each a field and the text behind it. A field ends where that text
+begins; in quotes a backslash protects the byte behind it. Where a time or a status must follow, the text in
+front of it only counts if it does: so a user with brackets in his name or a request with a bare quote spoils
+nothing. Once client, time, request and status are read, what does not fit ends the reading and the line is
+good: logs have fields at their end that nobody told us of, and lines that were cut off.
+
+Nothing is copied and nothing is made per line: a text field is where it begins and how long it is.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.formats.accesslog_clients import find_forwarded, is_client, is_trusted, read_address, strip_port
+from penstock.formats.accesslog_json_kernel import read_document
+from penstock.formats.accesslog_scanning import (
+    find_byte,
+    find_byte_or_backslash,
+    find_token_end,
+    is_digit,
+    matches,
+    read_time,
+    skip_syslog,
+)
+from penstock.formats.accesslog_slots import (
+    AGENT,
+    BAD_TIME,
+    CLIENT,
+    COUNT_OF_TEXTS,
+    CUT_OFF,
+    EMPTY,
+    GOOD,
+    LATENCY,
+    METHOD,
+    NO_CLIENT,
+    NO_REQUEST,
+    NOT_THE_FORMAT,
+    NULL,
+    PEER,
+    PROTOCOL,
+    REFERRER,
+    REQUEST,
+    SIZE,
+    STATUS,
+    TARGET,
+    TIME,
+    USER,
+    VHOST,
+    XFF,
+)
+from penstock.formats.jit import inlined, kernel, part
+
+# Operations of a program.
+END, LITERAL, TEXT, READ_TIME, READ_STATUS, READ_NUMBER = range(6)
+# Columns of a step. FREE: all that a line must have is read before it.
+OP, SLOT, LITERAL_AT, LITERAL_SIZE, FLAGS, SCALE, FREE = range(7)
+STEP_WIDTH = 7
+# Flags of a text: it is quoted; commas join its words; it reaches to the end of the line.
+QUOTED, LISTED, REST = 1, 2, 4
+
+# What a plan says: how to choose, and where each program begins.
+MODE, PLAIN, WITH_VHOST, FROM_LIST, LOOK_FOR_PREFIX, LOOK_FOR_WRAPPING, PLAN_WIDTH = range(7)
+FIXED, CHOOSE, ONLY_JSON = range(3)
+
+_MAX_DIGITS = 15
+
+
+@kernel
+def parse_lines(
+    buf, ends, present, plan, steps, literals, networks, keys, key_text, spans, numbers, ranks, stack,
+    starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons,
+):  # fmt: skip
+    """Parse all lines: (how many are good, how many are bad)."""
+    good = np.int64(0)
+    bad = np.int64(0)
+    for row in range(len(present)):
+        reason = NULL
+        document = False
+        if present[row] != 0:
+            at, end = np.int64(ends[row]), np.int64(ends[row + 1])
+            while end > at and (buf[end - 1] == 0x0A or buf[end - 1] == 0x0D):
+                end -= 1
+            reason = EMPTY
+            if end > at:
+                for slot in range(len(spans)):
+                    spans[slot, 1] = -1
+                numbers[TIME] = -1
+                numbers[STATUS] = 0
+                numbers[SIZE] = 0
+                numbers[LATENCY] = -1
+                at, end, program, document = choose_program(buf, at, end, plan)
+                if document:
+                    reason = read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack)
+                else:
+                    reason = run_program(buf, at, end, steps, program, literals, spans, numbers)
+                if reason == GOOD:
+                    reason = finish_line(buf, spans, networks)
+        if reason != GOOD:
+            bad_rows[bad] = row
+            bad_reasons[bad] = reason
+            bad += 1
+            continue
+        for slot in range(COUNT_OF_TEXTS):
+            starts[slot, good] = spans[slot, 0]
+            lengths[slot, good] = spans[slot, 1]
+        time_us[good] = numbers[TIME]
+        status[good] = numbers[STATUS]
+        size[good] = numbers[SIZE]
+        latency_us[good] = numbers[LATENCY]
+        is_json[good] = document
+        rows[good] = row
+        good += 1
+    return good, bad
+
+
+@inlined
+def choose_program(buf, at, end, plan):
+    """What is around the line is left out, and its program chosen: (begin, end, program, is JSON)."""
+    if plan[LOOK_FOR_WRAPPING] != 0 and buf[at] == 0x22 and end - at > 1:
+        at += 1
+        if buf[end - 1] == 0x22:
+            end -= 1
+    if plan[LOOK_FOR_PREFIX] != 0:
+        at = skip_syslog(buf, at, end)
+    if plan[MODE] == FIXED:
+        return at, end, plan[PLAIN], False
+    begin = at
+    while begin < end and (buf[begin] == 0x20 or buf[begin] == 0x09):
+        begin += 1
+    if plan[MODE] == ONLY_JSON or (begin < end and buf[begin] == 0x7B):
+        return begin, end, np.int64(0), True
+    first = find_byte(buf, at, end, 0x20)
+    if end - first >= 3 and buf[first + 1] == 0x2D and buf[first + 2] == 0x20 and buf[first - 1] != 0x2C:
+        return at, end, plan[PLAIN], False
+    return at, end, choose_by_head(buf, at, first, end, plan), False
+
+
+@part
+def choose_by_head(buf, at, first, end, plan):
+    """For lines whose second word is not `-`: is the first one a list, a virtual host, or the client?"""
+    if first >= end:
+        return plan[PLAIN]
+    if first > at and buf[first - 1] == 0x2C:
+        return plan[FROM_LIST]
+    if read_address(buf, at, first)[0]:
+        return plan[PLAIN]
+    if read_address(buf, first + 1, find_token_end(buf, first + 1, end))[0]:
+        return plan[WITH_VHOST]
+    begin, stop = strip_port(buf, at, first)
+    return plan[WITH_VHOST] if stop - begin < first - at else plan[PLAIN]
+
+
+@inlined
+def read_status(buf, at, end):
+    """Three digits or `-`: (status, position behind it); -1 when neither stands here."""
+    if end - at >= 3 and is_digit(buf[at]) and is_digit(buf[at + 1]) and is_digit(buf[at + 2]):
+        if end - at == 3 or not is_digit(buf[at + 3]):
+            value = np.int64(buf[at]) * 100 + np.int64(buf[at + 1]) * 10 + np.int64(buf[at + 2])
+            return value - 0x30 * 111, at + 3
+    elif end > at and buf[at] == 0x2D and (end - at == 1 or buf[at + 1] == 0x20):
+        return np.int64(0), at + 1
+    return np.int64(-1), at
+
+
+@inlined
+def read_measure(buf, at, end, scale, nothing):
+    """Digits, also with a fraction, times `scale`, or `-`: (value, position behind it or -1)."""
+    begin = at
+    value = np.int64(0)
+    while at < end and is_digit(buf[at]):
+        if at - begin >= _MAX_DIGITS:
+            return nothing, np.int64(-1)
+        value = value * 10 + np.int64(buf[at]) - 0x30
+        at += 1
+    if at == begin:
+        if at < end and buf[at] == 0x2D:
+            return nothing, at + 1
+        return nothing, np.int64(-1)
+    if value > (np.int64(1) << 62) // scale:
+        return nothing, np.int64(-1)
+    value *= scale
+    if end - at >= 2 and buf[at] == 0x2E and is_digit(buf[at + 1]):
+        at += 1
+        while at < end and is_digit(buf[at]):
+            scale //= 10
+            value += (np.int64(buf[at]) - 0x30) * scale
+            at += 1
+    return value, at
+
+
+@part
+def run_program(buf, at, end, steps, step, literals, spans, numbers):
+    """Run the steps from `step` on over one line: GOOD or the reason why it is bad."""
+    while True:
+        operation = steps[step, OP]
+        if operation == END:
+            return GOOD
+        literal, size = steps[step, LITERAL_AT], steps[step, LITERAL_SIZE]
+        reason = NOT_THE_FORMAT
+        if operation == TEXT:
+            close, at, more = read_text(buf, at, end, steps, step, literals, spans, numbers)
+            if close < 0:
+                follower = steps[step + 1, OP]
+                if follower == READ_TIME:
+                    return BAD_TIME
+                return NO_REQUEST if follower == READ_STATUS else CUT_OFF
+            if more == 0:
+                return GOOD
+            step += more
+            continue
+        if operation == READ_TIME:
+            fits, numbers[TIME], stop = read_time(buf, at, end)
+            reason = GOOD if fits else BAD_TIME
+        elif operation == READ_STATUS:
+            code, stop = read_status(buf, at, end)
+            if code >= 0:
+                numbers[STATUS] = code
+                reason = GOOD
+        elif operation == READ_NUMBER:
+            slot = steps[step, SLOT]
+            value, stop = read_measure(buf, at, end, steps[step, SCALE], numbers[slot])
+            if stop >= 0:
+                numbers[slot] = value
+                reason = GOOD
+        else:
+            stop = at
+            reason = GOOD
+        if reason != GOOD:
+            return GOOD if steps[step, FREE] != 0 else reason
+        if not matches(buf, stop, end, literals, literal, size):
+            if steps[step + 1, FREE] != 0 and (stop >= end or buf[stop] == 0x20):
+                return GOOD
+            return CUT_OFF if stop + size > end else NOT_THE_FORMAT
+        at = stop + size
+        step += 1
+
+
+@inlined
+def read_text(buf, at, end, steps, step, literals, spans, numbers):
+    """One text field: (its end or -1, where to go on, how many steps are done; 0: the line is done)."""
+    literal, size, flags = steps[step, LITERAL_AT], steps[step, LITERAL_SIZE], steps[step, FLAGS]
+    slot = steps[step, SLOT]
+    free = steps[step, FREE] != 0
+    begin = at
+    loose = np.int64(-1)
+    quoted = flags & QUOTED != 0
+    if size == 0:  # the last field, and nothing behind it
+        close = end if flags & REST != 0 else find_byte(buf, at, end, 0x20)
+        spans[slot, 0], spans[slot, 1] = begin, close - begin
+        return close, close, np.int64(1)
+    wanted = literals[literal]
+    follower = steps[step + 1, OP]
+    escaped = quoted
+    while True:
+        escapes = False
+        while at < end:
+            at = find_byte_or_backslash(buf, at, end, wanted) if escaped else find_byte(buf, at, end, wanted)
+            if at >= end:
+                break
+            if escaped and buf[at] == 0x5C:
+                escapes = True
+                at += 2
+                continue
+            listed = flags & LISTED != 0 and at > begin and buf[at - 1] == 0x2C
+            if not listed and matches(buf, at, end, literals, literal, size):
+                stop = at + size
+                more = np.int64(1)
+                if follower == READ_TIME:
+                    fits, micros, stop = read_time(buf, stop, end)
+                    behind = steps[step + 1, LITERAL_SIZE]
+                    if fits and matches(buf, stop, end, literals, steps[step + 1, LITERAL_AT], behind):
+                        numbers[TIME] = micros
+                        stop += behind
+                        more = np.int64(2)
+                    else:
+                        more = np.int64(0)
+                elif follower == READ_STATUS and read_status(buf, stop, end)[0] < 0:
+                    more = np.int64(0)
+                if more > 0:
+                    spans[slot, 0], spans[slot, 1] = begin, at - begin
+                    return at, stop, more
+            elif quoted and loose < 0 and (at + 1 == end or buf[at + 1] == 0x20):
+                loose = at
+            at += 1
+        # A server that escapes nothing, and a request that ends in a backslash: once more, without escapes.
+        if not escapes or free:
+            break
+        escaped = False
+        at = begin
+    if not free:
+        return np.int64(-1), at, np.int64(0)
+    close = end
+    if loose >= 0:
+        close = loose
+    elif not quoted:
+        close = find_byte(buf, begin, end, 0x20)
+    spans[slot, 0], spans[slot, 1] = begin, close - begin
+    return close, close, np.int64(0)
+
+
+@inlined
+def finish_line(buf, spans, networks):
+    """From what the log says to what we say: GOOD or the reason why the line is bad."""
+    if spans[REQUEST, 1] >= 0:
+        split_request(buf, spans)
+    for slot in (USER, METHOD, PROTOCOL, REFERRER, AGENT, VHOST, XFF):
+        if spans[slot, 1] == 1 and buf[spans[slot, 0]] == 0x2D:
+            spans[slot, 1] = -1
+    begin, stop = spans[PEER, 0], spans[PEER, 0] + spans[PEER, 1]
+    if spans[PEER, 1] > 0:
+        begin, stop = strip_port(buf, begin, stop)
+        if not is_client(buf, begin, stop):
+            spans[PEER, 1] = -1
+    if spans[PEER, 1] > 0:
+        spans[PEER, 0], spans[PEER, 1] = begin, stop - begin
+    if spans[XFF, 1] >= 0 and (
+        spans[PEER, 1] <= 0 or (len(networks) > 0 and is_trusted(buf, begin, stop, networks)[1])
+    ):
+        first, last = find_forwarded(buf, spans[XFF, 0], spans[XFF, 0] + spans[XFF, 1], networks)
+        if first >= 0:
+            spans[CLIENT, 0], spans[CLIENT, 1] = first, last - first
+            return GOOD
+    if spans[PEER, 1] <= 0:
+        spans[PEER, 1] = -1
+        return NO_CLIENT
+    spans[CLIENT, 0], spans[CLIENT, 1] = begin, stop - begin
+    return GOOD
+
+
+@inlined
+def is_word(buf, at, end):
+    """Whether these bytes are letters, or what else a method may have."""
+    for i in range(at, end):
+        c = buf[i]
+        if not (0x41 <= c <= 0x5A or 0x61 <= c <= 0x7A or is_digit(c) or c == 0x2D or c == 0x5F or c == 0x2E):
+            return False
+    return end > at
+
+
+@inlined
+def is_protocol(buf, at, end):
+    """Whether these bytes are capital letters, a slash, and a digit first behind it: `HTTP/1.1`."""
+    i = at
+    while i < end and 0x41 <= buf[i] <= 0x5A:
+        i += 1
+    return i > at and end - i >= 2 and buf[i] == 0x2F and is_digit(buf[i + 1])
+
+
+@inlined
+def split_request(buf, spans):
+    """`METHOD TARGET PROTOCOL`, or `METHOD /...`; anything else is a target as a whole.
+
+    What the log has in fields of their own counts more, except against a request that is whole.
+    """
+    begin = spans[REQUEST, 0]
+    end = begin + spans[REQUEST, 1]
+    alone = spans[METHOD, 1] < 0 and spans[TARGET, 1] < 0
+    first = find_byte(buf, begin, end, 0x20)
+    if first < end and is_word(buf, begin, first):
+        last = end - 1
+        while buf[last] != 0x20:
+            last -= 1
+        if last > first + 1 and is_protocol(buf, last + 1, end):
+            spans[METHOD, 0], spans[METHOD, 1] = begin, first - begin
+            spans[TARGET, 0], spans[TARGET, 1] = first + 1, last - first - 1
+            spans[PROTOCOL, 0], spans[PROTOCOL, 1] = last + 1, end - last - 1
+            return
+        if alone and end - first >= 2 and buf[first + 1] == 0x2F:
+            spans[METHOD, 0], spans[METHOD, 1] = begin, first - begin
+            spans[TARGET, 0], spans[TARGET, 1] = first + 1, end - first - 1
+            return
+    if spans[TARGET, 1] < 0:
+        spans[TARGET, 0], spans[TARGET, 1] = begin, end - begin

@@ -1,0 +1,30 @@
+"""The places of a parsed line that kernels fill, and the reasons for which a line is bad.
+
+The first nine texts are what a user sees; the others are where a kernel keeps what becomes one of them.
+"""
+
+from __future__ import annotations
+
+# Texts: where they begin and how long they are.
+CLIENT, PEER, USER, METHOD, TARGET, PROTOCOL, REFERRER, AGENT, VHOST, XFF, REQUEST, NOWHERE = range(12)
+COUNT_OF_TEXTS = 9
+COUNT_OF_SPANS = 12
+TEXT_FIELDS = ("client", "peer", "user", "method", "target", "protocol", "referrer", "agent", "vhost")
+
+# Numbers.
+TIME, STATUS, SIZE, LATENCY, IGNORED = range(5)
+COUNT_OF_NUMBERS = 5
+
+#: Why a line is bad; `bad_reasons` are indexes into it.
+BAD_REASONS: tuple[str, ...] = (
+    "the value is null",
+    "the line is empty",
+    "the line does not have the log format",
+    "the line ends too early",
+    "there is no time where one must be, or it cannot be",
+    "the request has no closing quote with a status behind it",
+    "there is no client: no address and no name of a host",
+    "the line is not one JSON object",
+)
+NULL, EMPTY, NOT_THE_FORMAT, CUT_OFF, BAD_TIME, NO_REQUEST, NO_CLIENT, NOT_JSON = range(8)
+GOOD = -1
