@@ -34,8 +34,9 @@ LONGEST_TIMEOUT_S = 2_147_483
 #: Larger networks are not written out address by address.
 LARGEST_EXPANDED = 256
 _ON_A_LINE = 8
-_LEAST_ELEMENTS = 65_536
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+#: One number for ever: a set that is there already cannot be made again with another one.
+_MOST_ELEMENTS = 1_048_576
+_FORMULA_STARTS = ("=", "+", "-", "@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ def show_time(time_us: int) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
+    """Text that no spreadsheet takes for a formula, and no terminal for a command."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
@@ -159,18 +161,19 @@ def _render_nftables(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
 def _render_ipset(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
     """A new set is filled and then swapped with the one in use, so there is no moment without any."""
     lines = _head(cursor, now_us, "load with: ipset restore < FILE")
+    left_out = 0
     for version, family in ((4, "inet"), (6, "inet6")):
         mine = [ban for ban in bans if ban.network.version == version]
-        room = max(_LEAST_ELEMENTS, 1 << (2 * len(mine)).bit_length())
+        left_out += max(len(mine) - _MOST_ELEMENTS, 0)
         for name in (f"penstock{version}", f"penstock{version}-new"):
-            lines.append(f"create {name} hash:net family {family} maxelem {room} timeout 0 -exist")
+            lines.append(f"create {name} hash:net family {family} maxelem {_MOST_ELEMENTS} timeout 0 -exist")
         lines.append(f"flush penstock{version}-new")
-        for ban in mine:
+        for ban in mine[:_MOST_ELEMENTS]:
             seconds = _seconds_left(ban, now_us)
             lines.append(f"add penstock{version}-new {ban.network} timeout {seconds} -exist")
         lines.append(f"swap penstock{version} penstock{version}-new")
         lines.append(f"destroy penstock{version}-new")
-    return _join(lines)
+    return Rendered(_join(lines).content, left_out)
 
 
 # --- web servers ------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class Ban(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """What an order of the operator's comes to: nothing in `network` is blocked by decisions made before `until_us`."""
+    """An order: nothing in `network` is blocked by decisions made before `until_us`."""
 
     network: Network
     until_us: int
@@ -83,13 +83,7 @@ class Gate:
 
 def read_bans(session: Session, *, now_us: int) -> list[Ban]:
     """The bans in force at a moment, from the decisions and orders in the database."""
-    if not session.has_table(DECISIONS):
-        raise OffsetStoreError(
-            "DECISIONS_NOT_FOUND",
-            f"There is no table {DECISIONS} at {session.place}.",
-            hint="Check the place: it must be the database that `penstock accesslog run` writes to.",
-            facts={"place": str(session.place), "table": DECISIONS},
-        )
+    demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     rows = session.execute(
         f"SELECT {', '.join(map(name, _BAN_COLUMNS))} FROM {name(DECISIONS)} "
@@ -97,6 +91,17 @@ def read_bans(session: Session, *, now_us: int) -> list[Ban]:
         ["block", now_us],
     )
     return make_bans(rows, read_spared(session))
+
+
+def demand_decisions(session: Session) -> None:
+    """An error where there is no table of decisions."""
+    if not session.has_table(DECISIONS):
+        raise OffsetStoreError(
+            "DECISIONS_NOT_FOUND",
+            f"There is no table {DECISIONS} at {session.place}.",
+            hint="Check the place: it must be the database that `penstock accesslog run` writes to.",
+            facts={"place": str(session.place), "table": DECISIONS},
+        )
 
 
 def read_spared(session: Session) -> list[Spared]:

@@ -9,7 +9,12 @@ import argparse
 import importlib
 
 #: Verb to what it does; its file is penstock/cli/accesslog/<verb>.py with `add_arguments` and `run`.
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "blocklist": "write who is blocked now, for a firewall, a web server or a program",
+    "decisions": "show what was decided, about whom and why",
+    "serve": "give the blocklist to enforcers on other servers, over HTTP",
+    "unban": "let a client or a network go, for a grace time",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,107 @@
+"""Show what was decided, about whom and why.
+
+penstock accesslog decisions results.db
+penstock accesslog decisions results.db --client 192.0.2.7
+penstock accesslog decisions results.db --explain 5f0c9a1e
+
+With --client also the decisions about the networks that it is in. --explain shows the log lines that caused a
+decision; they are a stranger's text, so control characters are shown and not obeyed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+
+from penstock.apps.accesslog.blocklist_formats import show_time
+from penstock.apps.accesslog.decision_records import MOMENTS, Decision, read_decision, read_decisions
+from penstock.cli.accesslog.places import add_database_argument, find_database
+from penstock.cli.moments import parse_moment
+from penstock.cli.tables import align
+from penstock.cli.terminal import escape, say
+from penstock.core.errors import OptionError
+from penstock.stores.sql.sessions import Database
+
+JSON_VERSION = 1
+_TABLE = ("decided_at", "action", "class", "rule", "subject", "expires_at", "request_index", "decision_id")
+_DETAILS = (
+    *("subject", "kind", "client", "action", "class", "rule", "score", "decided_at", "expires_at"),
+    *("ban_seconds", "level", "server", "partition", "offset", "request_index"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_database_argument(parser)
+    parser.add_argument("--client", metavar="X", default=None, help="an address, a network or a host name")
+    parser.add_argument("--explain", metavar="ID", default=None, help="one decision and its log lines")
+    parser.add_argument(
+        "--since", type=parse_moment, default=0, metavar="WHEN", help="1h, 2d, or 2026-01-31T12:00:00Z"
+    )
+    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most (default: 50)")
+    parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    database = Database(find_database(arguments))
+    if arguments.explain is not None:
+        found = database.run(lambda session: read_decision(session, arguments.explain))
+        if found is None:
+            raise OptionError(
+                "DECISION_NOT_FOUND",
+                f"There is no decision {arguments.explain[:130]!r}.",
+                hint="Take an id from `penstock accesslog decisions`.",
+            )
+        if arguments.json:
+            say(json.dumps({"version": JSON_VERSION, "decision": found}, indent=1))
+        else:
+            for line in _explain(found):
+                say(line)
+        return 0
+    decisions = database.run(
+        lambda session: read_decisions(
+            session, client=arguments.client, since_us=arguments.since * 1000, limit=arguments.limit
+        )
+    )
+    if arguments.json:
+        say(json.dumps({"version": JSON_VERSION, "decisions": decisions}, indent=1))
+    elif not decisions:
+        say("No decisions.")
+    else:
+        rows = [[_show(each, column) for column in _TABLE] for each in decisions]
+        head = ("decided", "action", "class", "rule", "subject", "until", "request", "id")
+        for line in align(head, rows, right={6}):
+            say(line)
+    return 0
+
+
+def _explain(decision: Decision) -> Iterator[str]:
+    yield f"decision       {escape(str(decision['decision_id']))}"
+    for column in _DETAILS:
+        yield f"{column:<14} {escape(_show(decision, column))}"
+    yield ""
+    lines = decision["evidence"]
+    yield "the lines that caused it:" if lines else "no lines were kept with it"
+    for line in lines:
+        if isinstance(line, dict):
+            where = f"{line.get('partition', '?')}@{line.get('offset', '?')}"
+            time_us = line.get("time")
+            when = show_time(time_us) if isinstance(time_us, int) else "?"
+            yield f"  {escape(where)}  {when}  {escape(str(line.get('request', '')))}"
+        else:
+            yield f"  {escape(str(line))}"
+
+
+def _show(decision: Decision, column: str) -> str:
+    value = decision[column]
+    if value is None:
+        return "-"
+    if column in MOMENTS:
+        return show_time(int(value)) if value else "-"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _parse_limit(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError("a whole number from 1 to 100000")
+    return int(text)

@@ -1,0 +1,60 @@
+"""Which database a verb reads, and what no list may hold: arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from penstock.core.places import Place, parse_place
+from penstock.core.references import read_option_file, resolve_reference
+
+
+def add_database_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "database",
+        metavar="DATABASE",
+        help="the path or address that `penstock accesslog run` writes to; ${env:NAME} and ${file:/path} "
+        "keep a password off this line",
+    )
+
+
+def find_database(arguments: argparse.Namespace) -> Place:
+    return parse_place(
+        resolve_reference("DATABASE", arguments.database, environ=os.environ, read_file=_read_file)
+    )
+
+
+def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow", metavar="CIDR", action="append", default=[], help="never in a list; may be given again"
+    )
+    parser.add_argument(
+        "--allow-file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="the same from a file: one address or network on each line, # begins a comment",
+    )
+    parser.add_argument(
+        "--trusted-proxy",
+        metavar="CIDR",
+        action="append",
+        default=[],
+        help="a proxy in front of the web servers; never in a list",
+    )
+
+
+def gather_allowed(arguments: argparse.Namespace) -> list[str]:
+    """All that `--allow` and `--allow-file` name, as text."""
+    texts = list(arguments.allow)
+    for path in arguments.allow_file:
+        for line in read_option_file("--allow-file", path, _read_file).splitlines():
+            text = line.partition("#")[0].strip()
+            if text:
+                texts.append(text)
+    return texts
+
+
+def _read_file(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,92 @@
+"""Let a client, or a network, go: now, and for a grace time in which nothing blocks it again.
+
+penstock accesslog unban results.db 192.0.2.7 --grace 1h --reason "our own scanner"
+penstock accesslog unban results.db 198.51.100.0/24
+penstock accesslog unban results.db --list
+
+Lists leave it out at once; the running pipeline takes the order up with its next batch. Of a blocked network
+only the part that was named is let go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from penstock.apps.accesslog.blocklist_formats import show_time
+from penstock.apps.accesslog.orders import Order, list_orders, place_order
+from penstock.cli.accesslog.places import add_database_argument, find_database
+from penstock.cli.tables import align
+from penstock.cli.terminal import say
+from penstock.core.errors import OptionError
+from penstock.core.values import parse_duration_ms
+
+JSON_VERSION = 1
+LONGEST_GRACE_MS = 10 * 366 * 86_400_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_database_argument(parser)
+    parser.add_argument("client", metavar="CLIENT|CIDR", nargs="?", default=None, help="who is let go")
+    parser.add_argument(
+        "--grace", metavar="TIME", type=_parse_grace, default=3_600_000, help="for so long (default: 1h)"
+    )
+    parser.add_argument("--reason", default="", help="a note for whoever reads the list")
+    parser.add_argument("--list", action="store_true", help="show all orders instead")
+    parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    place = find_database(arguments)
+    if arguments.list == (arguments.client is not None):
+        raise OptionError(
+            "OPTIONS_EXCLUDE" if arguments.list else "CLIENT_MISSING",
+            "Either a client is let go, or the orders are listed.",
+            hint="Name an address or a network, or say --list.",
+        )
+    now_us = time.time_ns() // 1000
+    if arguments.list:
+        orders = list_orders(place)
+        if arguments.json:
+            say(
+                json.dumps(
+                    {"version": JSON_VERSION, "orders": [_describe(each) for each in orders]}, indent=1
+                )
+            )
+        elif not orders:
+            say("No orders.")
+        else:
+            rows = [[*_describe(each).values()] for each in orders]
+            for line in align(("subject", "ordered", "until", "taken", "reason", "id"), rows):
+                say(line)
+        return 0
+    order = place_order(
+        place, arguments.client, now_us=now_us, grace_us=arguments.grace * 1000, reason=arguments.reason
+    )
+    if arguments.json:
+        say(json.dumps({"version": JSON_VERSION, "order": _describe(order)}, indent=1))
+    else:
+        say(f"{order.subject} is let go until {show_time(order.until)}.")
+    return 0
+
+
+def _describe(order: Order) -> dict[str, str]:
+    return {
+        "subject": order.subject,
+        "ordered_at": show_time(order.ordered_at),
+        "until": show_time(order.until),
+        "taken_at": "" if order.taken_at is None else show_time(order.taken_at),
+        "reason": order.reason,
+        "order_id": order.order_id,
+    }
+
+
+def _parse_grace(text: str) -> int:
+    try:
+        grace_ms = parse_duration_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+    if grace_ms > LONGEST_GRACE_MS:
+        raise argparse.ArgumentTypeError("a grace time has at most ten years")
+    return grace_ms
