@@ -272,7 +272,7 @@ class _RuleText:
             method=tuple(each.upper() for each in self._texts("method", holder=given)),
             not_method=tuple(each.upper() for each in self._texts("not_method", holder=given)),
             longer=self._whole("when.longer", 0, 1 << 30, given.get("longer", 0)),
-            empty=self._texts("empty", ("agent", "referrer", "user", "vhost", "method", "protocol"), given),
+            empty=self._texts("empty", r.EMPTY_FIELDS, given),
             seen=self._texts("seen", r.TRAITS, given),
         )
 

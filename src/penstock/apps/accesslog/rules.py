@@ -72,6 +72,8 @@ CLASSES = (
 FIELDS = ("path", "query", "target", "bare", "agent", "referrer", "method", "protocol", "request")
 #: What the decoder can notice about a target on its way.
 TRAITS = ("bad_escape", "comment", "control", "double", "entity", "nul", "overlong", "unicode_escape")
+#: What `when: {empty: [...]}` can ask for.
+EMPTY_FIELDS = ("agent", "referrer", "user", "vhost", "method", "protocol", "target")
 MODES = ("enforce", "simulate")
 DISTINCT = ("none", "path", "agent", "client")
 SUBJECTS = ("client", "net", "print")
@@ -226,7 +228,7 @@ class RuleSet:
                 if named not in free:
                     raise OptionError(
                         "RULE_INVALID",
-                        f"Rule `{rule.id}`: `unless` names `{named}`, which is no content rule without `unless`.",
+                        f"Rule `{rule.id}`: `unless` names `{named}`, not a content rule without `unless`.",
                         hint="Name ids of such rules.",
                     )
         for counting in self.behaviour:

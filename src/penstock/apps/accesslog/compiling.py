@@ -1,0 +1,39 @@
+"""How the kernels of this application are compiled: as those of the formats, with a stamp of this folder too.
+
+Rule: a cached kernel is used only with the sources it was made of. `penstock.formats.jit` stamps kernels with
+the sources of its own folder; what these kernels are made of stands here as well.
+
+>>> one_more = kernel(lambda number: number + 1)
+>>> one_more(41)
+42
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.formats import jit
+
+__all__ = ["kernel"]
+
+
+@functools.cache
+def _stamp() -> tuple[str, int]:
+    """Shaped like numba's own stamp; changes with any source here or in the formats."""
+    digest = hashlib.sha256(jit.source_stamp()[0].encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest(), 0
+
+
+def kernel(function: Callable[..., Any]) -> jit.Kernel:
+    """Compile lazily, without the interpreter's lock, cached on disk if there is a place for it."""
+    compiled = jit.kernel(function)
+    cached = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if cached is not None:
+        cached._source_stamp = _stamp()
+    return compiled
