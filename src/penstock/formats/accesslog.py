@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from penstock.formats import accesslog_kernel as k
 from penstock.formats import logformat
 from penstock.formats.accesslog_clients import make_networks
+from penstock.formats.accesslog_json_kernel import MAX_DEPTH
+from penstock.formats.accesslog_keys import make_key_table
 from penstock.formats.accesslog_slots import (
     BAD_REASONS,
     COUNT_OF_NUMBERS,
@@ -149,11 +151,10 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> _Plan:
         moved[:, k.LITERAL_AT] += len(literals)
         literals += program.literals.tobytes()
         steps.append(moved)
-    keys, key_text = np.zeros((1, 8), np.int64), np.zeros(1, np.uint8)
     return _Plan(
         (
             plan, np.concatenate(steps), np.frombuffer(bytearray(literals), np.uint8),
-            make_networks(proxies), keys, key_text,
+            make_networks(proxies), *make_key_table(),
         )
     )  # fmt: skip
 
@@ -166,7 +167,7 @@ def _scratch() -> tuple[Array, ...]:
             np.zeros((COUNT_OF_SPANS, 2), np.int64),
             np.zeros(COUNT_OF_NUMBERS, np.int64),
             np.zeros(COUNT_OF_SPANS + COUNT_OF_NUMBERS, np.int64),
-            np.zeros(64, np.int64),
+            np.zeros(MAX_DEPTH, np.int64),
         )
     return kept
 

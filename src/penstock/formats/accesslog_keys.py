@@ -1,0 +1,177 @@
+"""The keys by which JSON access logs call their fields, as a table for the kernel.
+
+Rules: capitals, `_`, `-` and `@` in a key do not count: `userAgent`, `User-Agent` and `user_agent` are one.
+A dot leads into an inner object, and a key may have the dot itself: `{"url": {"path": "/"}}` and
+`{"url.path": "/"}`. Where a document has several keys of one field, the one whose rank is lowest counts,
+then the first.
+
+The names are those of nginx's variables, Caddy, Traefik, Envoy, the Elastic schema, Google's load balancers,
+and what people write into a `LogFormat` by hand. Units: a key that says its unit has it; `duration` and the
+like are seconds with a fraction, milliseconds without, and nanoseconds where Traefik writes them with a
+capital.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from penstock.formats import accesslog_json_kernel as k
+from penstock.formats import accesslog_slots as s
+from penstock.formats.bulk import Array
+
+#: Objects that only wrap a log line: their keys count as if they stood outside.
+_WRAPPERS = (
+    "nginx",
+    "access",
+    "nginx.access",
+    "apache",
+    "apache.access",
+    "log",
+    "fields",
+    "data",
+    "httplog",
+    "json",
+)
+_HEADERS = (
+    "request.headers.",
+    "headers.",
+    "request_",
+    "http.request.headers.",
+    "http_",
+    "request.header.",
+    "",
+)
+
+# Of each field the names, a list for each rank.
+_TEXTS: dict[int, tuple[str, ...]] = {
+    s.PEER: (
+        "remote_addr remote_ip request.remote_ip source.ip source.address httpRequest.remoteIp ClientHost",
+        "request.remote_addr ClientAddr client_addr remote_address downstream_remote_address remote_host",
+        "client_ip clientip request.client_ip client.ip client.address client remote source_ip src_ip ip "
+        "ip_address src address",
+    ),
+    s.USER: ("remote_user user.name ClientUsername", "user username user_id auth auth_user"),
+    s.METHOD: (
+        "request_method request.method http.request.method httpRequest.requestMethod",
+        "method verb http_method",
+    ),
+    s.TARGET: (
+        "request_uri request.uri url.original httpRequest.requestUrl",
+        "uri RequestPath request_url request.url target",
+        "url path url.path request.path resource",
+    ),
+    s.REQUEST: ("request request_line request_first_line first_line",),
+    s.PROTOCOL: ("server_protocol request.proto", "protocol proto http_version http.version RequestProtocol"),
+    s.VHOST: (
+        "vhost virtual_host request.host RequestHost url.domain http_host authority",
+        "host server_name domain",
+    ),
+}
+_HEADER_TEXTS: dict[int, tuple[str, ...]] = {
+    s.XFF: ("x_forwarded_for", "x_real_ip"),
+    s.AGENT: ("user_agent",),
+    s.REFERRER: ("referer", "referrer"),
+}
+_MORE_TEXTS: dict[int, tuple[str, ...]] = {
+    s.XFF: ("xff forwarded_for",),
+    s.AGENT: ("user_agent.original httpRequest.userAgent", "agent ua"),
+    s.REFERRER: ("http.request.referrer httpRequest.referer",),
+}
+_TIMES = (
+    "time_iso8601 time_local msec StartUTC start_time",
+    "time timestamp ts time_stamp",
+    "StartLocal date datetime event_time",
+)
+_STATUSES = (
+    "status status_code DownstreamStatus http.response.status_code httpRequest.status response.status",
+    "response_code response_status http_status http_status_code response response.status_code code",
+)
+_SIZES = (
+    "body_bytes_sent http.response.body.bytes DownstreamContentSize httpRequest.responseSize",
+    "bytes_sent bytes size response_size response_bytes response_length sent_bytes response.size "
+    "http.response.bytes",
+)
+_SECOND_NS = 1_000_000_000
+_LATENCIES = {
+    _SECOND_NS: "request_time duration_s duration_sec duration_seconds httpRequest.latency",
+    1_000_000: "duration_ms response_time_ms latency_ms elapsed_ms request_time_ms time_taken_ms",
+    1_000: "duration_us response_time_us latency_us elapsed_us request_time_us time_us",
+    1: "duration_ns event.duration latency_ns",
+    k.GUESS: "duration latency elapsed time_taken response_time took request_duration",
+}
+
+
+def plain_name(name: str) -> str:
+    """A key without what does not count in it."""
+    return "".join(c for c in name.lower() if c not in "_-@")
+
+
+def list_keys() -> dict[str, tuple[int, int, int, int]]:
+    """Each plain name with dots: (kind, slot, scale, rank)."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+
+    def add(names: str, kind: int, slot: int, scale: int, rank: int) -> None:
+        for name in names.split():
+            found.setdefault(plain_name(name), (kind, slot, scale, rank))
+
+    for table in (_TEXTS, _MORE_TEXTS):
+        for slot, ranked in table.items():
+            for rank, names in enumerate(ranked):
+                add(names, k.AS_TEXT, slot, 0, rank)
+    for slot, ranked in _HEADER_TEXTS.items():
+        for rank, name in enumerate(ranked):
+            add(" ".join(prefix + name for prefix in _HEADERS), k.AS_TEXT, slot, 0, rank)
+    for kind, slot, ranked in (
+        (k.AS_TIME, s.TIME, _TIMES),
+        (k.AS_STATUS, s.STATUS, _STATUSES),
+        (k.AS_SIZE, s.SIZE, _SIZES),
+    ):
+        for rank, names in enumerate(ranked):
+            add(names, kind, slot, 0, rank)
+    for scale, names in _LATENCIES.items():
+        add(names, k.AS_LATENCY, s.LATENCY, scale, int(scale == k.GUESS))
+    return found
+
+
+@functools.cache
+def make_key_table() -> tuple[Array, Array]:
+    """The table of (object, key) to what is there, half empty, and the text of all its names."""
+    fields = list_keys()
+    nodes = {"": k.ROOT, **{plain_name(name): k.ROOT for name in _WRAPPERS}}
+    entries: dict[tuple[int, str], list[int]] = {}
+
+    def entry(parent: int, name: str) -> list[int]:
+        return entries.setdefault((parent, name), [parent, 0, 0, k.NO_NODE, k.NOTHING, 0, 0, 0])
+
+    for name in _WRAPPERS:
+        if "." not in name:
+            entry(k.ROOT, plain_name(name))[k.NODE] = k.ROOT
+    for path, what in fields.items():
+        entry(k.ROOT, path)[k.KIND :] = what
+        parent, steps = k.ROOT, path.split(".")
+        for depth, step in enumerate(steps[:-1]):
+            inner = ".".join(steps[: depth + 1])
+            node = nodes.setdefault(inner, len(nodes))
+            entry(parent, step)[k.NODE] = node
+            parent = node
+        entry(parent, steps[-1])[k.KIND :] = what
+    capacity = 1 << (2 * len(entries)).bit_length()
+    table = np.zeros((capacity, k.KEY_WIDTH), np.int64)
+    text = bytearray()
+    for (parent, name), row in entries.items():
+        row[k.NAME_AT], row[k.NAME_SIZE] = len(text), len(name)
+        text += name.encode()
+        place = _hash(parent, name.encode()) & (capacity - 1)
+        while table[place, k.NAME_SIZE]:
+            place = (place + 1) & (capacity - 1)
+        table[place] = row
+    return table, np.frombuffer(text, np.uint8)
+
+
+def _hash(parent: int, name: bytes) -> int:
+    value = k.HASH_START + parent
+    for c in name:
+        value = (value ^ c) * k.HASH_FACTOR & (2**32 - 1)
+    return value ^ (value >> 15)
