@@ -24,7 +24,7 @@ from penstock.stores.sql.sessions import Session
 DECISIONS = "accesslog_decisions"
 
 #: The widest networks that a list may hold: a mistake must not shut out a country.
-_WIDEST_PREFIX = {4: 16, 6: 32}
+_WIDEST_PREFIX = {4: 16, 6: 48}
 _NEVER_BLOCKED = NetworkSet(
     filter(
         None,
@@ -152,8 +152,9 @@ def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
     return kept
 
 
-def make_disjoint(bans: Sequence[Ban]) -> list[Ban]:
+def make_disjoint(bans: Iterable[Ban]) -> list[Ban]:
     """The same bans without overlap, for sets that cannot have any: outer networks lose their inner ones."""
+    bans = drop_covered(bans)
     inner: dict[Network, list[Network]] = {}
     outer: list[Network] = []
     for network in sorted(ban.network for ban in bans):

@@ -1,0 +1,77 @@
+"""A database with decisions in it, as the pipeline leaves one, for tests of what is made from them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.apps.accesslog.orders import SCHEMA as ORDERS
+from penstock.core.places import Place, parse_place
+from penstock.sinks import SqlSink, Table, create_tables
+from penstock.stores.sql.sessions import Database, Session
+
+SECOND_US = 1_000_000
+#: The moment at which tests look, unless they say otherwise.
+NOW_US = 1_900_000_000 * SECOND_US
+COLUMNS: dict[str, pa.DataType] = {
+    **dict.fromkeys(("decision_id", "subject", "kind", "client"), pa.string()),
+    "decided_at": pa.int64(),
+    **dict.fromkeys(("rule", "class", "action"), pa.string()),
+    "score": pa.float64(),
+    **dict.fromkeys(("ban_seconds", "expires_at", "level"), pa.int64()),
+    "server": pa.string(),
+    "partition": pa.int32(),
+    **dict.fromkeys(("offset", "request_index"), pa.int64()),
+    "evidence": pa.string(),
+}
+
+
+def make_database(place: str | os.PathLike[str] | Place) -> Place:
+    """The tables of decisions and orders, without rows."""
+    if isinstance(place, str | os.PathLike):
+        place = parse_place(os.fspath(place))
+    decisions = Table("accesslog_decisions", mode="upsert", key=("decision_id",))
+    orders = Table("accesslog_orders", mode="upsert", key=("order_id",))
+    create_tables(
+        SqlSink(place, decisions, orders), {decisions.name: pa.schema(COLUMNS), orders.name: ORDERS}
+    )
+    return place
+
+
+def decide(
+    place: Place, subject: str, *, seconds: int = 600, decided_at: int = NOW_US - 1, **words: Any
+) -> str:
+    """Add one decision; its id. The ban ends `seconds` after `NOW_US`, unless told."""
+    decision = {
+        "decision_id": f"d-{abs(hash((subject, seconds, decided_at, *words.items()))):x}",
+        "subject": subject,
+        "kind": "net" if "/" in subject else "client",
+        "client": subject,
+        "decided_at": decided_at,
+        "rule": "sqli.union-select",
+        "class": "sql_injection",
+        "action": "block",
+        "score": 10.0,
+        "ban_seconds": seconds,
+        "expires_at": NOW_US + seconds * SECOND_US,
+        "level": 1,
+        "server": "web1",
+        "partition": 0,
+        "offset": 17,
+        "request_index": 3,
+        "evidence": '[{"partition": 0, "offset": 17, "time": 1899999999000000, "request": "GET /?id=1"}]',
+        **words,
+    }
+
+    def insert(session: Session) -> None:
+        name = session.grammar.name
+        session.execute(
+            f"INSERT INTO {name('accesslog_decisions')} ({', '.join(map(name, COLUMNS))}) "
+            f"VALUES ({session.grammar.marks(len(COLUMNS))})",
+            [decision[column] for column in COLUMNS],
+        )
+
+    Database(place).run(insert, writes=True)
+    return str(decision["decision_id"])
