@@ -1,0 +1,437 @@
+"""Following log files: each line once and in order, whatever is done to the files meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.apps.accesslog.following import Follower
+from penstock.apps.accesslog.following_files import family_of
+from penstock.apps.accesslog.positions import FilePosition
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+_begun: list[Follower] = []
+
+
+@pytest.fixture(autouse=True)
+def all_closed() -> Iterator[None]:
+    yield
+    while _begun:
+        _begun.pop().close()
+
+
+def line_of(number: int) -> str:
+    return f"10.1.2.{number % 250} - - [01/Feb/2026:10:00:00 +0000] line {number}"
+
+
+def append(path: Path, *lines: str, end: str = "\n") -> None:
+    with path.open("ab") as file:
+        file.write(("\n".join(lines) + end).encode() if lines else end.encode())
+
+
+def lines_in(pieces: Sequence[Any]) -> list[str]:
+    return [line.decode() for piece in pieces for line in piece.lines.to_pylist()]
+
+
+def read_all(follower: Follower, most_bytes: int = 1 << 20) -> list[str]:
+    found: list[str] = []
+    while pieces := follower.read(most_bytes):
+        found += lines_in(pieces)
+    return found
+
+
+def follow(folder: Path, pattern: str = "access.log", **how: Any) -> Follower:
+    how = {"clock": Clock(), "quiet_s": 30.0, **how}
+    follower = Follower([str(folder / pattern)], how.pop("positions", ()), **how)
+    _begun.append(follower)
+    return follower
+
+
+def pack(path: Path) -> Path:
+    """What gzip does: the same content and time under another name, the old file gone."""
+    packed = path.with_name(path.name + ".gz")
+    with gzip.open(packed, "wb") as file:
+        file.write(path.read_bytes())
+    found = path.stat()
+    os.utime(packed, ns=(found.st_atime_ns, found.st_mtime_ns))
+    path.unlink()
+    return packed
+
+
+def test_lines_that_are_appended_are_read_once(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, "a", "b")
+    follower = follow(tmp_path)
+    assert read_all(follower) == ["a", "b"]
+    append(log, "c")
+    assert read_all(follower) == ["c"]
+    assert read_all(follower) == []
+
+
+def test_the_last_line_waits_for_its_newline(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, "whole", "beg", end="")
+    follower = follow(tmp_path)
+    assert read_all(follower) == ["whole"]
+    append(log, "un", end="")
+    assert read_all(follower) == []
+    append(log)
+    assert read_all(follower) == ["begun"]
+
+
+def test_any_bytes_pass_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "access.log").write_bytes(b"\xff\xfe\x00\r\n\n\x16\x03\n")
+    pieces = follow(tmp_path).read(1 << 20)
+    assert [line for piece in pieces for line in piece.lines.to_pylist()] == [
+        b"\xff\xfe\x00\r",
+        b"",
+        b"\x16\x03",
+    ]
+
+
+def test_a_file_that_appears_later_is_read_from_its_beginning(tmp_path: Path) -> None:
+    append(tmp_path / "one-access.log", "a")
+    follower = follow(tmp_path, "*access.log", from_end=True)
+    assert read_all(follower) == []
+    append(tmp_path / "two-access.log", "b")
+    append(tmp_path / "one-access.log", "c")
+    assert sorted(read_all(follower)) == ["b", "c"]
+
+
+@pytest.mark.parametrize("text", ["a\nb\n", "a\nb\nunfinished"])
+def test_from_the_end_means_behind_the_last_whole_line(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(text)
+    follower = follow(tmp_path, from_end=True)
+    append(log, " c")
+    assert read_all(follower) == ["unfinished c" if "un" in text else " c"]
+
+
+def test_a_rotated_file_is_finished_before_the_new_one_and_its_late_lines_are_read(tmp_path: Path) -> None:
+    log, clock = tmp_path / "access.log", Clock()
+    append(log, "a")
+    follower = follow(tmp_path, clock=clock)
+    assert read_all(follower) == ["a"]
+    append(log, "b")
+    log.rename(tmp_path / "access.log.1")
+    append(log, "c")
+    assert read_all(follower) == ["b", "c"]
+    append(tmp_path / "access.log.1", "late")
+    assert read_all(follower) == ["late"]
+    append(tmp_path / "access.log.1", "no newline", end="")
+    assert read_all(follower) == []
+    clock.now += 31
+    assert read_all(follower) == ["no newline"]
+    assert [each.finished for each in follower.positions()] == [True, False]
+
+
+def test_a_deleted_file_is_read_to_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, "a")
+    follower = follow(tmp_path)
+    append(log, "b")
+    log.unlink()
+    append(log, "c")
+    assert read_all(follower) == ["a", "b", "c"]
+
+
+def test_a_file_that_was_emptied_is_read_anew(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, line_of(1), line_of(2))
+    follower = follow(tmp_path)
+    assert len(read_all(follower)) == 2
+    os.truncate(log, 0)
+    append(log, line_of(3))
+    assert read_all(follower) == [line_of(3)]
+
+
+def test_a_file_that_grew_beyond_the_old_position_after_it_was_emptied_is_known_as_new(
+    tmp_path: Path,
+) -> None:
+    """Its size alone does not tell: the bytes that were read are compared."""
+    log = tmp_path / "access.log"
+    append(log, "# the same first line of every log")
+    follower = follow(tmp_path)
+    append(log, line_of(1))
+    assert read_all(follower)[1:] == [line_of(1)]
+    os.truncate(log, 0)
+    append(log, "# the same first line of every log", line_of(2), line_of(3), line_of(4))
+    assert read_all(follower)[1:] == [line_of(2), line_of(3), line_of(4)]
+
+
+@pytest.mark.parametrize("pattern", ["access.log", "access.log*"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_copy_of_copytruncate_is_read_to_its_end_first(
+    tmp_path: Path, pattern: str, restarts: bool
+) -> None:
+    log = tmp_path / "access.log"
+    append(log, line_of(1))
+    follower = follow(tmp_path, pattern)
+    assert read_all(follower) == [line_of(1)]
+    append(log, line_of(2), line_of(3))
+    shutil.copy(log, tmp_path / "access.log.1")
+    if restarts:
+        follower = follow(tmp_path, pattern, positions=follower.positions())
+    os.truncate(log, 0)
+    append(log, line_of(4), line_of(5), line_of(6))
+    assert read_all(follower) == [line_of(number) for number in range(2, 7)]
+
+
+def test_a_copy_that_is_being_written_is_not_read_as_a_new_file(tmp_path: Path) -> None:
+    log, copy, clock = tmp_path / "access.log", tmp_path / "access.log.1", Clock()
+    append(log, *map(line_of, range(100)))
+    follower = follow(tmp_path, "access.log*", clock=clock)
+    assert len(read_all(follower)) == 100
+    half = log.read_bytes()[:3000]
+    copy.write_bytes(half)
+    assert read_all(follower) == []
+    clock.now += 1
+    copy.write_bytes(log.read_bytes())
+    clock.now += 1.5
+    assert read_all(follower) == []
+    clock.now += 5
+    assert read_all(follower) == []
+
+
+def test_packed_history_is_read_once_when_asked_and_in_order(tmp_path: Path) -> None:
+    log, clock = tmp_path / "access.log", Clock()
+    for number, name in enumerate(["access.log.3", "access.log.2", "access.log.1", "access.log"]):
+        append(tmp_path / name, line_of(2 * number), line_of(2 * number + 1))
+        os.utime(tmp_path / name, ns=(number * 10**9, number * 10**9))
+    pack(tmp_path / "access.log.3")
+    pack(tmp_path / "access.log.2")
+    assert read_all(follow(tmp_path)) == [line_of(6), line_of(7)]
+    follower = follow(tmp_path, history=True, clock=clock)
+    assert read_all(follower, 100) == [line_of(number) for number in range(8)]
+    follower = follow(tmp_path, history=True, clock=clock, positions=follower.positions())
+    assert read_all(follower) == []
+    clock.now += 60
+    assert read_all(follower) == []
+    pack(tmp_path / "access.log.1")
+    clock.now += 60
+    append(log, line_of(8))
+    assert read_all(follower) == [line_of(8)]
+    clock.now += 60
+    assert read_all(follower) == []
+
+
+def test_a_packed_file_that_is_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
+    clock = Clock()
+    append(tmp_path / "old.log", *map(line_of, range(5000)))
+    packed = pack(tmp_path / "old.log")
+    packed.write_bytes(packed.read_bytes()[:-2000])
+    follower = follow(tmp_path, "old.log.gz", clock=clock)
+    found = read_all(follower)
+    assert 0 < len(found) < 5000
+    clock.now += 60
+    found += read_all(follower)
+    assert found[:-1] == [line_of(number) for number in range(len(found) - 1)]
+
+
+def test_two_rotations_while_nobody_looked_lose_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, line_of(0))
+    follower = follow(tmp_path)
+    assert read_all(follower) == [line_of(0)]
+    append(log, line_of(1))
+    log.rename(tmp_path / "access.log.2")
+    append(log, line_of(2))
+    pack(tmp_path / "access.log.2")
+    log.rename(tmp_path / "access.log.1")
+    append(log, line_of(3))
+    expected = [line_of(1), line_of(2), line_of(3)]
+    assert read_all(follow(tmp_path, positions=follower.positions())) == expected
+    assert read_all(follower) == expected
+
+
+def test_a_position_whose_file_is_gone_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = tmp_path / "access.log"
+    append(log, line_of(1))
+    gone = FilePosition(str(log), 1, 2, 60, "00", 60, "00")
+    follower = follow(tmp_path, positions=[gone])
+    assert read_all(follower) == [line_of(1)]
+    assert follower.lost == [gone]
+    assert "behind byte 60" in caplog.text
+
+
+def test_a_very_long_line_is_cut_and_marked_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    follower = follow(tmp_path, longest_line=100, chunk_bytes=300)
+    append(log, "first", "x" * 1000, end="")
+    pieces = follower.read(1 << 20)
+    assert lines_in(pieces) == ["first", "x" * 100]
+    assert [piece.cut_rows.tolist() for piece in pieces] == [[], [0]]
+    assert follower.positions()[0].skipping
+    again = follow(tmp_path, positions=follower.positions(), longest_line=100, chunk_bytes=300)
+    append(log, "y" * 500, "next", "z" * 101, "w" * 100)
+    for each in (follower, again):
+        pieces = each.read(1 << 20)
+        assert lines_in(pieces) == ["next", "z" * 100, "w" * 100]
+        cut = [piece.lines[row].as_py() for piece in pieces for row in piece.cut_rows.tolist()]
+        assert cut == [b"z" * 100]
+
+
+def test_rotated_names_belong_to_one_family() -> None:
+    names = [
+        "access.log",
+        "access.log.1",
+        "access.log.12.gz",
+        "access.log-20260131",
+        "access.log-20260131.gz",
+    ]
+    names += ["access.log.2026-01-31", "access.log-20260131-10", "access.log.1769817600"]
+    assert {family_of(f"/logs/{name}") for name in names} == {("/logs", "access.log")}
+    assert family_of("/logs/access-20260131.log") == ("/logs", "access.log")
+    assert family_of("/logs/web-1.log") == ("/logs", "web-1.log")
+    assert family_of("/other/access.log") != family_of("/logs/access.log")
+
+
+# --- random histories -------------------------------------------------------------------------------------
+
+STEPS = st.sampled_from(
+    (
+        *("append", "append", "append", "begin", "rotate", "copytruncate", "pack", "empty"),  # a server
+        *("read", "read some", "fail", "restart", "wait"),  # a follower
+    )
+)
+
+
+class History:
+    """One log, its server, its rotation, and a follower whose positions are durable when it says so."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self.folder, self.log, self.pattern = folder, folder / "access.log", pattern
+        self.clock = Clock()
+        self.written: list[str] = []
+        self.begun = ""
+        self.torn: set[str] = set()
+        self.shipped: list[str] = []
+        self.durable: tuple[FilePosition, ...] = ()
+        self.log.touch()
+        self.follower = self.start()
+
+    def start(self) -> Follower:
+        return follow(
+            self.folder,
+            self.pattern,
+            clock=self.clock,
+            positions=self.durable,
+            chunk_bytes=200,
+            longest_line=150,
+        )
+
+    def do(self, step: str) -> None:
+        getattr(self, step.replace(" ", "_"))()
+
+    def append(self) -> None:
+        text = self.begun + line_of(len(self.written))
+        append(self.log, text[len(self.begun) :])
+        self.written.append(text)
+        self.begun = ""
+
+    def begin(self) -> None:
+        if not self.begun:
+            # Long enough to be known again: a file of some forty bytes and no line could be any file.
+            self.begun = f"{line_of(len(self.written))[:-6]}{len(self.written)}"
+            append(self.log, self.begun, end="")
+
+    def rotate(self) -> None:
+        if self.begun:  # a line that nobody will end
+            self.written.append(self.begun)
+            self.torn.add(self.begun)
+            self.begun = ""
+        self.shift()
+        self.log.rename(self.folder / "access.log.1")
+        self.log.touch()
+
+    def copytruncate(self) -> None:
+        if self.begun:
+            self.append()
+        if self.log.stat().st_size and self.durable:
+            # An empty or unknown file leaves nothing to know its copy by.
+            self.read()
+            self.append()
+            self.shift()
+            shutil.copy2(self.log, self.folder / "access.log.1")
+            os.truncate(self.log, 0)
+
+    def empty(self) -> None:
+        """Nothing tells of lines that were not read before."""
+        if self.begun:
+            self.append()
+        self.read()
+        os.truncate(self.log, 0)
+
+    def shift(self) -> None:
+        rotated = [name for name in os.listdir(self.folder) if name != "access.log"]
+        for name in sorted(rotated, key=lambda name: -int(name.split(".")[2])):
+            number, *rest = name.split(".")[2:]
+            (self.folder / name).rename(self.folder / ".".join(["access.log", str(int(number) + 1), *rest]))
+
+    def pack(self) -> None:
+        rotated = [name for name in os.listdir(self.folder) if name[-1].isdecimal()]
+        for name in rotated[:1]:
+            pack(self.folder / name)
+
+    def read(self) -> None:
+        while self.read_some():
+            pass
+
+    def read_some(self) -> bool:
+        found = lines_in(self.follower.read(300))
+        self.shipped += found
+        self.durable = self.follower.positions()
+        return bool(found)
+
+    def fail(self) -> None:
+        """Lines are read and never sent."""
+        self.follower.read(300)
+        self.restart()
+
+    def restart(self) -> None:
+        self.follower.close()
+        self.follower = self.start()
+
+    def wait(self) -> None:
+        self.clock.now += 31
+
+    def end(self) -> None:
+        if self.begun:
+            self.append()
+        for _ in range(3):
+            self.read()
+            self.wait()
+        self.read()
+        self.follower.close()
+
+
+@given(st.sampled_from(["access.log", "access.log*"]), st.lists(STEPS, max_size=40))
+def test_after_any_history_each_line_was_read_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, pattern: str, steps: list[str]
+) -> None:
+    history = History(tmp_path_factory.mktemp("logs"), pattern)
+    history.read_some()  # a shipper makes its first positions durable before it sends anything
+    for step in steps:
+        history.do(step)
+    history.end()
+    assert sorted(history.shipped) == sorted(history.written)
+    whole = [line for line in history.shipped if line not in history.torn]  # the others come when it is sure
+    assert whole == [line for line in history.written if line not in history.torn]
