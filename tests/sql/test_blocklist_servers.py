@@ -1,0 +1,70 @@
+"""The blocklist in every kind of database: the same list, the same cursors, also when many move it on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.apps.accesslog.blocklist_changes import Listed, advance
+from penstock.apps.accesslog.blocklists import Gate
+from penstock.apps.accesslog.decision_records import read_decision, read_decisions
+from penstock.apps.accesslog.orders import place_order
+from penstock.core.places import Place
+from penstock.stores.sql.sessions import Database
+from tests.decided import NOW_US, SECOND_US, decide, make_database
+from tests.sql.databases import OwnDatabase
+
+WRITERS = 6
+
+
+@pytest.fixture
+def place(own_database: OwnDatabase) -> Place:
+    return make_database(own_database.url)
+
+
+def test_decisions_orders_and_ends_make_the_list(place: Place) -> None:
+    chosen = decide(place, "192.0.2.1", evidence='[{"request": "GET /\u00e9"}]')
+    decide(place, "198.51.100.0/24", seconds=900)
+    first = advance(place, now_us=NOW_US)
+    assert [str(ban.network) for ban in first.bans] == ["192.0.2.1", "198.51.100.0/24"]
+    place_order(place, "198.51.100.0/25", now_us=NOW_US, grace_us=0)
+    later = advance(place, now_us=NOW_US + 600 * SECOND_US)
+    delta = later.since(first.cursor, Gate())
+    assert [str(ban.network) for ban in delta.added] == ["198.51.100.128/25"]
+    assert list(map(str, delta.removed)) == ["192.0.2.1", "198.51.100.0/24"]
+    database = Database(place)
+    found = database.run(lambda session: read_decisions(session, client="192.0.2.1"))
+    assert [each["decision_id"] for each in found] == [chosen]
+    one = database.run(lambda session: read_decision(session, chosen))
+    assert one is not None
+    assert one["evidence"] == [{"request": "GET /\u00e9"}]
+    assert database.run(lambda session: read_decisions(session, client="bad.example")) == []
+
+
+def test_many_who_move_the_list_on_at_once_agree_on_its_cursors(place: Place) -> None:
+    """Each decides and moves on; whoever has seen every cursor has seen one list for each."""
+    seen: list[Listed] = []
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(4):
+                decide(place, f"192.0.{number}.{turn}")
+                seen.append(advance(place, now_us=NOW_US))
+        except BaseException as failure:
+            failures.append(failure)
+            raise
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(WRITERS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(120)
+    assert failures == []
+    last = advance(place, now_us=NOW_US)
+    assert len(last.bans) == WRITERS * 4
+    for each in seen:
+        delta = last.since(each.cursor, Gate())
+        assert {ban.network for ban in (*each.bans, *delta.added)} == {ban.network for ban in last.bans}
+        assert delta.removed == ()
