@@ -1,0 +1,113 @@
+"""Time as the log tells it: the running maximum of each partition, and the watermark that follows from all.
+
+Rules. A line never stands before its partition's maximum less the lateness: a line that does is moved up to
+it and counted as late, never dropped. The watermark is the least of (maximum less lateness) over all
+partitions that are not idle; what stands before it is folded, what stands at or behind it waits. So the order
+of the fold is a function of the log alone, whatever came in one batch with what.
+
+A partition that is known but has shown no line yet holds the watermark back as well. Only a decision that it
+is idle frees it; such a decision is made from the wall clock, so it is a part of the clocks and stored with
+them: a batch that is done again finds it. When all are idle nothing is waited for.
+
+Why not the time of arrival: a restart, a replay or another batch size would count other lines together.
+
+>>> clocks = advance(Clocks.begin([0, 1]), {0: 9_000_000}, lateness_us=1_000_000)
+>>> clocks.watermark_us == NEVER
+True
+>>> advance(clocks, {1: 7_500_000}, lateness_us=1_000_000).watermark_us
+6500000
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from penstock.core.errors import DecodeError
+
+#: Before all times.
+NEVER = -(1 << 62)
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What is known of one partition; `seen_at_us` is wall time, for the decision whether it is idle."""
+
+    max_us: int = NEVER
+    is_idle: bool = False
+    seen_at_us: int = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of all partitions, and the watermark, which never goes back."""
+
+    partitions: Mapping[int, Clock]
+    watermark_us: int = NEVER
+
+    @classmethod
+    def begin(cls, partitions: Iterable[int] = ()) -> Clocks:
+        return cls({each: Clock() for each in partitions})
+
+    def pack(self) -> bytes:
+        """The clocks as text for a state row."""
+        rows = [[n, c.max_us, c.is_idle, c.seen_at_us] for n, c in sorted(self.partitions.items())]
+        told = {"version": _VERSION, "watermark_us": self.watermark_us, "partitions": rows}
+        return json.dumps(told, separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Clocks:
+        told = json.loads(data)
+        if told.get("version") != _VERSION:
+            raise DecodeError(
+                "CLOCKS_VERSION",
+                f"The stored clocks have version {told.get('version')!r}, this release reads {_VERSION}.",
+                hint="Run the release that wrote them, or a newer one.",
+            )
+        return cls({n: Clock(most, idle, seen) for n, most, idle, seen in told["partitions"]},
+                   told["watermark_us"])  # fmt: skip
+
+
+def decide_idle(
+    clocks: Clocks, *, now_us: int, with_lines: Iterable[int], known: Iterable[int], idle_after_us: int
+) -> Clocks:
+    """Before a batch: who has lines is not idle; who had none for so long is. The result is to be stored."""
+    active = set(with_lines)
+    partitions = dict(clocks.partitions)
+    for number in sorted({*known, *active, *partitions}):
+        clock = partitions.get(number, Clock())
+        if number in active:
+            clock = replace(clock, is_idle=False, seen_at_us=now_us)
+        elif clock.seen_at_us == NEVER:
+            clock = replace(clock, seen_at_us=now_us)
+        elif now_us - clock.seen_at_us >= idle_after_us:
+            clock = replace(clock, is_idle=True)
+        partitions[number] = clock
+    return replace(clocks, partitions=partitions)
+
+
+def advance(clocks: Clocks, maxima_us: Mapping[int, int], *, lateness_us: int) -> Clocks:
+    """The clocks after a batch in which these partitions came so far."""
+    partitions = dict(clocks.partitions)
+    for number, most in maxima_us.items():
+        clock = partitions.get(number, Clock())
+        partitions[number] = replace(clock, max_us=max(clock.max_us, most))
+    waited_for = [each for each in partitions.values() if not each.is_idle]
+    watermark = clocks.watermark_us
+    if waited_for:
+        least = min(each.max_us for each in waited_for)
+        if least > NEVER:
+            watermark = max(watermark, least - lateness_us)
+    elif partitions:
+        most = max(each.max_us for each in partitions.values())
+        if most > NEVER:
+            watermark = max(watermark, most + 1)
+    return Clocks(partitions, watermark)
+
+
+def finish(clocks: Clocks) -> Clocks:
+    """All partitions at their end, as after the last line of a replay: nothing waits any more."""
+    ended = {number: replace(clock, is_idle=True) for number, clock in clocks.partitions.items()}
+    return advance(replace(clocks, partitions=ended), {}, lateness_us=0)

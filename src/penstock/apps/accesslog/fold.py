@@ -1,0 +1,294 @@
+"""One lane, one batch: events in, decisions and the lane's new state out.
+
+Rules. Events are folded in the order (effective time, server and client, partition, offset), and only those
+that stand before the watermark; the others wait in the state. The watermark follows from the clocks before
+the batch and the clocks in it, so every lane finds the same one, and all results are a function of the log:
+however it is cut into batches, in whatever order its partitions arrive, wherever it is stopped and resumed.
+
+A line that comes when the fold is past its time is moved up and counted as late. The number of waiting events
+is bounded: beyond it the oldest are folded early, and what comes behind them is late.
+
+    result = fold_lane(state, events, clocks, settings, Orders())
+    result.decisions, result.state, result.clocks
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.apps.accesslog import fold_kernel, fold_shapes as s, table_kernel
+from penstock.apps.accesslog.bans import DECISIONS, DefenceSettings, Orders, identify, lift_bans, make_limits
+from penstock.apps.accesslog.clients import CLIENT, KINDS, NET, PRINT, is_host, name_subject
+from penstock.apps.accesslog.clocks import NEVER, Clocks, advance
+from penstock.apps.accesslog.counting import Program
+from penstock.apps.accesslog.events import Header
+from penstock.apps.accesslog.lanes import EVIDENCE, EVIDENCE_KEPT, QUEUE, LaneState, _hits_of, grow
+
+_MOST_EVIDENCE = 5
+_OUT_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FoldResult:
+    """What a batch made of a lane. `clocks` are the same from every lane of a batch."""
+
+    state: LaneState
+    decisions: pa.Table
+    counters: dict[str, int]
+    clocks: Clocks
+
+
+def fold_lane(
+    state: LaneState,
+    events: Sequence[pa.RecordBatch],
+    clocks: Clocks,
+    settings: DefenceSettings,
+    orders: Orders | None = None,
+    *,
+    finished: Clocks | None = None,
+) -> FoldResult:
+    """Fold what may be folded. `finished` replaces the clocks after the batch, at the end of a replay."""
+    queue, after, moved = _join(state, events, clocks, settings)
+    after = finished or after
+    limits = make_limits(settings, orders or Orders())
+    lift_bans(state.clients, limits)
+    times = _numbers(queue, "time")
+    released = _bound(times, after.watermark_us, settings.pending_per_lane)
+    chosen = times < released
+    forced = int(((times >= after.watermark_us) & chosen).sum())
+    ready = queue if chosen.all() else queue.filter(pa.array(chosen))
+    state.pending = queue.slice(0, 0) if chosen.all() else queue.filter(pa.array(~chosen))
+    state.released_us = max(state.released_us, released if queue.num_rows else after.watermark_us)
+    decisions: list[pa.Table] = []
+    if ready.num_rows:
+        kinds = _numbers(ready, "kind")
+        for is_group in (False, True):
+            mine = (kinds > CLIENT) if is_group else (kinds == CLIENT)
+            if mine.any():
+                part = ready if mine.all() else ready.filter(pa.array(mine))
+                decisions.append(_fold_part(state, part, settings, limits, is_group))
+    evicted = int(state.clients.heads[s.EVICTED] + state.groups.heads[s.EVICTED])
+    for table in (state.clients, state.groups):
+        table.heads[s.EVICTED] = 0
+        if state.released_us > NEVER:
+            table_kernel.sweep(table, state.released_us)
+    late = int(np.count_nonzero(_numbers(ready, "late"))) if ready.num_rows else 0
+    counters = {
+        "folded": ready.num_rows,
+        "late": late,
+        "moved": moved,
+        "forced": forced,
+        "pending": state.pending.num_rows,
+        "subjects": state.subjects,
+        "evicted": evicted,
+    }
+    made = pa.concat_tables(decisions) if decisions else DECISIONS.empty_table()
+    return FoldResult(state, made, counters, after)
+
+
+def _join(
+    state: LaneState, events: Sequence[pa.RecordBatch], clocks: Clocks, settings: DefenceSettings
+) -> tuple[pa.Table, Clocks, int]:
+    """What waits and what came, in the order of partitions and offsets, with their effective times."""
+    batches = sorted(
+        ((Header.read(each.schema), each) for each in events), key=lambda one: (one[0].partition, one[0].first_offset)
+    )
+    maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
+    parts, moved = [state.pending], 0
+    for header, batch in batches:
+        before = maxima.get(header.partition, NEVER)
+        maxima[header.partition] = max(before, header.max_us)
+        state.servers |= header.servers
+        if batch.num_rows == 0:
+            continue
+        floor = max(before - settings.lateness_us, state.released_us) if before > NEVER else state.released_us
+        times = batch.column("time").to_numpy()
+        if times.min() < floor:
+            late = batch.column("late").to_numpy().copy()
+            late[times < floor] = 1
+            moved += int((times < floor).sum())
+            batch = batch.set_column(4, "time", pa.array(np.maximum(times, floor)))
+            batch = batch.set_column(5, "late", pa.array(late))
+        if batch.column("host").null_count < batch.num_rows:
+            _learn_hosts(state, batch)
+        numbers = pa.array(np.full(batch.num_rows, header.partition, np.int32))
+        parts.append(pa.Table.from_arrays([*batch.columns, numbers], schema=QUEUE))
+    came = {header.partition: header.max_us for header, _ in batches}
+    for header, _ in batches:
+        came[header.partition] = max(came[header.partition], header.max_us)
+    queue = pa.concat_tables(parts)
+    if len(parts) > 1:
+        partitions = _numbers(queue, "partition")
+        if partitions.size and partitions.min() != partitions.max():
+            queue = queue.take(pa.array(np.argsort(partitions, kind="stable")))
+    return queue.combine_chunks(), advance(clocks, came, lateness_us=settings.lateness_us), moved
+
+
+def _bound(times: NDArray[np.int64], watermark: int, most: int) -> int:
+    """Up to where is folded: the watermark, or further where too many would wait."""
+    waiting = times[times >= watermark]
+    if waiting.size <= most:
+        return watermark
+    nth = waiting.size - most
+    return max(watermark, int(np.partition(waiting, nth)[nth]) + (0 if most else 1))
+
+
+def _learn_hosts(state: LaneState, batch: pa.RecordBatch) -> None:
+    named = batch.filter(batch.column("host").is_valid())
+    keys = np.stack([named.column(name).to_numpy() for name in ("high", "low")], axis=1)
+    _, firsts = np.unique(keys, axis=0, return_index=True)
+    texts = named.column("host").take(pa.array(firsts)).to_pylist()
+    for (high, low), text in zip(keys[firsts].tolist(), texts, strict=True):
+        state.hosts.setdefault((high, low), text.decode("utf-8", "replace"))
+
+
+def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:
+    array: NDArray[Any] = rows.column(name).to_numpy()
+    return array
+
+
+def _fold_part(
+    state: LaneState, ready: pa.Table, settings: DefenceSettings, limits: s.Limits, is_group: bool
+) -> pa.Table:
+    """Fold the events of clients, or those of networks and fingerprints."""
+    order = _sort(ready)
+    starts, hits = _hits_of(ready)
+    counts = np.diff(starts)[order]
+    hit_starts = np.zeros(order.size + 1, np.int64)
+    np.cumsum(counts, out=hit_starts[1:])
+    if hits.size:
+        hits = hits[np.repeat(starts[:-1][order] - hit_starts[:-1], counts) + np.arange(hits.size)]
+    columns = {name: _numbers(ready, name)[order] for name in ("high", "low", "kind", "group", "time", "path", "agent")}
+    events = s.Events(**columns, hit_starts=hit_starts, hit_rules=hits)
+    table = state.groups if is_group else state.clients
+    rules = _bundle(state.program)
+    behaviours = len(state.program.ids)
+    made, scores, at = [], [], 0
+    out, score = np.empty((_OUT_ROWS, s.OUT_WIDTH), np.int64), np.empty(_OUT_ROWS, np.float64)
+    while True:
+        at = fold_kernel.fold_events(events, at, table, rules, limits, out, score)
+        used = int(table.heads[s.OUT_USED])
+        if used:
+            made.append(out[:used].copy())
+            scores.append(score[:used].copy())
+            table.heads[s.OUT_USED] = 0
+        if at == order.size:
+            break
+        table = grow(table, behaviours)
+    if is_group:
+        state.groups = table
+    else:
+        state.clients = table
+    return _Witnesses(state, ready, order, counts, is_group).decide(settings, made, scores)
+
+
+def _bundle(program: Program) -> s.Rules:
+    return s.Rules(
+        program.points, program.enforced, program.rule_of, program.limit, program.half_life, program.window,
+        program.memory, program.distinct, program.leaves_shared, program.dense_list, *program.any_lists,
+        program.count_starts, program.count_lists,
+    )  # fmt: skip
+
+
+def _sort(ready: pa.Table) -> NDArray[np.int64]:
+    """The order of the fold; the rows stand in the order of partitions and offsets already."""
+    times = _numbers(ready, "time")
+    tie = _numbers(ready, "low") * np.uint64(0x9E3779B97F4A7C15) + _numbers(ready, "high")
+    tie ^= _numbers(ready, "server").astype(np.uint64) << np.uint64(32)
+    order: NDArray[np.int64] = np.lexsort((tie, times))
+    return order
+
+
+class _Witnesses:
+    """The hits of this batch and of the batches before, from which decisions take their evidence."""
+
+    def __init__(
+        self,
+        state: LaneState,
+        ready: pa.Table,
+        order: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        is_group: bool,
+    ) -> None:
+        self._state, self._ready, self._order, self._is_group = state, ready, order, is_group
+        self._places = np.flatnonzero(counts)
+        rows = ready.take(pa.array(order[self._places]))
+        kinds, high, low = (_numbers(rows, name) for name in ("kind", "high", "low"))
+        if is_group:
+            ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
+            host = high >> np.uint64(48) == 1
+            cut = np.where(ipv4, low & ~np.uint64(0xFF), np.where(host, low, np.uint64(0)))
+            low = np.where(kinds == PRINT, _numbers(rows, "group"), cut)
+            high = np.where(kinds == NET, high, np.uint64(0))
+        mine = [pa.array(kinds), pa.array(high), pa.array(low)]
+        mine += [rows.column(name).combine_chunks() for name in ("time", "partition", "offset", "text")]
+        before = state.group_evidence if is_group else state.evidence
+        self._before = before.num_rows
+        known = pa.concat_tables([before, pa.Table.from_arrays(mine, schema=EVIDENCE)]).combine_chunks()
+        self._known = known
+        self._keys = tuple(_numbers(known, name) for name in ("kind", "high", "low"))
+        kept = known.slice(max(known.num_rows - EVIDENCE_KEPT, 0))
+        if is_group:
+            state.group_evidence = kept
+        else:
+            state.evidence = kept
+
+    def decide(
+        self, settings: DefenceSettings, made: list[NDArray[np.int64]], scores: list[NDArray[np.float64]]
+    ) -> pa.Table:
+        """The decisions as rows, each with the lines that caused it."""
+        if not made:
+            return DECISIONS.empty_table()
+        out, score = np.concatenate(made), np.concatenate(scores)
+        rows = self._ready.take(pa.array(self._order[out[:, s.OUT_EVENT]]))
+        triggers = [rows.column(name).to_pylist() for name in ("time", "partition", "offset", "server", "text")]
+        words = out.view(np.uint64)
+        state, rules = self._state, settings.ruleset.rules
+        columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
+        for n, (time, partition, offset, server, text) in enumerate(zip(*triggers, strict=True)):
+            kind = int(out[n, s.OUT_KIND])
+            high, low = int(words[n, s.OUT_HIGH]), int(words[n, s.OUT_LOW])
+            subject = name_subject(kind, high, low, state.hosts)
+            named = (int(words[n, s.OUT_CLIENT_HIGH]), int(words[n, s.OUT_CLIENT_LOW]))
+            client = subject if kind == CLIENT else name_subject(CLIENT, *named, state.hosts)
+            rule = rules[int(out[n, s.OUT_RULE])]
+            action = s.ACTIONS[int(out[n, s.OUT_ACTION])]
+            ban_us = int(out[n, s.OUT_BAN])
+            evidence = self._collect(int(out[n, s.OUT_EVENT]), kind, high, low)
+            if (partition, offset) not in {(each["partition"], each["offset"]) for each in evidence}:
+                evidence.append(_tell(partition, offset, time, text))
+            for name, value in (
+                ("decision_id", identify(settings.stream, subject, client, rule.id, action, partition, offset)),
+                ("subject", subject), ("kind", KINDS[kind]), ("client", client), ("decided_at", time),
+                ("rule", rule.id), ("class", rule.attack_class), ("action", action),
+                ("score", round(float(score[n]), 3)), ("ban_seconds", ban_us // 1_000_000),
+                ("expires_at", time + ban_us), ("level", int(out[n, s.OUT_LEVEL])),
+                ("server", state.servers.get(server, "")), ("partition", partition), ("offset", offset),
+                ("request_index", int(out[n, s.OUT_REQUESTS])),
+                ("evidence", json.dumps(evidence[-_MOST_EVIDENCE:])),
+            ):  # fmt: skip
+                columns[name].append(value)
+        return pa.table(columns, schema=DECISIONS)
+
+    def _collect(self, event: int, kind: int, high: int, low: int) -> list[dict[str, Any]]:
+        until = self._before + int(np.searchsorted(self._places, event, "right"))
+        since = max(until - EVIDENCE_KEPT, 0)
+        kinds, highs, lows = (each[since:until] for each in self._keys)
+        found = np.flatnonzero((lows == low) & (highs == high) & (kinds == kind))[-_MOST_EVIDENCE:]
+        rows = self._known.take(pa.array(found + since)).to_pylist()
+        return [_tell(row["partition"], row["offset"], row["time"], row["text"]) for row in rows]
+
+
+def _tell(partition: int, offset: int, time: int, text: bytes | None) -> dict[str, Any]:
+    request = (text or b"").decode("utf-8", "backslashreplace")
+    return {"partition": partition, "offset": offset, "time": time, "request": request}
+
+
+__all__ = ["FoldResult", "fold_lane", "is_host"]
