@@ -12,7 +12,10 @@ import importlib
 VERBS: dict[str, str] = {
     "blocklist": "write who is blocked now, for a firewall, a web server or a program",
     "decisions": "show what was decided, about whom and why",
+    "replay": "run log files through the defence and write down whom it would have blocked",
+    "score": "hold decisions against labels: recall, precision, what was blocked, how fast",
     "serve": "give the blocklist to enforcers on other servers, over HTTP",
+    "ship": "follow log files into a topic, each line once",
     "unban": "let a client or a network go, for a grace time",
 }
 
