@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.apps.accesslog.blocklists import Ban, Gate, read_bans
+from penstock.apps.accesslog.blocklists import Ban, Gate, demand_decisions, read_bans
 from penstock.apps.accesslog.networks import Network, parse_network
 from penstock.core.places import Place
 from penstock.stores.sql.schema import Tables, ensure_tables, read_version
@@ -71,13 +71,16 @@ class Listed:
         )
 
 
-def advance(place: Place, *, now_us: int) -> Listed:
-    """The list of this moment, with all that led to it written down. Whoever is asked may do it."""
+def advance(place: Place, *, now_us: int, known: Listed | None = None) -> Listed:
+    """The list of this moment, with all that led to it written down. Whoever is asked may do it.
+
+    `known` is an answer from before, which saves reading the list again that it holds.
+    """
     database = Database(place)
-    listed = database.run(lambda session: _find_listed(session, place, now_us))
-    if listed is not None:
-        return listed  # the usual case: nothing is written, no lock is taken
-    return database.run(lambda session: _advance(session, place, now_us), writes=True)
+    found = database.run(lambda session: _look(session, place, now_us, known))
+    if found is not None and found.is_listed:
+        return Listed(place, found.cursor, found.bans)  # the usual case: nothing is written, no lock is taken
+    return database.run(lambda session: _advance(session, place, now_us, found), writes=True)
 
 
 def read_next_end(listed: Listed) -> int | None:
@@ -88,27 +91,47 @@ def read_next_end(listed: Listed) -> int | None:
 # --- one step ---------------------------------------------------------------------------------------------
 
 
-def _find_listed(session: Session, place: Place, now_us: int) -> Listed | None:
-    """The list as it is written, if it is still true."""
-    bans = read_bans(session, now_us=now_us)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Who is blocked now, and the list as it is written, under its cursor."""
+
+    cursor: int
+    bans: tuple[Ban, ...]
+    listed: tuple[Ban, ...]
+
+    @property
+    def is_listed(self) -> bool:
+        return self.cursor > 0 and self.bans == self.listed
+
+
+def _look(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
+    """None: there are no tables yet."""
     if read_version(session, place, _TABLES) is None:
+        demand_decisions(session)
         return None
     cursor, _ = _read_cursor(session, hold=False)
-    return Listed(place, cursor, tuple(bans)) if bans == _read_listed(session) else None
+    bans = tuple(read_bans(session, now_us=now_us))
+    if known is not None and known.cursor == cursor:
+        return _Found(cursor, bans, known.bans)
+    return _Found(cursor, bans, tuple(_read_listed(session)))
 
 
-def _advance(session: Session, place: Place, now_us: int) -> Listed:
+def _advance(session: Session, place: Place, now_us: int, found: _Found | None) -> Listed:
     ensure_tables(session, place, _TABLES)
     cursor, floor = _read_cursor(session, hold=True)
-    bans = read_bans(session, now_us=now_us)
-    old = {ban.network: ban for ban in _read_listed(session)}
-    new = {ban.network: ban for ban in bans}
-    changed = sorted(network for network in old.keys() | new.keys() if old.get(network) != new.get(network))
-    if not changed and cursor:
-        return Listed(place, cursor, tuple(bans))
+    if found is None or found.cursor != cursor:  # somebody else was here since we looked
+        found = _Found(cursor, tuple(read_bans(session, now_us=now_us)), tuple(_read_listed(session)))
+    if found.is_listed:
+        return Listed(place, cursor, found.bans)
+    old = {ban.network: ban for ban in found.listed}
+    new = {ban.network: ban for ban in found.bans}
+    changed = sorted(
+        {ban.network for ban in found.listed if new.get(ban.network) != ban}
+        | {ban.network for ban in found.bans if old.get(ban.network) != ban}
+    )
     cursor = max(cursor + 1, now_us // 1000)
     _write_step(session, cursor, floor or cursor - 1, changed, old, new)
-    return Listed(place, cursor, tuple(bans))
+    return Listed(place, cursor, found.bans)
 
 
 def _write_step(

@@ -67,7 +67,7 @@ class BlocklistWriter:
         has_ended = self._next_end is not None and self._next_end <= now_us
         if self._written is not None and not has_new_decisions and not has_ended and orders == self._orders:
             return False
-        listed = advance(self.place, now_us=now_us)
+        listed = advance(self.place, now_us=now_us, known=self._written)
         is_new = self._written is None or listed.cursor != self._written.cursor
         changed = self._write(listed, now_us) if is_new else False
         # Kept only now: whoever fails on the way tries again, with the next commit.

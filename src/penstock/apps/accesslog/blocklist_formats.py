@@ -22,6 +22,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from penstock.apps.accesslog.blocklist_changes import Delta
@@ -77,7 +78,11 @@ def find_format(name: str) -> Format:
 
 def show_time(time_us: int) -> str:
     """A moment in UTC, to the second; far-off ones stay what they are for any reader: the year 9999."""
-    seconds = min(max(time_us // 1_000_000, 0), 253_402_300_799)
+    return _show_seconds(min(max(time_us // 1_000_000, 0), 253_402_300_799))
+
+
+@lru_cache(4096)  # bans of one batch end together
+def _show_seconds(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -127,7 +132,7 @@ def write_json(delta: Delta) -> bytes:
         ],
         "removed": [str(network) for network in delta.removed],
     }
-    return json.dumps(content, indent=0).encode("ascii") + b"\n"
+    return json.dumps(content).encode("ascii") + b"\n"
 
 
 # --- packet filters ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from penstock.apps.accesslog.networks import Network, NetworkSet, demand_network, parse_network
@@ -34,6 +35,7 @@ _NEVER_BLOCKED = NetworkSet(
         ),
     )
 )
+_REMEMBERED_TEXTS = 1 << 17
 _BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expires_at", "rule", "class")
 
 
@@ -71,7 +73,9 @@ class Gate:
         return cls(distinct, NetworkSet(distinct))
 
     def apply(self, bans: Iterable[Ban]) -> list[Ban]:
-        """The bans that may be listed, in order; of nested ones only those that end later than the outer."""
+        """Of bans in order, those that may be listed, in order; none lies in one that ends no sooner."""
+        if not self._index:
+            return list(bans)
         passed: list[Ban] = []
         for ban in bans:
             if self._index.touches(ban.network):
@@ -117,18 +121,14 @@ def read_spared(session: Session) -> list[Spared]:
 def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[Ban]:
     """Bans from rows of decisions, less what orders have undone; each network once, with its last end."""
     spared = NetworkSet(order.network for order in orders)
+    has_spared = bool(spared)
     latest: dict[Network, Ban] = {}
     for decision_id, subject, kind, client, decided_at, expires_at, rule, attack in rows:
         # A fingerprint has no address; the client that showed it has.
-        network = parse_network(client if kind == "print" else subject)
-        if network is None or network.prefix < _WIDEST_PREFIX[network.version]:
-            continue
-        pieces = [network]
-        if _NEVER_BLOCKED.touches(network):
-            pieces = _NEVER_BLOCKED.subtract_from(network)
-        if spared.touches(network):
+        pieces = _find_blockable(client if kind == "print" else subject)
+        if has_spared and any(map(spared.touches, pieces)):
             undone = NetworkSet(order.network for order in orders if order.until_us > decided_at)
-            pieces = [left for piece in pieces for left in undone.subtract_from(piece)]
+            pieces = tuple(left for piece in pieces for left in undone.subtract_from(piece))
         for piece in pieces:
             known = latest.get(piece)
             if known is None or (known.expires_at_us, known.decision_id) < (expires_at, decision_id):
@@ -138,8 +138,20 @@ def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[B
     return drop_covered(latest.values())
 
 
+@lru_cache(_REMEMBERED_TEXTS)  # the same hundred thousand are asked for after each commit of a flood
+def _find_blockable(text: str) -> tuple[Network, ...]:
+    """What may be blocked of a subject at all; nothing, if it is no address."""
+    network = parse_network(text or "")
+    if network is None or network.prefix < _WIDEST_PREFIX[network.version]:
+        return ()
+    return tuple(_NEVER_BLOCKED.subtract_from(network))
+
+
 def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
     """In order of address, without those inside a network that is blocked at least as long."""
+    bans = list(bans)
+    if all(ban.network.is_address for ban in bans) and len({ban.network for ban in bans}) == len(bans):
+        return sorted(bans)  # the usual list, in a tenth of the time
     kept: list[Ban] = []
     outer: list[Ban] = []
     for ban in sorted(bans, key=lambda ban: (ban.network, -ban.expires_at_us, ban.decision_id)):
@@ -155,6 +167,8 @@ def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
 def make_disjoint(bans: Iterable[Ban]) -> list[Ban]:
     """The same bans without overlap, for sets that cannot have any: outer networks lose their inner ones."""
     bans = drop_covered(bans)
+    if all(ban.network.is_address for ban in bans):
+        return bans
     inner: dict[Network, list[Network]] = {}
     outer: list[Network] = []
     for network in sorted(ban.network for ban in bans):

@@ -120,7 +120,7 @@ class _Lists:
     def _look(self) -> Listed:
         now_s = time.monotonic()
         if self._listed is None or now_s - self._looked_s >= FRESH_FOR_S:
-            listed = advance(self._place, now_us=self._clock_us())
+            listed = advance(self._place, now_us=self._clock_us(), known=self._listed)
             if self._listed is None or listed.cursor != self._listed.cursor:
                 self._bans = self._gate.apply(listed.bans)
                 self._answers = {}

@@ -43,7 +43,7 @@ class Network(NamedTuple):
 
     @property
     def is_address(self) -> bool:
-        return self.prefix == self.bits
+        return self.prefix == (32 if self.version == 4 else 128)
 
     @property
     def size(self) -> int:
