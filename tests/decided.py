@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,11 +41,18 @@ def make_database(place: str | os.PathLike[str] | Place) -> Place:
     return place
 
 
-def decide(
-    place: Place, subject: str, *, seconds: int = 600, decided_at: int = NOW_US - 1, **words: Any
-) -> str:
-    """Add one decision; its id. The ban ends `seconds` after `NOW_US`, unless told."""
-    decision = {
+def decide(place: Place, subject: str, **words: Any) -> str:
+    """Add one decision; its id."""
+    decision = make_decision(subject, **words)
+    add_decisions(place, [decision])
+    return str(decision["decision_id"])
+
+
+def make_decision(
+    subject: str, *, seconds: int = 600, decided_at: int = NOW_US - 1, **words: Any
+) -> dict[str, Any]:
+    """A decision to block; the ban ends `seconds` after `NOW_US`, unless told."""
+    return {
         "decision_id": f"d-{abs(hash((subject, seconds, decided_at, *words.items()))):x}",
         "subject": subject,
         "kind": "net" if "/" in subject else "client",
@@ -65,13 +73,16 @@ def decide(
         **words,
     }
 
+
+def add_decisions(place: Place, decisions: Sequence[dict[str, Any]]) -> None:
+    """Add them in one transaction, as a batch does."""
+
     def insert(session: Session) -> None:
         name = session.grammar.name
-        session.execute(
+        session.execute_many(
             f"INSERT INTO {name('accesslog_decisions')} ({', '.join(map(name, COLUMNS))}) "
             f"VALUES ({session.grammar.marks(len(COLUMNS))})",
-            [decision[column] for column in COLUMNS],
+            [[each[column] for column in COLUMNS] for each in decisions],
         )
 
     Database(place).run(insert, writes=True)
-    return str(decision["decision_id"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.apps.accesslog.allowing import list_crawlers
+from penstock.apps.accesslog.bans import DECISIONS
 from penstock.apps.accesslog.blocklists import (
     Ban,
     Gate,
@@ -18,11 +21,13 @@ from penstock.apps.accesslog.blocklists import (
     make_disjoint,
     read_bans,
 )
+from penstock.apps.accesslog.decision_records import COLUMNS
 from penstock.apps.accesslog.networks import Network, NetworkSet, demand_network, parse_network
 from penstock.apps.accesslog.orders import place_order
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.places import Place, parse_place
 from penstock.stores.sql.sessions import Database
+from tests import decided
 from tests.decided import NOW_US, SECOND_US, decide, make_database
 from tests.hostile_texts import HOSTILE
 
@@ -197,6 +202,24 @@ def test_the_last_gate_cuts_out_allowed_networks_and_trusted_proxies() -> None:
     assert {ban.network.version for ban in listed} == {4}
     assert NetworkSet(ban.network for ban in listed).touches(network("198.51.100.128")) is False
     assert sum(ban.network.size for ban in listed) == 255
+
+
+def test_a_crawler_in_a_blocked_network_is_cut_out_of_it_unless_it_is_distrusted() -> None:
+    crawler = next(each for _, each in list_crawlers() if each.version == 4 and each.prefix > 20)
+    around = crawler._replace(prefix=20, first=crawler.first >> 12 << 12)
+    ban = Ban(around, NOW_US + 1, "d", "r", "c")
+    assert Gate.of(trust_crawlers=False).apply([ban]) == [ban]
+    listed = Gate.of().apply([ban])
+    assert listed
+    assert not NetworkSet(each.network for each in listed).touches(crawler)
+
+
+def test_the_columns_of_a_decision_are_those_that_the_defence_writes() -> None:
+    assert tuple(DECISIONS.names) == COLUMNS
+    assert [pa.types.is_integer(each.type) for each in DECISIONS] == [
+        pa.types.is_integer(kind) for kind in decided.COLUMNS.values()
+    ]
+    assert tuple(decided.COLUMNS) == COLUMNS
 
 
 def test_an_allow_list_with_something_else_in_it_is_refused() -> None:

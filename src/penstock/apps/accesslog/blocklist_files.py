@@ -44,6 +44,7 @@ class BlocklistWriter:
         *,
         allow: Iterable[str] = (),
         trusted_proxies: Iterable[str] = (),
+        trust_crawlers: bool = True,
         clock_us: Callable[[], int] = _read_clock_us,
     ) -> None:
         if isinstance(place, str | os.PathLike):
@@ -51,7 +52,7 @@ class BlocklistWriter:
         self.place = place
         self.directory = Path(directory)
         self._formats = [find_format(name) for name in formats]
-        self._gate = Gate.of(allow=allow, trusted_proxies=trusted_proxies)
+        self._gate = Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers)
         self._clock_us = clock_us
         self._written: Listed | None = None
         self._next_end: int | None = None

@@ -1,10 +1,10 @@
 """Who is blocked at a moment: the decisions in the database, less what has ended, was undone or may not be.
 
 Rules: a ban counts while its time runs, if it was enforced (not simulated) and no order of the operator's
-undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies
-and addresses that nobody may block (loopback, multicast, a network too wide to be one attacker). An address
-inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names and
-fingerprints are no addresses and are in no list.
+undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies,
+verified crawlers, and what nobody may block (loopback, multicast, a network too wide to be one attacker). An
+address inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names
+and fingerprints are no addresses and are in no list.
 
     bans = Database(place).run(lambda session: read_bans(session, now_us=now_us))
     listed = Gate.of(allow=["198.51.100.0/24"], trusted_proxies=["192.0.2.1"]).apply(bans)
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from penstock.apps.accesslog.allowing import list_crawlers
 from penstock.apps.accesslog.networks import Network, NetworkSet, demand_network, parse_network
 from penstock.apps.accesslog.orders import ORDERS
 from penstock.core.errors import OffsetStoreError
@@ -65,10 +66,13 @@ class Gate:
     _index: NetworkSet = field(default_factory=NetworkSet, compare=False, repr=False)
 
     @classmethod
-    def of(cls, *, allow: Iterable[str] = (), trusted_proxies: Iterable[str] = ()) -> Gate:
+    def of(
+        cls, *, allow: Iterable[str] = (), trusted_proxies: Iterable[str] = (), trust_crawlers: bool = True
+    ) -> Gate:
         """From what an operator wrote; NETWORK_INVALID for what is no address and no network."""
         allowed = [demand_network("allow", each) for each in allow]
         allowed += [demand_network("trusted proxies", each) for each in trusted_proxies]
+        allowed += [network for _, network in list_crawlers()] if trust_crawlers else []
         distinct = tuple(sorted(set(allowed)))
         return cls(distinct, NetworkSet(distinct))
 

@@ -140,6 +140,7 @@ class EnforcementApi:
         hosts: Iterable[str] = (),
         allow: Iterable[str] = (),
         trusted_proxies: Iterable[str] = (),
+        trust_crawlers: bool = True,
         requests_per_s: float = REQUESTS_PER_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
@@ -162,7 +163,11 @@ class EnforcementApi:
                 hint="Name them: --host block.example --host 192.0.2.1.",
             )
         self._place = place
-        self._lists = _Lists(place, Gate.of(allow=allow, trusted_proxies=trusted_proxies), clock_us)
+        self._lists = _Lists(
+            place,
+            Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers),
+            clock_us,
+        )
         self.names = HostNames(names)
         self.tokens = TokenCheck(check_token(token) if token is not None else None)
         self.rate = RateLimit(requests_per_s)

@@ -58,7 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
             hint="Leave out --json, or write the list into a file with --out.",
         )
     now_us = time.time_ns() // 1000
-    gate = Gate.of(allow=gather_allowed(arguments), trusted_proxies=arguments.trusted_proxy)
+    gate = Gate.of(
+        allow=gather_allowed(arguments),
+        trusted_proxies=arguments.trusted_proxy,
+        trust_crawlers=not arguments.distrust_crawlers,
+    )
     listed = advance(find_database(arguments), now_us=now_us)
     bans = gate.apply(listed.bans)
     rendered = (

@@ -43,6 +43,9 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a proxy in front of the web servers; never in a list",
     )
+    parser.add_argument(
+        "--distrust-crawlers", action="store_true", help="list also what search engines publish as theirs"
+    )
 
 
 def gather_allowed(arguments: argparse.Namespace) -> list[str]:

@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         hosts=arguments.host,
         allow=gather_allowed(arguments),
         trusted_proxies=arguments.trusted_proxy,
+        trust_crawlers=not arguments.distrust_crawlers,
         requests_per_s=rate,
     )
     told = threading.Event()
