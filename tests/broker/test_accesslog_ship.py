@@ -1,0 +1,308 @@
+"""The shipper on a real broker: files in, each line once for committed readers, through every trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.apps.accesslog.positions import PositionTopic
+from penstock.apps.accesslog.shipping import Shipper, ShipSettings
+from penstock.cluster import LocalKafka
+from penstock.core.client import ClientSettings
+from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
+from penstock.kafka.admin import create_topic
+from penstock.testing.proxy import FaultProxy
+from tests.conftest import MakeTopic
+from tests.filling import open_transaction, send, wait_until
+from tests.librdkafka import read_partition
+
+pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
+
+PRODUCE, END_TXN = 0, 26
+
+
+def settings_for(bootstrap: str, **changes: Any) -> ClientSettings:
+    host, port = bootstrap.split(":")
+    return ClientSettings(((host, int(port)),), **changes)
+
+
+@pytest.fixture
+def client(kafka: Any) -> ClientSettings:
+    return settings_for(kafka.bootstrap)
+
+
+def line_of(number: int) -> str:
+    return f"10.0.0.{number % 7} - - [01/Feb/2026:10:00:00 +0000] line {number}"
+
+
+def append(path: Path, *numbers: int) -> None:
+    with path.open("a") as file:
+        file.writelines(line_of(number) + "\n" for number in numbers)
+
+
+def order_for(path: Path, topic: str, **changes: Any) -> ShipSettings:
+    how = {"server": "web1", "poll_ms": 20, "positions_topic": f"{topic}-positions", **changes}
+    return ShipSettings((str(path),), topic, **how)
+
+
+def ship_once(client: ClientSettings, order: ShipSettings) -> int:
+    return Shipper(client, order).run(threading.Event()).lines
+
+
+def numbers_in(bootstrap: str, topic: str, partitions: int = 1) -> list[int]:
+    rows = [
+        row
+        for number in range(partitions)
+        for row in read_partition(bootstrap, topic, number, committed=True)
+    ]
+    return [int((row.value or b"").split(b" ")[-1]) for row in rows]
+
+
+@contextlib.contextmanager
+def shipping(client: ClientSettings, order: ShipSettings) -> Iterator[list[BaseException]]:
+    """A shipper in the background, asked to end when the block does."""
+    stopping, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            Shipper(client, order).run(stopping)
+        except PenstockError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stopping.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_file_is_shipped_once_with_keys_and_headers(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    name, log = topic(3), tmp_path / "access.log"
+    append(log, *range(1000))
+    order = order_for(log, name, once=True)
+    assert ship_once(client, order) == 1000
+    assert ship_once(client, order) == 0
+    append(log, 1000, 1001)
+    assert ship_once(client, order) == 2
+    rows = [row for part in range(3) for row in read_partition(kafka.bootstrap, name, part, committed=True)]
+    assert {row.headers for row in rows} == {(("server", b"web1"),)}
+    assert all((row.value or b"").split(b" ")[0] == row.key for row in rows)
+    by_client: dict[bytes | None, list[int]] = {}
+    for row in rows:
+        by_client.setdefault(row.key, []).append(int((row.value or b"").split(b" ")[-1]))
+    assert all(numbers == sorted(numbers) for numbers in by_client.values())
+    assert sorted(number for numbers in by_client.values() for number in numbers) == list(range(1002))
+
+
+def test_it_follows_a_file_through_rotation_and_copytruncate(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    append(log, 0)
+    with shipping(client, order_for(log, name)) as failures:
+        wait_until(lambda: numbers_in(kafka.bootstrap, name) == [0], "the first line is there")
+        log.rename(tmp_path / "access.log.1")
+        append(log, 1)
+        wait_until(lambda: numbers_in(kafka.bootstrap, name) == [0, 1], "the new file is read")
+        append(log, 2)
+        (tmp_path / "access.log.2").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+        append(log, 3, 4, 5)
+        wait_until(lambda: numbers_in(kafka.bootstrap, name) == [0, 1, 2, 3, 4, 5], "nothing is lost")
+        assert not failures
+
+
+def test_from_the_end_holds_also_when_nothing_came_before_the_restart(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    append(log, 0, 1)
+    order = order_for(log, name, once=True, from_end=True)
+    assert ship_once(client, order) == 0
+    append(log, 2)
+    assert ship_once(client, order) == 1
+    assert numbers_in(kafka.bootstrap, name) == [2]
+
+
+def test_a_second_shipper_of_the_same_name_takes_over_and_the_first_says_so(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    order = order_for(log, name)
+    append(log, 0)
+    with shipping(client, order) as first:
+        wait_until(lambda: numbers_in(kafka.bootstrap, name) == [0], "the first ships")
+        with shipping(client, order) as second:
+            number = 1
+            while not first:
+                append(log, number)
+                number += 1
+                wait_until(lambda: len(numbers_in(kafka.bootstrap, name)) >= number or first, "it goes on")  # noqa: B023
+            wait_until(lambda: numbers_in(kafka.bootstrap, name) == list(range(number)), "each line once")
+            assert not second
+    assert str(first[0]).startswith("[SHIPPER_REPLACED]")
+
+
+def test_another_shippers_open_transaction_does_not_hide_the_position(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    """Committed readers stop at the oldest open transaction; the position behind it must not be missed."""
+    name, log = topic(1), tmp_path / "access.log"
+    positions = f"{name}-positions"
+    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
+    other = open_transaction(kafka.bootstrap)
+    send(other, positions, [b"{}"], key=b"other")
+    assert other.flush(30) == 0
+    append(log, 0, 1)
+    done: list[int] = []
+    thread = threading.Thread(
+        target=lambda: done.extend(
+            [
+                ship_once(client, order_for(log, name, once=True)),
+                ship_once(client, order_for(log, name, once=True)),
+            ]
+        )
+    )
+    thread.start()
+    # It cannot even begin: nobody can tell whether a position of its own lies behind the open transaction.
+    assert thread.is_alive()
+    other.commit_transaction(30)
+    thread.join(120)
+    assert done == [2, 0]
+    assert numbers_in(kafka.bootstrap, name) == [0, 1]
+
+
+def test_a_positions_topic_that_forgets_is_refused(topic: MakeTopic, client: ClientSettings) -> None:
+    with pytest.raises(OffsetStoreError, match=r"^\[POSITIONS_TOPIC_NOT_COMPACTED\]"):
+        PositionTopic(client, topic(1)).prepare()
+
+
+def test_no_file_at_all_is_an_error_when_nothing_is_waited_for(
+    topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=r"^\[NO_SUCH_FILE\]"):
+        ship_once(client, order_for(tmp_path / "none.log", topic(1), once=True))
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[tuple[FaultProxy, LocalKafka]]:
+    with FaultProxy(kafka=True) as proxy, LocalKafka(advertise={0: proxy.address}) as cluster:
+        proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
+        yield proxy, cluster
+
+
+@pytest.mark.parametrize("fault", ["before EndTxn", "after EndTxn", "no answer to EndTxn", "after Produce"])
+def test_a_cut_connection_makes_neither_loss_nor_duplicate(
+    proxied: tuple[FaultProxy, LocalKafka], tmp_path: Path, fault: str
+) -> None:
+    proxy, cluster = proxied
+    name, log = fault.replace(" ", "-").lower(), tmp_path / "access.log"
+    client = settings_for(proxy.bootstrap, request_timeout_ms=1_000)
+    create_topic(client, name, partitions=1)
+    append(log, *range(10))
+    with shipping(client, order_for(log, name)) as failures:
+        wait_until(lambda: len(numbers_in(cluster.bootstrap, name)) == 10, "the first lines are there")
+        for begin in range(10, 40, 10):
+            if fault == "no answer to EndTxn":
+                ended = proxy.counts.requests[END_TXN]
+                proxy.hold_answers(api_keys=[END_TXN])
+                append(log, *range(begin, begin + 10))
+                wait_until(lambda: proxy.counts.requests[END_TXN] > ended + 1, "it asks again")  # noqa: B023
+                proxy.cut()
+                proxy.pass_on()
+            elif fault == "before EndTxn":
+                proxy.hold_answers(api_keys=[PRODUCE])
+                append(log, *range(begin, begin + 10))
+                wait_until(lambda: proxy.counts.open > 0, "it is connected")
+                proxy.cut()
+                proxy.pass_on()
+            else:
+                proxy.cut_before_answer(api_keys=[END_TXN if "EndTxn" in fault else PRODUCE])
+                append(log, *range(begin, begin + 10))
+            wait_until(lambda: len(numbers_in(cluster.bootstrap, name)) >= begin + 10, "they arrive", 60)  # noqa: B023
+        assert not failures
+    assert numbers_in(cluster.bootstrap, name) == list(range(40))
+
+
+def test_it_waits_for_a_broker_that_is_away_and_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    with LocalKafka() as cluster:
+        client = settings_for(cluster.bootstrap, request_timeout_ms=2_000, default_api_timeout_ms=4_000)
+        create_topic(client, "lines", partitions=1)
+        append(log, 0)
+        with shipping(client, order_for(log, "lines")) as failures:
+            wait_until(lambda: numbers_in(cluster.bootstrap, "lines") == [0], "the first line is there")
+            cluster.brokers[0].kill()
+            append(log, 1)
+            cluster.brokers[0].start()
+            cluster.wait_until_ready()
+            append(log, 2)
+            wait_until(lambda: numbers_in(cluster.bootstrap, "lines") == [0, 1, 2], "it goes on", 120)
+            assert not failures
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def command(bootstrap: str, topic: str, *more: str) -> list[str]:
+    words = ["accesslog", "ship", *more, "--topic", topic, "--bootstrap-server", bootstrap]
+    return [sys.executable, "-m", "penstock.cli", *words]
+
+
+def test_the_command_ships_once_and_says_so_in_one_line(kafka: Any, topic: MakeTopic, tmp_path: Path) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    append(log, 0, 1, 2)
+    ended = subprocess.run(
+        command(kafka.bootstrap, name, str(log), "--once", "--server", "web1"),
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert ended.stdout.startswith(f"3 lines shipped to {name} in ")
+    assert ended.stderr == ""
+    assert numbers_in(kafka.bootstrap, name) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_after_its_transaction(
+    kafka: Any, topic: MakeTopic, tmp_path: Path, number: signal.Signals
+) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    append(log, 0, 1, 2)
+    program = subprocess.Popen(
+        command(kafka.bootstrap, name, str(log), "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: len(numbers_in(kafka.bootstrap, name)) == 3, "it ships", 60)
+        program.send_signal(number)
+        said, complained = program.communicate(timeout=60)
+    finally:
+        program.kill()
+        program.wait()
+    assert (program.returncode, complained) == (0, "")
+    assert json.loads(said)["lines"] == 3
+
+
+def test_a_missing_topic_is_told(kafka: Any, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        command(kafka.bootstrap, "there-is-none", str(tmp_path / "a.log")),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("[UNKNOWN_TOPIC]")

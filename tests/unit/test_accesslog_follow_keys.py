@@ -1,0 +1,98 @@
+"""The client of a line becomes its key: the same for all formats, and no line is without one."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.apps.accesslog.following import Piece, _cut_lines
+from penstock.apps.accesslog.shipping import find_clients, make_records
+
+TAIL = b' - - [01/Feb/2026:10:00:00 +0000] "GET /a?b=[1] HTTP/1.1" 200 5'
+
+
+def clients_of(*lines: bytes) -> list[bytes]:
+    found: list[bytes] = find_clients(pa.array(lines, pa.large_binary())).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "client"),
+    [
+        (b"10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b"2001:db8::7" + TAIL, b"2001:db8::7"),
+        (b"host.example" + TAIL, b"host.example"),
+        (b'"10.0.0.1' + TAIL + b'"', b"10.0.0.1"),
+        (b"www.example:443 10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b"10.0.0.1 - Jo [x] [01/Feb/2026:10:00:00 +0000] - 1", b"10.0.0.1"),
+        (b"Feb  1 10:00:00 web1 httpd[77]: 10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b"<134>Feb 21 10:00:00 web1 httpd: 10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b"<134>1 2026-02-01T10:00:00Z web1 httpd 77 - - 10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b'<134>1 2026-02-01T10:00:00Z web1 httpd 77 - [a b="c"] 10.0.0.1' + TAIL, b"10.0.0.1"),
+        (b"2026-02-01T10:00:00.123456+00:00 web1 httpd: 10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b"Feb  1 10:00:00 web1 httpd: www.example:80 10.0.0.1" + TAIL, b"10.0.0.1"),
+        (b'{"time":"x", "remote_addr" : "10.0.0.1","uri":"/"}', b"10.0.0.1"),
+        (b'{"note":"\\"client\\":\\"no\\"","client":"10.0.0.1"}', b"10.0.0.1"),
+        (b'Feb  1 10:00:00 web1 caddy: {"client_ip":"10.0.0.1"}', b"10.0.0.1"),
+        (b"10.0.0.1\r", b"10.0.0.1"),
+        (b"", b""),
+        (b"   ", b""),
+        (b"\x16\x03\x01", b"\x16\x03\x01"),
+        (b'{"no":"name"}', b'{"no":"name"}'),
+        (b"<134>", b"<134>"),
+        (b"x" * 600, b"x" * 255),
+    ],
+)
+def test_the_client_is_found_in_every_format(line: bytes, client: bytes) -> None:
+    assert clients_of(line) == [client]
+
+
+PARTS = st.sampled_from(
+    [
+        *(b"10.0.0.1", b" ", b"[", b'"', b"{", b"}", b":", b"<1>", b"1 ", b"Feb  1 10:00:00 ", b"a", b"\\"),
+        *(b"-", b'"client"', b'"ip":"x"', b"2026-02-01T10:00:00Z ", b"web1 ", b"\xff", b"\r", b"\t", b","),
+    ]
+)
+
+
+@given(st.lists(st.lists(PARTS, max_size=14).map(b"".join), max_size=6))
+def test_every_line_has_a_key_that_stands_in_it_and_depends_on_it_alone(lines: list[bytes]) -> None:
+    together = clients_of(*lines)
+    assert together == [client for line in lines for client in clients_of(line)]
+    assert all(client in line for client, line in zip(together, lines, strict=True))
+
+
+@given(st.from_regex(rb"[0-9a-f.:]{1,20}", fullmatch=True), st.from_regex(rb"[a-z-]{1,8}", fullmatch=True))
+def test_common_lines_have_what_a_simple_pattern_finds(client: bytes, user: bytes) -> None:
+    line = client + b" - " + user + b' [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5'
+    found = re.match(rb"(\S+) \S+ \S+ \[", line)
+    assert found is not None
+    assert clients_of(line) == [found[1]]
+
+
+def piece_of(text: bytes, longest: int = 100) -> Piece:
+    lines, cut_rows = _cut_lines(text, longest)
+    return Piece("access.log", lines, cut_rows, len(text))
+
+
+def test_records_carry_the_server_and_say_which_lines_are_cut() -> None:
+    pieces = [piece_of(b"10.0.0.1 a\n10.0.0.2 b\n"), piece_of(b"10.0.0.3 " + b"x" * 200 + b"\n10.0.0.4 c\n")]
+    records = make_records(pieces, "web1", "client")
+    assert records.column("key").to_pylist() == [b"10.0.0.1", b"10.0.0.2", b"10.0.0.3", b"10.0.0.4"]
+    headers = [
+        [(each["key"], each["value"]) for each in row] for row in records.column("headers").to_pylist()
+    ]
+    plain = [("server", b"web1")]
+    assert headers == [plain, plain, [*plain, ("cut", b"1")], plain]
+    assert [len(value) for value in records.column("value").to_pylist()] == [10, 10, 100, 10]
+
+
+@pytest.mark.parametrize(("key", "expected"), [("server", b"web1"), ("none", None)])
+def test_the_key_may_be_the_server_or_none(key: str, expected: bytes | None) -> None:
+    records = make_records([piece_of(b"a\nb\n")], "web1", key)  # type: ignore[arg-type]
+    keys = records.column("key").to_pylist() if "key" in records.schema.names else [None, None]
+    assert keys == [expected, expected]
