@@ -61,8 +61,8 @@ def observe(
 ) -> bytes:
     """What these lines add, packed.
 
-    `servers` has a text or null for each row that was parsed (the record's header); without one the line's
-    virtual host is its server, else it has the name "". `partition` names the log the lines are from and
+    `servers` has a text or null for each parsed line, or for each row that was given to the parser (the
+    record's header); without one the line's virtual host is its server, else it has the name "". `partition` names the log the lines are from and
     `first_offset` says where in it: `merge` takes partials of one partition in that order.
     """
     settings = settings or MonitorSettings()
@@ -114,7 +114,7 @@ def _name_servers(
         if not pa.types.is_dictionary(kind):
             servers = servers.dictionary_encode()
         codes = servers.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-        numbers = codes[lines.rows]
+        numbers = codes if len(codes) == total else codes[lines.rows]
         names = [_clean_name(each) for each in servers.dictionary.to_pylist()]
         missing = numbers < 0
     if missing.any():
@@ -273,7 +273,7 @@ def _sketch_clients(
     """The hashes of the clients of each cell while they are few, else a sketch of them."""
     many = np.flatnonzero(np.bincount(cells, minlength=cell_count) > EXACT_LIMIT)
     sketches = [make_registers(hashes[cells == cell]).tobytes() for cell in many.tolist()]
-    few = ~np.isin(cells, many) if len(many) else slice(None)
+    few = np.flatnonzero(~np.isin(cells, many))  # rows of their own: the arrays are filled again
     return {
         "clients": pa.table({"cell": cells[few], "hash": hashes[few]}),
         "sketches": pa.table({"cell": many.astype(np.int32), "registers": pa.array(sketches, pa.binary())}),

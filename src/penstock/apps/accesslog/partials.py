@@ -24,7 +24,10 @@ from penstock.core.errors import DecodeError
 
 VERSION = 1
 _HEAD = b"penstock.monitoring"
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+# Small pieces: handing them to threads takes longer than the work.
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
+_READING = pa.ipc.IpcReadOptions(use_threads=False)
 _OUTER = [("name", pa.string()), ("payload", pa.binary())]
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -47,10 +50,10 @@ def pack_tables(tables: Mapping[str, pa.Table | pa.RecordBatch], head: Mapping[s
 def unpack_tables(packed: bytes | pa.Buffer) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     """The head and the tables in a piece of bytes."""
     try:
-        outer = pa.ipc.open_stream(packed).read_all()
+        outer = pa.ipc.open_stream(packed, options=_READING).read_all()
         head = json.loads((outer.schema.metadata or {})[_HEAD])
         tables = {
-            name: pa.ipc.open_stream(payload.as_buffer()).read_all()
+            name: pa.ipc.open_stream(payload.as_buffer(), options=_READING).read_all()
             for name, payload in zip(outer["name"].to_pylist(), outer["payload"], strict=True)
         }
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -104,6 +107,6 @@ def add_up(values: NDArray[Any], starts: NDArray[Any]) -> NDArray[Any]:
 
 def _write(table: pa.Table | pa.RecordBatch) -> bytes:
     target = pa.BufferOutputStream()
-    with pa.ipc.new_stream(target, table.schema) as stream:
+    with pa.ipc.new_stream(target, table.schema, options=_PLAIN) as stream:
         stream.write(table.combine_chunks() if isinstance(table, pa.Table) else table)
     return bytes(target.getvalue())

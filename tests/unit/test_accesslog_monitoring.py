@@ -1,0 +1,258 @@
+"""Load monitoring: every line counted once, in its second or as too late, however the lines were split."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.apps.accesslog.minutes import ALL
+from penstock.apps.accesslog.monitoring import MonitorSettings, merge, observe
+from penstock.apps.accesslog.partials import pack_tables, unpack_tables
+from penstock.apps.accesslog.tops import KINDS, ROOM
+from penstock.core.errors import DecodeError
+from penstock.formats.accesslog import make_parser
+from tests.accesslog_lines import MINUTE_US, Database, Expected, Line, make_lines, observe_lines, work_out
+
+START_US = 1_700_000_000_000_000 // MINUTE_US * MINUTE_US
+
+lines_of_a_log = st.lists(
+    st.builds(
+        Line,
+        # Mostly within a minute or two, sometimes ten minutes away in either direction, or before 1970.
+        time_us=st.one_of(
+            st.integers(START_US, START_US + 2 * MINUTE_US),
+            st.integers(START_US - 12 * MINUTE_US, START_US + 12 * MINUTE_US),
+            st.integers(-3 * MINUTE_US, 3 * MINUTE_US),
+        ),
+        server=st.sampled_from([None, "a", "b", "*"]),
+        vhost=st.sampled_from(["", "a", "shop.example"]),
+        client=st.sampled_from(["192.0.2.1", "192.0.2.2", "2001:db8::1", ""]),
+        target=st.sampled_from(["/", "/?a=1", "/a/long/path/of/some/length?x", "?", "/ä", ""]),
+        agent=st.sampled_from(["curl", "Mozilla/5.0 (of some length)", ""]),
+        referrer=st.sampled_from(["", "https://www.example/"]),
+        status=st.sampled_from([0, 100, 200, 302, 404, 499, 500, 503, 599, 600, 999]),
+        size=st.integers(0, 1 << 40),
+        latency_us=st.one_of(st.just(-1), st.integers(0, 1 << 34)),
+    ),
+    max_size=40,
+)
+
+
+def to_seconds(moment: datetime) -> int:
+    return round(moment.timestamp())
+
+
+def assert_as_expected(database: Database, expected: Expected) -> None:
+    seconds = {
+        (to_seconds(row["second"]), row["server"]): Counter(
+            {name: count for name, count in row.items() if name not in ("second", "server") and count}
+        )
+        for row in database.tables["seconds"].values()
+    }
+    assert seconds == {key: +counts for key, counts in expected.seconds.items()}
+    rows = {(to_seconds(r["minute"]) // 60, r["server"]): r for r in database.tables["minutes"].values()}
+    assert rows.keys() == expected.minutes.keys()
+    for key, facts in expected.minutes.items():
+        latencies = facts.pop("sorted_latencies")
+        assert {name: rows[key][name] for name in facts} == pytest.approx(facts)
+        for share, column in ((0.50, "latency_p50_us"), (0.95, "latency_p95_us"), (0.99, "latency_p99_us")):
+            if not latencies:
+                assert rows[key][column] is None
+            else:
+                exact = latencies[max(1, math.ceil(share * len(latencies) - 1e-9)) - 1]
+                assert rows[key][column] == pytest.approx(exact, rel=0.008, abs=1)
+    tops: dict[tuple[int, str, str], list[tuple[int, str, int]]] = {}
+    for row in database.tables["tops"].values():
+        assert row["hits"] == row["hits_at_most"]
+        key = (to_seconds(row["minute"]) // 60, row["server"], row["kind"])
+        tops.setdefault(key, []).append((row["rank"], row["text"], row["hits"]))
+    assert tops.keys() == expected.tops.keys()
+    for key, counter in expected.tops.items():
+        found = sorted(tops[key])
+        assert [rank for rank, _, _ in found] == list(range(1, min(10, len(counter)) + 1))
+        assert all(counter[text] == hits for _, text, hits in found)
+        assert [hits for _, _, hits in found] == sorted(counter.values(), reverse=True)[:10]
+
+
+def named(requests: list[Line]) -> list[Line]:
+    """A server that is called like all of them together gets brackets."""
+    return [Line(**{**each.__dict__, "server": "(*)"}) if each.server == ALL else each for each in requests]
+
+
+@given(lines_of_a_log, lines_of_a_log, st.data())
+def test_any_split_into_batches_gives_the_rows_that_one_line_after_the_other_gives(
+    first: list[Line], second: list[Line], data: st.DataObject
+) -> None:
+    logs = {0: first, 1: second}
+    expected = work_out({partition: named(log) for partition, log in logs.items()})
+    database = Database()
+    done = {0: 0, 1: 0}
+    while any(done[partition] < len(log) for partition, log in logs.items()):
+        batch = {}
+        for partition, log in logs.items():
+            pieces = []
+            for _ in range(data.draw(st.integers(1, 2))):
+                size = data.draw(st.integers(12, 40))
+                pieces.append(log[done[partition] : done[partition] + size])
+                done[partition] += len(pieces[-1])
+            batch[partition] = [piece for piece in pieces if piece]
+        database.add(batch)
+        assert database.last is not None
+        so_far = sum(row["requests"] for row in database.tables["seconds"].values())
+        assert so_far + database.last.too_late_total == database.last.lines_total == sum(done.values())
+    assert (database.last.too_late_total if database.last else 0) == expected.too_late
+    assert_as_expected(database, expected)
+
+
+def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_future_moves_nothing() -> None:
+    log = [
+        Line(START_US),
+        Line(START_US + 86_400_000_000),  # a broken clock, once
+        Line(START_US + 1),
+        Line(START_US + 6 * MINUTE_US - 1),
+        Line(START_US + 6 * MINUTE_US - 1),
+        Line(START_US + 2),  # the minute is open: nobody has seen two lines five minutes past it
+        Line(START_US + 6 * MINUTE_US),
+        Line(START_US + 6 * MINUTE_US),
+        Line(START_US + 3),  # too late
+        Line(START_US + MINUTE_US),
+    ]
+    for size in (1, 3, len(log)):
+        database = Database()
+        for begin in range(0, len(log), size):
+            database.add({0: [log[begin : begin + size]]})
+        assert database.last is not None
+        assert (database.last.too_late_total, database.last.lines_total) == (1, len(log))
+
+
+def test_a_server_whose_clock_is_ahead_makes_only_its_own_lines_late() -> None:
+    ahead = 3_600_000_000
+    log = [Line(START_US + n * 1_000_000 + (n % 2) * ahead, server="ab"[n % 2]) for n in range(100)]
+    database = Database()
+    database.add({0: [log]})
+    database.add({0: [log[:2]]})
+    assert database.last is not None
+    assert database.last.too_late_total == 0
+
+
+def test_a_minute_leaves_the_state_when_its_server_is_five_minutes_past_it() -> None:
+    database = Database()
+    for minute in range(30):
+        database.add({0: [[Line(START_US + minute * MINUTE_US + n) for n in range(3)]]})
+    open_minutes = [number for number in database.state if number >= 32]
+    assert len(open_minutes) == 6
+
+
+def test_an_idle_partition_holds_minutes_open_until_the_watermark_passes() -> None:
+    settings = MonitorSettings()
+    late = [Line(START_US + 30_000_000), Line(START_US + 31_000_000)]
+    for watermark_us, lost in ((None, 0), (START_US + 20 * MINUTE_US, 2)):
+        database = Database(settings)
+        database.add({0: [[Line(START_US)] * 2], 1: [[Line(START_US)] * 2]})
+        far = [Line(START_US + minute * MINUTE_US) for minute in range(21) for _ in range(2)]
+        database.add({0: [far]}, watermark_us)
+        database.add({1: [late]}, watermark_us)
+        assert database.last is not None
+        assert database.last.too_late_total == lost
+
+
+def test_servers_beyond_the_most_there_may_be_share_one_name() -> None:
+    log = [Line(START_US + n, server=f"server{n}") for n in range(300)]
+    database = Database()
+    database.add({0: [log]})
+    names = Counter(row["server"] for row in database.tables["minutes"].values())
+    assert len(names) == 256 + 2  # with "(other)" and "*"
+    other = [row for row in database.tables["minutes"].values() if row["server"] == "(other)"]
+    assert other[0]["requests"] == 300 - 256
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_tops_of_more_texts_than_there_is_room_for_keep_their_bound(pieces: int) -> None:
+    """Hits are never too many, `hits_at_most` never too few, and they differ by N / (ROOM + 1) at most."""
+    random = np.random.default_rng(5)
+    drawn = random.zipf(1.1, 40_000) % 20_000
+    log = [Line(START_US + n, target=f"/page/{page}?q={n}") for n, page in enumerate(drawn.tolist())]
+    exact = Counter(f"/page/{page}" for page in drawn.tolist())
+    database = Database()
+    step = -(-len(log) // pieces)
+    for begin in range(0, len(log), step):
+        database.add({0: [log[begin : begin + step]]})
+    rows = [row for row in database.tables["tops"].values() if row["kind"] == KINDS[0]]
+    assert len(rows) == 20
+    for row in rows:
+        assert row["hits"] <= exact[row["text"]] <= row["hits_at_most"]
+        assert row["hits_at_most"] - row["hits"] <= len(log) / (ROOM + 1)
+    assert [row["text"] for row in rows[:3]] == [text for text, _ in exact.most_common(3)]
+
+
+def test_a_flood_of_clients_is_counted_within_two_percent_and_in_bounded_state() -> None:
+    database = Database()
+    for batch in range(4):
+        clients = [
+            f"198.51.{n // 256 % 256}.{n % 256}" for n in range(batch * 10_000, batch * 10_000 + 25_000)
+        ]
+        log = [Line(START_US + n, client=client, target=client) for n, client in enumerate(clients)]
+        database.add({batch % 2: [log]})
+    row = next(iter(database.tables["minutes"].values()))
+    assert row["requests"] == 100_000
+    assert row["unique_clients"] == pytest.approx(55_000, rel=0.02)
+    assert sum(map(len, database.state.values())) < 1 << 20
+
+
+def test_the_partial_of_no_lines_is_a_partial() -> None:
+    merged = merge([observe_lines([])])
+    assert (merged.lines, merged.seconds.num_rows, merged.too_late) == (0, 0, 0)
+
+
+def test_texts_that_are_no_text_are_kept_as_escapes_and_long_ones_cut() -> None:
+    log = [Line(START_US, target="\udcff\0" + "x" * 1000, agent="\udce4")]
+    database = Database()
+    database.add({0: [log]})
+    texts = {row["kind"]: row["text"] for row in database.tables["tops"].values()}
+    assert texts["url"].startswith("\\xff\\x00xx")
+    assert len(texts["url"]) < 300
+    assert texts["agent"] == "\\xe4"
+
+
+def test_state_of_another_version_or_none_of_ours_is_refused() -> None:
+    packed = pack_tables({}, {"version": 99})
+    with pytest.raises(DecodeError, match="MONITORING_VERSION"):
+        merge([], {0: packed})
+    for damaged in (b"", b"nonsense", packed[:40]):
+        with pytest.raises(DecodeError, match="MONITORING_UNREADABLE"):
+            unpack_tables(damaged)
+
+
+def test_spans_that_point_outside_the_buffer_are_taken_as_missing() -> None:
+    lines = make_lines([Line(START_US)] * 3)
+    for name in ("target", "client"):
+        lines.starts[name][:] = [5, 1 << 30, -7]
+        lines.lengths[name][:] = [1 << 30, 8, 3]
+    merged = merge([observe(lines)])
+    texts = [row["text"] for row in merged.tops.to_pylist() if row["kind"] in ("url", "client")]
+    assert set(texts) == {"-"}
+
+
+def test_a_real_log_adds_up(accesslog_data: Any) -> None:
+    for name in ("elastic-apache-combined", "zanbil-nginx-combined-xff"):
+        log = (accesslog_data / "normal" / f"{name}.log").read_bytes().splitlines()
+        parser = make_parser()
+        whole = merge([observe(parser.parse(pa.array(log)))])
+        state: dict[int, bytes] = {}
+        seconds: dict[Any, int] = {}
+        too_late = offset = 0
+        for begin in range(0, len(log), 777):
+            lines = parser.parse(pa.array(log[begin : begin + 777]))
+            merged = merge([observe(lines, first_offset=offset)], state)
+            offset, state, too_late = offset + len(lines), merged.state, merged.too_late_total
+            seconds |= {row["second"]: row["requests"] for row in merged.seconds.to_pylist()}
+        assert sum(seconds.values()) + too_late == merged.lines_total == whole.lines
+        assert seconds == {row["second"]: row["requests"] for row in whole.seconds.to_pylist()}
