@@ -6,38 +6,25 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from penstock.apps.accesslog.orders import SCHEMA as ORDERS
+from penstock.apps.accesslog.bans import DECISIONS
+from penstock.apps.accesslog.tables import TABLES
 from penstock.core.places import Place, parse_place
-from penstock.sinks import SqlSink, Table, create_tables
+from penstock.sinks import SqlSink, create_tables
 from penstock.stores.sql.sessions import Database, Session
 
 SECOND_US = 1_000_000
 #: The moment at which tests look, unless they say otherwise.
 NOW_US = 1_900_000_000 * SECOND_US
-COLUMNS: dict[str, pa.DataType] = {
-    **dict.fromkeys(("decision_id", "subject", "kind", "client"), pa.string()),
-    "decided_at": pa.int64(),
-    **dict.fromkeys(("rule", "class", "action"), pa.string()),
-    "score": pa.float64(),
-    **dict.fromkeys(("ban_seconds", "expires_at", "level"), pa.int64()),
-    "server": pa.string(),
-    "partition": pa.int32(),
-    **dict.fromkeys(("offset", "request_index"), pa.int64()),
-    "evidence": pa.string(),
-}
+COLUMNS = DECISIONS.names
+_NEEDED = ("accesslog_decisions", "accesslog_orders")
 
 
 def make_database(place: str | os.PathLike[str] | Place) -> Place:
-    """The tables of decisions and orders, without rows."""
+    """The pipeline's tables of decisions and orders, without rows."""
     if isinstance(place, str | os.PathLike):
         place = parse_place(os.fspath(place))
-    decisions = Table("accesslog_decisions", mode="upsert", key=("decision_id",))
-    orders = Table("accesslog_orders", mode="upsert", key=("order_id",))
-    create_tables(
-        SqlSink(place, decisions, orders), {decisions.name: pa.schema(COLUMNS), orders.name: ORDERS}
-    )
+    schemas = {table: schema for table, schema in TABLES.items() if table.name in _NEEDED}
+    create_tables(SqlSink(place, *schemas), {table.name: schema for table, schema in schemas.items()})
     return place
 
 

@@ -23,6 +23,7 @@ COLUMNS = (
 #: Columns with moments, in microseconds since 1970.
 MOMENTS = ("decided_at", "expires_at")
 _SCANNED_AT_ONCE = 100_000
+_IDS_AT_ONCE = 500
 
 Decision = dict[str, Any]
 
@@ -62,8 +63,13 @@ def read_decisions(
         networks = [parse_network(text or "") for text in texts]
         if any(each is not None and each.overlaps(wanted) for each in networks):
             chosen.append(decision_id)
-    found = [read_decision(session, each) for each in chosen[:limit]]
-    return [each for each in found if each is not None]
+    found: list[Decision] = []
+    for at in range(0, min(len(chosen), limit), _IDS_AT_ONCE):
+        ids = chosen[at : min(at + _IDS_AT_ONCE, limit)]
+        which = f"WHERE {name('decision_id')} IN ({session.grammar.marks(len(ids))})"
+        found += [_read(row) for row in session.execute(f"{_select(session)} {which}", ids)]
+    place_of = {decision_id: number for number, decision_id in enumerate(chosen)}
+    return sorted(found, key=lambda each: place_of[each["decision_id"]])
 
 
 def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[Decision]:
