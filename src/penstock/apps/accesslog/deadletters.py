@@ -4,7 +4,7 @@ Rule: a line is parsed, or it is a dead letter; lines = parsed + dead in each pa
 has the record it came from (topic, partition, offset), so an audit can find it, and the line itself, up to
 `KEPT_BYTES`: a stranger decides how long a line is, and the whole of it can still be read in Kafka.
 
-    letters = make_dead_letters(values, lines.bad_rows, lines.bad_reasons, topic="log", partition=0, offsets=...)
+    letters = make_dead_letters(values, lines.bad_rows, reasons, topic="log", partition=0, offsets=offsets)
 """
 
 from __future__ import annotations
