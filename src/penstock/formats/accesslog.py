@@ -20,7 +20,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,10 +37,11 @@ from penstock.formats.accesslog_slots import (
     COUNT_OF_NUMBERS,
     COUNT_OF_SPANS,
     COUNT_OF_TEXTS,
+    TARGET,
     TEXT_FIELDS,
 )
-from penstock.formats.accesslog_texts import copy_texts
-from penstock.formats.bulk import Array, open_column
+from penstock.formats.accesslog_texts import copy_texts, join_queries
+from penstock.formats.bulk import Array, Input, open_column
 
 __all__ = ["BAD_REASONS", "TEXT_FIELDS", "Lines", "Parser", "make_parser", "take_texts"]
 
@@ -80,34 +81,7 @@ class Parser:
             values = values.combine_chunks()
         if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
             values = values.cast(pa.binary())
-        source = open_column(values)
-        plan = _make_plan(self.log_format, self.trusted_proxies)
-        count = source.rows
-        starts, lengths = (
-            np.empty((COUNT_OF_TEXTS, count), np.int32),
-            np.empty((COUNT_OF_TEXTS, count), np.int32),
-        )
-        time_us, status = np.empty(count, np.int64), np.empty(count, np.int16)
-        size, latency_us = np.empty(count, np.int64), np.empty(count, np.int64)
-        is_json, rows = np.empty(count, np.bool_), np.empty(count, np.int32)
-        bad_rows, bad_reasons = np.empty(count, np.int32), np.empty(count, np.int8)
-        good, bad = k.parse_lines(
-            source.data, source.ends, source.present, *plan.arrays, *_scratch(),
-            starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons,
-        )  # fmt: skip
-        return Lines(
-            data=_hold(source.data, source.owner),
-            rows=rows[:good],
-            starts={name: starts[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
-            lengths={name: lengths[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
-            time_us=time_us[:good],
-            status=status[:good],
-            size=size[:good],
-            latency_us=latency_us[:good],
-            is_json=is_json[:good],
-            bad_rows=bad_rows[:bad],
-            bad_reasons=bad_reasons[:bad],
-        )
+        return parse_input(open_column(values), self)
 
 
 def make_parser(log_format: str = "auto", trusted_proxies: Iterable[str] = ()) -> Parser:
@@ -122,15 +96,44 @@ def take_texts(lines: Lines, field: str) -> pa.BinaryArray:
     return copy_texts(lines.data, lines.starts[field], lines.lengths[field])
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What the kernel gets for a format, in the order of its arguments."""
-
-    arrays: tuple[Array, ...]
+def parse_input(source: Input, parser: Parser, allocate: Callable[..., Array] = np.empty) -> Lines:
+    """Parse a column whose arrays are known; what is filled is taken from `allocate`."""
+    count = source.rows
+    starts, lengths = (allocate((COUNT_OF_TEXTS, count), np.int32) for _ in range(2))
+    time_us, size, latency_us = (allocate(count, np.int64) for _ in range(3))
+    status, is_json = allocate(count, np.int16), allocate(count, np.bool_)
+    rows, bad_rows, bad_reasons = (
+        allocate(count, np.int32),
+        allocate(count, np.int32),
+        allocate(count, np.int8),
+    )
+    queries = allocate((count, 3), np.int32)
+    good, bad, apart = k.parse_lines(
+        source.data, source.ends, source.present,
+        *_make_plan(parser.log_format, parser.trusted_proxies), *_scratch(),
+        starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons, queries,
+    )  # fmt: skip
+    data = _hold(source.data, source)
+    if apart:
+        data = join_queries(data, starts[TARGET], lengths[TARGET], queries[:apart])
+    return Lines(
+        data=data,
+        rows=rows[:good],
+        starts={name: starts[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
+        lengths={name: lengths[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
+        time_us=time_us[:good],
+        status=status[:good],
+        size=size[:good],
+        latency_us=latency_us[:good],
+        is_json=is_json[:good],
+        bad_rows=bad_rows[:bad],
+        bad_reasons=bad_reasons[:bad],
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _make_plan(log_format: str, proxies: tuple[str, ...]) -> _Plan:
+def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
+    """What the kernel gets for a format, in the order of its arguments."""
     plan = np.zeros(k.PLAN_WIDTH, np.int64)
     plan[[k.LOOK_FOR_PREFIX, k.LOOK_FOR_WRAPPING]] = 1
     if log_format == "auto":
@@ -142,6 +145,7 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> _Plan:
     programs = [logformat.compile_format(each) for each in formats]
     if len(programs) == 1:
         plan[k.LOOK_FOR_PREFIX] = not programs[0].begins_with_time
+        plan[k.LOOKS_LIKE_JSON] = formats[0].lstrip().startswith("{")
         plan[k.LOOK_FOR_WRAPPING] = not programs[0].begins_with_quote
     steps: list[Array] = []
     literals = b""
@@ -151,12 +155,8 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> _Plan:
         moved[:, k.LITERAL_AT] += len(literals)
         literals += program.literals.tobytes()
         steps.append(moved)
-    return _Plan(
-        (
-            plan, np.concatenate(steps), np.frombuffer(bytearray(literals), np.uint8),
-            make_networks(proxies), *make_key_table(),
-        )
-    )  # fmt: skip
+    texts = np.frombuffer(bytearray(literals), np.uint8)
+    return plan, np.concatenate(steps), texts, make_networks(proxies), *make_key_table()
 
 
 def _scratch() -> tuple[Array, ...]:

@@ -22,9 +22,9 @@ from penstock.formats.bulk import Array
 from penstock.formats.jit import inlined, part
 
 _MAPPED = np.uint64(0xFFFF00000000)
-#: Bytes of addresses and host names: letters, digits, `.`, `:`, `-`, `_`, `%` of a zone, `[` and `]`.
+#: Bytes of addresses and host names: letters, digits, `.`, `:`, `-`, `_`, and `%` of a zone.
 _IN_CLIENTS = np.zeros(256, np.uint8)
-_IN_CLIENTS[[*range(0x30, 0x3A), *range(0x41, 0x5B), *range(0x61, 0x7B), *b".:-_%[]"]] = 1
+_IN_CLIENTS[[*range(0x30, 0x3A), *range(0x41, 0x5B), *range(0x61, 0x7B), *b".:-_%"]] = 1
 
 
 def make_networks(proxies: Iterable[str]) -> Array:
@@ -155,7 +155,6 @@ def strip_port(buf, at, end):
             close += 1
         if close < end:
             return at + 1, close
-        return at, end
     colon = end - 1
     while colon > at and 0x30 <= buf[colon] <= 0x39:
         colon -= 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.accesslog_clients import find_forwarded, is_client, is_trusted, read_address, strip_port
-from penstock.formats.accesslog_json_kernel import read_document
+from penstock.formats.accesslog_json_kernel import read_document, unit_at
 from penstock.formats.accesslog_scanning import (
     find_byte,
     find_byte_or_backslash,
@@ -41,6 +41,7 @@ from penstock.formats.accesslog_slots import (
     NULL,
     PEER,
     PROTOCOL,
+    QUERY,
     REFERRER,
     REQUEST,
     SIZE,
@@ -62,7 +63,7 @@ STEP_WIDTH = 7
 QUOTED, LISTED, REST = 1, 2, 4
 
 # What a plan says: how to choose, and where each program begins.
-MODE, PLAIN, WITH_VHOST, FROM_LIST, LOOK_FOR_PREFIX, LOOK_FOR_WRAPPING, PLAN_WIDTH = range(7)
+MODE, PLAIN, WITH_VHOST, FROM_LIST, LOOK_FOR_PREFIX, LOOK_FOR_WRAPPING, LOOKS_LIKE_JSON, PLAN_WIDTH = range(8)
 FIXED, CHOOSE, ONLY_JSON = range(3)
 
 _MAX_DIGITS = 15
@@ -71,11 +72,12 @@ _MAX_DIGITS = 15
 @kernel
 def parse_lines(
     buf, ends, present, plan, steps, literals, networks, keys, key_text, spans, numbers, ranks, stack,
-    starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons,
+    starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons, queries,
 ):  # fmt: skip
-    """Parse all lines: (how many are good, how many are bad)."""
+    """Parse all lines: (how many are good, how many are bad, how many have their query somewhere else)."""
     good = np.int64(0)
     bad = np.int64(0)
+    apart = np.int64(0)
     for row in range(len(present)):
         reason = NULL
         document = False
@@ -95,7 +97,9 @@ def parse_lines(
                 if document:
                     reason = read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack)
                 else:
-                    reason = run_program(buf, at, end, steps, program, literals, spans, numbers)
+                    reason, at = run_program(buf, at, end, steps, program, literals, spans, numbers)
+                    if plan[MODE] == CHOOSE and at < end and reason == GOOD:
+                        read_tail(buf, at, end, numbers)
                 if reason == GOOD:
                     reason = finish_line(buf, spans, networks)
         if reason != GOOD:
@@ -110,15 +114,20 @@ def parse_lines(
         status[good] = numbers[STATUS]
         size[good] = numbers[SIZE]
         latency_us[good] = numbers[LATENCY]
-        is_json[good] = document
+        is_json[good] = document or plan[LOOKS_LIKE_JSON] != 0
+        if spans[QUERY, 1] > 0 and has_query_apart(buf, spans):
+            queries[apart, 0], queries[apart, 1], queries[apart, 2] = good, spans[QUERY, 0], spans[QUERY, 1]
+            apart += 1
         rows[good] = row
         good += 1
-    return good, bad
+    return good, bad, apart
 
 
 @inlined
 def choose_program(buf, at, end, plan):
     """What is around the line is left out, and its program chosen: (begin, end, program, is JSON)."""
+    if end - at > 3 and buf[at] == 0xEF and buf[at + 1] == 0xBB and buf[at + 2] == 0xBF:
+        at += 3  # the mark at the beginning of a file
     if plan[LOOK_FOR_WRAPPING] != 0 and buf[at] == 0x22 and end - at > 1:
         at += 1
         if buf[end - 1] == 0x22:
@@ -133,8 +142,8 @@ def choose_program(buf, at, end, plan):
     if plan[MODE] == ONLY_JSON or (begin < end and buf[begin] == 0x7B):
         return begin, end, np.int64(0), True
     first = find_byte(buf, at, end, 0x20)
-    if end - first >= 3 and buf[first + 1] == 0x2D and buf[first + 2] == 0x20 and buf[first - 1] != 0x2C:
-        return at, end, plan[PLAIN], False
+    if first > at and end - first >= 3 and buf[first + 1] == 0x2D and buf[first + 2] == 0x20:
+        return at, end, plan[PLAIN if buf[first - 1] != 0x2C else FROM_LIST], False
     return at, end, choose_by_head(buf, at, first, end, plan), False
 
 
@@ -193,11 +202,11 @@ def read_measure(buf, at, end, scale, nothing):
 
 @part
 def run_program(buf, at, end, steps, step, literals, spans, numbers):
-    """Run the steps from `step` on over one line: GOOD or the reason why it is bad."""
+    """Run the steps over one line: (GOOD or the reason why it is bad, where the reading ended)."""
     while True:
         operation = steps[step, OP]
         if operation == END:
-            return GOOD
+            return GOOD, at
         literal, size = steps[step, LITERAL_AT], steps[step, LITERAL_SIZE]
         reason = NOT_THE_FORMAT
         if operation == TEXT:
@@ -205,10 +214,10 @@ def run_program(buf, at, end, steps, step, literals, spans, numbers):
             if close < 0:
                 follower = steps[step + 1, OP]
                 if follower == READ_TIME:
-                    return BAD_TIME
-                return NO_REQUEST if follower == READ_STATUS else CUT_OFF
+                    return BAD_TIME, at
+                return (NO_REQUEST if follower == READ_STATUS else CUT_OFF), at
             if more == 0:
-                return GOOD
+                return GOOD, at
             step += more
             continue
         if operation == READ_TIME:
@@ -229,11 +238,13 @@ def run_program(buf, at, end, steps, step, literals, spans, numbers):
             stop = at
             reason = GOOD
         if reason != GOOD:
-            return GOOD if steps[step, FREE] != 0 else reason
+            return (GOOD if steps[step, FREE] != 0 else reason), at
         if not matches(buf, stop, end, literals, literal, size):
+            if steps[step, FREE] != 0:
+                return GOOD, stop
             if steps[step + 1, FREE] != 0 and (stop >= end or buf[stop] == 0x20):
-                return GOOD
-            return CUT_OFF if stop + size > end else NOT_THE_FORMAT
+                return GOOD, stop
+            return (CUT_OFF if stop + size > end else NOT_THE_FORMAT), at
         at = stop + size
         step += 1
 
@@ -245,7 +256,6 @@ def read_text(buf, at, end, steps, step, literals, spans, numbers):
     slot = steps[step, SLOT]
     free = steps[step, FREE] != 0
     begin = at
-    loose = np.int64(-1)
     quoted = flags & QUOTED != 0
     if size == 0:  # the last field, and nothing behind it
         close = end if flags & REST != 0 else find_byte(buf, at, end, 0x20)
@@ -282,8 +292,9 @@ def read_text(buf, at, end, steps, step, literals, spans, numbers):
                 if more > 0:
                     spans[slot, 0], spans[slot, 1] = begin, at - begin
                     return at, stop, more
-            elif quoted and loose < 0 and (at + 1 == end or buf[at + 1] == 0x20):
-                loose = at
+            elif quoted and free and (at + 1 == end or buf[at + 1] == 0x20):
+                spans[slot, 0], spans[slot, 1] = begin, at - begin
+                return at, at + 1, np.int64(0)
             at += 1
         # A server that escapes nothing, and a request that ends in a backslash: once more, without escapes.
         if not escapes or free:
@@ -292,13 +303,43 @@ def read_text(buf, at, end, steps, step, literals, spans, numbers):
         at = begin
     if not free:
         return np.int64(-1), at, np.int64(0)
-    close = end
-    if loose >= 0:
-        close = loose
-    elif not quoted:
-        close = find_byte(buf, begin, end, 0x20)
+    close = end if quoted else find_byte(buf, begin, end, 0x20)
     spans[slot, 0], spans[slot, 1] = begin, close - begin
     return close, close, np.int64(0)
+
+
+@part
+def read_tail(buf, at, end, numbers):
+    """Behind all fields known: the first number with a fraction (seconds) or a unit is the latency."""
+    while at < end:
+        if buf[at] == 0x22:
+            at = find_byte(buf, at + 1, end, 0x22) + 1
+            continue
+        if buf[at] == 0x20:
+            at += 1
+            continue
+        stop = find_byte(buf, at, end, 0x20)
+        if is_digit(buf[at]):
+            digits = at
+            while digits < stop and (is_digit(buf[digits]) or buf[digits] == 0x2E):
+                digits += 1
+            unit = unit_at(buf, digits, stop)
+            scale = unit // 1000 if unit >= 1000 else np.int64(1_000_000)
+            value, behind = read_measure(buf, at, digits, scale, np.int64(-1))
+            fraction = behind == digits and find_byte(buf, at, digits, 0x2E) < digits
+            if behind == digits and ((digits == stop and fraction) or unit >= 1000):
+                numbers[LATENCY] = value
+                return
+        at = stop
+
+
+@part
+def has_query_apart(buf, spans):
+    """Whether the query is a field of its own and not behind the target already."""
+    if spans[TARGET, 1] < 0 or (spans[QUERY, 1] == 1 and buf[spans[QUERY, 0]] == 0x2D):
+        return False
+    stop = spans[TARGET, 0] + spans[TARGET, 1]
+    return find_byte(buf, spans[TARGET, 0], stop, 0x3F) == stop
 
 
 @inlined
@@ -309,25 +350,26 @@ def finish_line(buf, spans, networks):
     for slot in (USER, METHOD, PROTOCOL, REFERRER, AGENT, VHOST, XFF):
         if spans[slot, 1] == 1 and buf[spans[slot, 0]] == 0x2D:
             spans[slot, 1] = -1
-    begin, stop = spans[PEER, 0], spans[PEER, 0] + spans[PEER, 1]
-    if spans[PEER, 1] > 0:
-        begin, stop = strip_port(buf, begin, stop)
+    if spans[VHOST, 1] > 0:
+        begin, stop = strip_port(buf, spans[VHOST, 0], spans[VHOST, 0] + spans[VHOST, 1])
+        spans[VHOST, 0], spans[VHOST, 1] = begin, stop - begin
+    has_peer = spans[PEER, 1] >= 0
+    begin, stop = spans[PEER, 0], spans[PEER, 0]
+    if has_peer:
+        begin, stop = strip_port(buf, begin, begin + spans[PEER, 1])
         if not is_client(buf, begin, stop):
-            spans[PEER, 1] = -1
-    if spans[PEER, 1] > 0:
+            return NO_CLIENT
         spans[PEER, 0], spans[PEER, 1] = begin, stop - begin
+    # Without a peer in the log, who wrote it says that the list is to be believed, at its right end.
     if spans[XFF, 1] >= 0 and (
-        spans[PEER, 1] <= 0 or (len(networks) > 0 and is_trusted(buf, begin, stop, networks)[1])
+        not has_peer or (len(networks) > 0 and is_trusted(buf, begin, stop, networks)[1])
     ):
         first, last = find_forwarded(buf, spans[XFF, 0], spans[XFF, 0] + spans[XFF, 1], networks)
         if first >= 0:
             spans[CLIENT, 0], spans[CLIENT, 1] = first, last - first
             return GOOD
-    if spans[PEER, 1] <= 0:
-        spans[PEER, 1] = -1
-        return NO_CLIENT
     spans[CLIENT, 0], spans[CLIENT, 1] = begin, stop - begin
-    return GOOD
+    return GOOD if has_peer else NO_CLIENT
 
 
 @inlined

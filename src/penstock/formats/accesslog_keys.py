@@ -22,18 +22,7 @@ from penstock.formats import accesslog_slots as s
 from penstock.formats.bulk import Array
 
 #: Objects that only wrap a log line: their keys count as if they stood outside.
-_WRAPPERS = (
-    "nginx",
-    "access",
-    "nginx.access",
-    "apache",
-    "apache.access",
-    "log",
-    "fields",
-    "data",
-    "httplog",
-    "json",
-)
+WRAPPERS = ("nginx", "apache", "access", "log", "fields", "data", "httplog", "json")
 _HEADERS = (
     "request.headers.",
     "headers.",
@@ -62,6 +51,7 @@ _TEXTS: dict[int, tuple[str, ...]] = {
         "uri RequestPath request_url request.url target",
         "url path url.path request.path resource",
     ),
+    s.QUERY: ("query_string args url.query request.query query",),
     s.REQUEST: ("request request_line request_first_line first_line",),
     s.PROTOCOL: ("server_protocol request.proto", "protocol proto http_version http.version RequestProtocol"),
     s.VHOST: (
@@ -139,15 +129,14 @@ def list_keys() -> dict[str, tuple[int, int, int, int]]:
 def make_key_table() -> tuple[Array, Array]:
     """The table of (object, key) to what is there, half empty, and the text of all its names."""
     fields = list_keys()
-    nodes = {"": k.ROOT, **{plain_name(name): k.ROOT for name in _WRAPPERS}}
+    nodes = {"": k.ROOT}
     entries: dict[tuple[int, str], list[int]] = {}
 
     def entry(parent: int, name: str) -> list[int]:
         return entries.setdefault((parent, name), [parent, 0, 0, k.NO_NODE, k.NOTHING, 0, 0, 0])
 
-    for name in _WRAPPERS:
-        if "." not in name:
-            entry(k.ROOT, plain_name(name))[k.NODE] = k.ROOT
+    for name in WRAPPERS:
+        entry(k.ROOT, name)[k.NODE] = k.ROOT
     for path, what in fields.items():
         entry(k.ROOT, path)[k.KIND :] = what
         parent, steps = k.ROOT, path.split(".")

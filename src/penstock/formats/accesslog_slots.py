@@ -6,14 +6,14 @@ The first nine texts are what a user sees; the others are where a kernel keeps w
 from __future__ import annotations
 
 # Texts: where they begin and how long they are.
-CLIENT, PEER, USER, METHOD, TARGET, PROTOCOL, REFERRER, AGENT, VHOST, XFF, REQUEST, NOWHERE = range(12)
+CLIENT, PEER, USER, METHOD, TARGET, PROTOCOL, REFERRER, AGENT, VHOST, XFF, REQUEST, QUERY, NOWHERE = range(13)
 COUNT_OF_TEXTS = 9
-COUNT_OF_SPANS = 12
+COUNT_OF_SPANS = 13
 TEXT_FIELDS = ("client", "peer", "user", "method", "target", "protocol", "referrer", "agent", "vhost")
 
 # Numbers.
-TIME, STATUS, SIZE, LATENCY, IGNORED = range(5)
-COUNT_OF_NUMBERS = 5
+TIME, STATUS, SIZE, LATENCY = range(4)
+COUNT_OF_NUMBERS = 4
 
 #: Why a line is bad; `bad_reasons` are indexes into it.
 BAD_REASONS: tuple[str, ...] = (

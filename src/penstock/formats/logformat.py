@@ -66,14 +66,14 @@ def _keep_best(items: list[Item]) -> list[Item]:
     """Of fields for one slot the one with the lowest rank counts, then the first; the others are skipped."""
     best: dict[int, Field] = {}
     for item in items:
-        if isinstance(item, Field) and item.kind != "time" and item.slot != s.NOWHERE:
+        if isinstance(item, Field) and item.slot != s.NOWHERE:
             key = item.slot if item.kind == "text" else -1 - item.slot
             if key not in best or item.rank < best[key].rank:
                 best[key] = item
     chosen = {id(item) for item in best.values()}
     return [
         replace(item, kind="text", slot=s.NOWHERE)
-        if isinstance(item, Field) and item.kind != "time" and id(item) not in chosen
+        if isinstance(item, Field) and id(item) not in chosen
         else item
         for item in items
     ]

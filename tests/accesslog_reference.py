@@ -1,0 +1,567 @@
+"""A slow parser of access-log lines in plain Python: what the kernel must agree with, field by field.
+
+It is written from the rules alone, with regular expressions, `datetime` and `ipaddress`, one line at a time.
+It knows format strings of Apache and nginx as far as tests use them. A line is a dictionary of its fields,
+or a text that says why it is bad.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+from penstock.formats import accesslog_slots as slots
+from penstock.formats.accesslog_json_kernel import AS_LATENCY, AS_SIZE, AS_STATUS, AS_TEXT, AS_TIME, GUESS
+from penstock.formats.accesslog_keys import WRAPPERS, list_keys
+
+Line = dict[str, Any]
+MONTHS = (b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec")
+CLF = re.compile(rb"(\d\d)/(...)/(\d{4}):(\d\d):(\d\d):(\d\d)(\.\d+)?", re.DOTALL)
+ISO = re.compile(rb"(\d{4})([-/])(\d\d)\2(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d+)?")
+EPOCH = re.compile(rb"(\d{9,19})(?!\d)(\.\d+)?")
+ZONE = re.compile(rb" ?(?:([Zz])|([+-])(\d\d)(?::?(\d\d))?)")
+SOME_ZONE = re.compile(rb" ?[+-]\d.", re.DOTALL)
+STATUS = re.compile(rb"(\d{3})(?!\d)|(-)(?= |\Z)")
+MEASURE = re.compile(rb"(\d+)(?:\.(\d+))?|-")
+WHOLE_REQUEST = re.compile(rb"([A-Za-z0-9._-]+) (.+) ([A-Z]+/\d[^ ]*)", re.DOTALL)
+SHORT_REQUEST = re.compile(rb"([A-Za-z0-9._-]+) (/.*)", re.DOTALL)
+CLIENT = re.compile(rb"[0-9A-Za-z.:\-_%]{1,255}")
+
+
+class Bad(Exception):  # noqa: N818  (an outcome)
+    def __init__(self, reason: int) -> None:
+        super().__init__(slots.BAD_REASONS[reason])
+        self.reason = reason
+
+
+# --- times, addresses, numbers ------------------------------------------------------------------------
+
+
+def read_time(text: bytes, at: int) -> tuple[int, int] | None:
+    """(microseconds, position behind) or None."""
+    if found := CLF.match(text, at):
+        day, name, year, *clock = found.groups()
+        if name.lower() not in MONTHS:
+            return None
+        month = MONTHS.index(name.lower()) + 1
+    elif found := ISO.match(text, at):
+        year, _, month_text, day, *clock = found.groups()
+        month = int(month_text)
+    elif found := EPOCH.match(text, at):
+        return _read_epoch(found)
+    else:
+        return None
+    hour, minute, second = map(int, clock[:3])
+    if int(year) < 1970 or hour > 23 or minute > 59 or second > 60:
+        return None
+    try:
+        days = (date(int(year), month, int(day)) - date(1970, 1, 1)).days
+    except ValueError:
+        return None
+    micros = (days * 86400 + hour * 3600 + minute * 60 + second) * 1_000_000
+    micros += int(((clock[3] or b".")[1:] + b"000000")[:6])
+    stop = found.end()
+    if zone := ZONE.match(text, stop):
+        if zone[1] is None:
+            east = int(zone[3]) * 60 + int(zone[4] or 0)
+            if int(zone[4] or 0) > 59 or east > 18 * 60:
+                return None
+            micros -= east * 60_000_000 * (-1 if zone[2] == b"-" else 1)
+        stop = zone.end()
+        if zone[1] is None and zone[4] is None and re.compile(rb":?\d.", re.DOTALL).match(text, stop):
+            return None
+    elif SOME_ZONE.match(text, stop):
+        return None
+    return micros, stop
+
+
+def _read_epoch(found: re.Match[bytes]) -> tuple[int, int] | None:
+    digits, fraction = found[1], (found[2] or b".")[1:]
+    scale = 1_000_000 if len(digits) < 12 else 1000 if len(digits) < 15 else 1
+    micros = int(digits) // 1000 if len(digits) >= 18 else int(digits) * scale
+    if scale > 1:
+        micros += int((fraction + b"0" * 6)[: len(str(scale)) - 1])
+    return (micros, found.end()) if micros < 253402300800_000_000 else None
+
+
+def strip_port(text: bytes) -> bytes:
+    if len(text) >= 3 and text[:1] == b"[" and b"]" in text:
+        return text[1 : text.index(b"]")]
+    found = re.fullmatch(rb"([^:]+):\d+", text, re.DOTALL)
+    return found[1] if found else text
+
+
+def read_address(text: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text.decode("ascii"))
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        if b"%" in text:
+            return None
+        return address.ipv4_mapped or address
+    return address
+
+
+# --- text formats -------------------------------------------------------------------------------------
+
+#: What a directive is: the name of the field, its kind or its scale, and its rank: the lowest counts.
+DIRECTIVES: dict[str, tuple[str, str, int]] = {
+    "%a": ("peer", "text", 0), "%h": ("peer", "text", 1), "%{c}a": ("peer", "text", 2),
+    "%u": ("user", "rest", 0), "%r": ("request", "rest", 0), "%m": ("method", "text", 0),
+    "%U": ("target", "text", 0), "%q": ("query", "text", 0), "%H": ("protocol", "text", 0),
+    "%v": ("vhost", "text", 0), "%V": ("vhost", "text", 1), "%>s": ("status", "status", 0),
+    "%s": ("status", "status", 1), "%b": ("size", "1", 0), "%B": ("size", "1", 0), "%O": ("size", "1", 1),
+    "%D": ("latency", "1", 0), "%{us}T": ("latency", "1", 0), "%{ms}T": ("latency", "1000", 1),
+    "%T": ("latency", "1000000", 2), "%{s}T": ("latency", "1000000", 2),
+    "%{Referer}i": ("referrer", "rest", 0), "%{User-Agent}i": ("agent", "rest", 0),
+    "%{User-agent}i": ("agent", "rest", 0), "%{X-Forwarded-For}i": ("xff", "list", 0),
+    "%{Host}i": ("vhost", "text", 2), "%{sec}t": ("time", "time", 0), "%{msec}t": ("time", "time", 0),
+    "%{usec}t": ("time", "time", 0), "$remote_addr": ("peer", "text", 0), "$remote_user": ("user", "rest", 0),
+    "$time_local": ("time", "time", 0), "$time_iso8601": ("time", "time", 0), "$msec": ("time", "time", 0),
+    "$request": ("request", "rest", 0), "$request_method": ("method", "text", 0),
+    "$request_uri": ("target", "text", 0), "$uri": ("target", "text", 1), "$args": ("query", "text", 0),
+    "$server_protocol": ("protocol", "text", 0), "$status": ("status", "status", 0),
+    "$body_bytes_sent": ("size", "1", 0), "$bytes_sent": ("size", "1", 1),
+    "$request_time": ("latency", "1000000", 0), "$http_referer": ("referrer", "rest", 0),
+    "$http_user_agent": ("agent", "rest", 0), "$http_x_forwarded_for": ("xff", "list", 0),
+    "$host": ("vhost", "text", 0), "$upstream_response_time": ("", "list", 0),
+}  # fmt: skip
+TAIL = '"%r" %>s %b "%{Referer}i" "%{User-Agent}i" "%{X-Forwarded-For}i"'
+NAMED = {
+    "common": '%h %l %u %t "%r" %>s %b',
+    "combined": '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i"',
+    "vhost_combined": '%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i"',
+    "nginx": '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" '
+    '"$http_user_agent" "$http_x_forwarded_for"',
+}
+Step = tuple[str, str, bytes, bool]  # field, kind, text behind, whether a quote stands in front
+
+
+def read_format(log_format: str) -> tuple[bytes, list[Step]]:
+    """The text in front, and each field with the text behind it."""
+    log_format = (
+        log_format.replace("%t", "[$time_local]")
+        .replace("%v:%p", "%v")
+        .replace("%U%q", "%U")
+        .replace("$uri$is_args$args", "$uri")
+    )
+    pieces = re.split(r"(%[<>]?(?:\{[^}]*\})?[A-Za-z]|\$\w+)", log_format.replace("%%", "\0"))
+    texts = [each.replace("\0", "%").encode() for each in pieces[::2]]
+    fields = [DIRECTIVES.get(each, ("", "text", 0)) for each in pieces[1::2]]
+    chosen = {}
+    for place, (name, _, rank) in enumerate(fields):
+        if name and (name not in chosen or rank < fields[chosen[name]][2]):
+            chosen[name] = place
+    steps = []
+    for place, (name, kind, _) in enumerate(fields):
+        if name and chosen[name] != place:
+            name, kind = "", kind if kind in ("rest", "list") else "text"
+        steps.append((name, kind, texts[place + 1], texts[place].endswith(b'"')))
+    return texts[0], steps
+
+
+def read_steps(line: bytes, front: bytes, steps: list[Step]) -> tuple[Line, int]:
+    """The fields of one line and where the reading ended."""
+    names = [step[0] for step in steps]
+    must = {"time", "status", "request", "method", "target", "peer" if "peer" in names else "xff"}
+    last = max(place for place, name in enumerate(names) if name in must)
+    if not line.startswith(front):
+        raise Bad(slots.CUT_OFF if len(line) < len(front) else slots.NOT_THE_FORMAT)
+    found: Line = {}
+    at, place = len(front), 0
+    while place < len(steps):
+        name, kind, behind, after_quote = steps[place]
+        free = place > last
+        following = steps[place + 1] if place + 1 < len(steps) else ("", "", b"", False)
+        if kind in ("text", "rest", "list"):
+            ended = find_end(line, at, steps[place], following, free)
+            if ended is None:
+                if not free:
+                    reason = {"time": slots.BAD_TIME, "status": slots.NO_REQUEST}.get(
+                        following[1], slots.CUT_OFF
+                    )
+                    raise Bad(reason)
+                close = len(line) if after_quote else (line + b" ").index(b" ", at)
+                found[name] = line[at:close]
+                return found, close
+            found[name] = line[at : ended[0]]
+            at = ended[1]
+            if not ended[2]:
+                return found, at
+            place += 1
+            continue
+        stop = None
+        if kind == "time":
+            if (time := read_time(line, at)) is None:
+                raise Bad(slots.BAD_TIME)
+            found[name], stop = time
+        elif kind == "status":
+            if (status := STATUS.match(line, at)) is None:
+                raise Bad(slots.NOT_THE_FORMAT)
+            found[name], stop = int(status[1] or 0), status.end()
+        else:
+            if (measure := read_measure(line, at, int(kind))) is None:
+                if free:
+                    return found, at
+                raise Bad(slots.NOT_THE_FORMAT)
+            if measure[0] is not None:
+                found[name] = measure[0]
+            stop = measure[1]
+        if not line.startswith(behind, stop):
+            if free or (place + 1 > last and line[stop : stop + 1] in (b"", b" ")):
+                return found, stop
+            raise Bad(slots.CUT_OFF if stop + len(behind) > len(line) else slots.NOT_THE_FORMAT)
+        at = stop + len(behind)
+        place += 1
+    return found, at
+
+
+def find_end(line: bytes, at: int, step: Step, following: Step, free: bool) -> tuple[int, int, bool] | None:
+    """(end of the field, where to go on, whether to go on at all)."""
+    _, kind, behind, quoted = step
+    if not behind:
+        close = len(line) if kind == "rest" else (line + b" ").index(b" ", at)
+        return close, close, True
+    for escaped in (True, False) if quoted and not free else (quoted,):
+        for stop in find_stops(line, at, behind[:1], escaped):
+            if kind == "list" and not quoted and stop > at and line[stop - 1 : stop] == b",":
+                continue
+            if line.startswith(behind, stop):
+                after = stop + len(behind)
+                if following[1] == "time":
+                    time = read_time(line, after)
+                    if time is None or not line.startswith(following[2], time[1]):
+                        continue
+                if following[1] == "status" and STATUS.match(line, after) is None:
+                    continue
+                return stop, after, True
+            if quoted and free and line[stop + 1 : stop + 2] in (b"", b" "):
+                return stop, stop + 1, False
+    return None
+
+
+def find_stops(line: bytes, at: int, wanted: bytes, escaped: bool) -> Iterator[int]:
+    pattern = rb"(?:\\.|[^\\])" if escaped else rb"."
+    for found in re.compile(pattern, re.DOTALL).finditer(line, at):
+        if found[0] == wanted:
+            yield found.start()
+
+
+def read_measure(line: bytes, at: int, scale: int) -> tuple[int | None, int] | None:
+    found = MEASURE.match(line, at)
+    if found is None:
+        return None
+    if found[1] is None:
+        return None, found.end()
+    if len(found[1]) > 15 or int(found[1]) > 2**62 // scale:
+        return None
+    fraction = (found[2] or b"") + b"0" * 6
+    return int(found[1]) * scale + int(b"0" + fraction[: len(str(scale)) - 1]), found.end()
+
+
+# --- what is around a line ----------------------------------------------------------------------------
+
+
+def skip_syslog(line: bytes) -> bytes:
+    rest = line
+    if found := re.match(rb"<\d{1,4}>", line):
+        rest = line[found.end() :]
+        if rest[:2] == b"1 " and len(rest) > 2:
+            newer = re.match(rb"1 (?:[^ ]* ){5}(?:- |(?:\[[^\]]*\])* )", rest)
+            return rest[newer.end() :] if newer else line
+    if old := re.match(rb"(...) .. (.{8}) ", rest, re.DOTALL):
+        clock = re.fullmatch(rb"(\d\d):(\d\d):(\d\d)", old[2])
+        if old[1].lower() not in MONTHS or clock is None:
+            return line
+        if int(clock[1]) > 23 or int(clock[2]) > 59 or int(clock[3]) > 60:
+            return line
+        rest = rest[16:]
+    elif re.match(rb"....-..-..T.{9}", rest, re.DOTALL):
+        time = read_time(rest, 0)
+        if time is None or rest[time[1] : time[1] + 1] != b" ":
+            return line
+        rest = rest[time[1] + 1 :]
+    elif rest is line:
+        return line
+    words = re.match(rb"([^ ]*) (?:([^ ]+:) )?", rest)
+    if words is None:
+        return line
+    if words[1].endswith(b":"):
+        return rest[len(words[1]) + 1 :]
+    return rest[words.end() :]
+
+
+def choose_format(line: bytes) -> str:
+    first, blank, others = line.partition(b" ")
+    if not blank:
+        return f"%h %l %u %t {TAIL}"
+    if first.endswith(b","):
+        return f"%{{X-Forwarded-For}}i %l %u %t {TAIL}"
+    second = others.partition(b" ")[0]
+    if read_address(first) is None and (second != b"-" or b" " not in others):  # noqa: SIM102
+        if read_address(second) is not None or strip_port(first) != first:
+            return f"%v:%p %h %l %u %t {TAIL}"
+    return f"%h %l %u %t {TAIL}"
+
+
+def read_tail(line: bytes, at: int) -> int | None:
+    for word in re.findall(rb'"[^"]*(?:"|\Z)|[^ "][^ ]*', line[at:]):
+        found = re.fullmatch(rb"(\d+(?:\.\d+)?)(s|ms|us|\xc2\xb5s)?", word)
+        if found and (b"." in found[1] or found[2]):
+            scale = {None: 1_000_000, b"s": 1_000_000, b"ms": 1000}.get(found[2], 1)
+            measure = read_measure(found[1], 0, scale)
+            if measure is not None:
+                return measure[0]
+    return None
+
+
+# --- JSON ---------------------------------------------------------------------------------------------
+
+NUMBER = re.compile(rb"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+STRING = re.compile(rb'"((?:\\.|[^"\\])*)"', re.DOTALL)
+BLANKS = re.compile(rb"[ \t\r\n]*")
+Scalar = tuple[tuple[bytes, ...] | None, bytes, int, bytes, int, int]
+KEYS = {name.encode(): what for name, what in list_keys().items()}
+
+
+class Document:
+    """One object; `scalars` are its values in order: path, last key, list, first byte, begin and end."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text, self.at, self.scalars, self.lists = text, 0, list[Scalar](), 0
+        if not text.startswith(b"{"):
+            raise Bad(slots.NOT_JSON)
+        self.value((), b"", 0, 0)
+        self.blanks()
+        if self.at != len(text):
+            raise Bad(slots.NOT_JSON)
+
+    def blanks(self) -> bytes:
+        found = BLANKS.match(self.text, self.at)
+        assert found
+        self.at = found.end()
+        return self.text[self.at : self.at + 1]
+
+    def take(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise Bad(slots.NOT_JSON)
+        self.at = found.end()
+        return found
+
+    def value(self, path: tuple[bytes, ...] | None, key: bytes, of_list: int, depth: int) -> None:
+        first = self.blanks()
+        if first in (b"{", b"["):
+            if depth >= 64:
+                raise Bad(slots.NOT_JSON)
+            self.at += 1
+            if first == b"{":
+                self.members(path if not of_list else None, depth + 1)
+            else:
+                self.lists += 1
+                self.elements(path, key, self.lists, depth + 1)
+            return
+        if first == b'"':
+            found = self.take(STRING)
+            begin, stop = found.span(1)
+        else:
+            word = re.compile(rb"true|false|null") if first.isalpha() else NUMBER
+            begin, stop = self.take(word).span()
+        self.scalars.append((path, key, of_list, first, begin, stop))
+
+    def members(self, path: tuple[bytes, ...] | None, depth: int) -> None:
+        if self.blanks() == b"}":
+            self.at += 1
+            return
+        while True:
+            self.blanks()
+            raw = self.take(STRING)[1]
+            if self.blanks() != b":":
+                raise Bad(slots.NOT_JSON)
+            self.at += 1
+            key = raw.lower().translate(None, b"_-@\0")
+            inner = None if path is None or len(raw) > 64 else (*path, key)
+            if path == () and key.decode("latin-1") in WRAPPERS:
+                inner = () if self.blanks() == b"{" else None
+            self.value(inner, raw, 0, depth)
+            if not self.next(b"}"):
+                return
+
+    def elements(self, path: tuple[bytes, ...] | None, key: bytes, number: int, depth: int) -> None:
+        if self.blanks() == b"]":
+            self.at += 1
+            return
+        while True:
+            self.value(path, key, number, depth)
+            if not self.next(b"]"):
+                return
+
+    def next(self, closing: bytes) -> bool:
+        c = self.blanks()
+        if c not in (b",", closing):
+            raise Bad(slots.NOT_JSON)
+        self.at += 1
+        return c == b","
+
+
+def read_json(text: bytes) -> Line:
+    best: dict[str, tuple[int, Any]] = {}
+    names = dict(enumerate(slots.TEXT_FIELDS))
+    names |= {slots.XFF: "xff", slots.REQUEST: "request", slots.QUERY: "query"}
+    open_list = 0
+    for path, key, of_list, first, begin, stop in Document(text).scalars:
+        if of_list and of_list == open_list:
+            best["xff"] = (best["xff"][0], (best["xff"][1][0], stop))
+            continue
+        dotted = path is not None and len(path) > 1 and any(b"." in each for each in path)
+        what = None if path is None or dotted else KEYS.get(b".".join(path))
+        if what is None or not (first in b'"-' or first.isdigit()):
+            continue
+        kind, slot, scale, rank = what
+        raw = text[begin:stop]
+        value: Any = None
+        if kind == AS_TEXT:
+            name = names[slot]
+            value = (begin, stop) if raw or name in ("request", "target") else None
+        elif kind == AS_TIME:
+            name = "time"
+            inner = raw[1:-1] if len(raw) >= 2 and raw[:1] == b"[" and raw[-1:] == b"]" else raw
+            time = read_time(inner, 0)
+            value = time[0] if time and time[1] == len(inner) else None
+        elif kind == AS_STATUS:
+            name, value = "status", int(raw) if re.fullmatch(rb"\d{3}", raw) else None
+        else:
+            name = "latency" if kind == AS_LATENCY else "size"
+            assert kind in (AS_LATENCY, AS_SIZE)
+            value = read_amount(raw, key, scale, kind == AS_LATENCY)
+        if value is not None and (name not in best or rank < best[name][0]):
+            best[name] = (rank, value)
+            if name == "xff" and of_list:
+                open_list = of_list
+    if "time" not in best:
+        raise Bad(slots.BAD_TIME)
+    return {
+        name: text[value[0] : value[1]] if isinstance(value, tuple) else value
+        for name, (_, value) in best.items()
+    }
+
+
+def read_amount(raw: bytes, key: bytes, scale: int, is_latency: bool) -> int | None:
+    found = NUMBER.match(raw)
+    if found is None or raw[:1] == b"-":
+        return None
+    whole, fraction, exponent = found.groups()
+    power = int((exponent or b"e0")[1:]) - len((fraction or b".")[1:])
+    digits = whole + (fraction or b".")[1:]
+    if len(digits) > 19 or not -22 <= power <= 22:
+        return None
+    value = int(digits) * 10.0**power if power >= 0 else int(digits) / 10.0**-power
+    unit = raw[found.end() :]
+    if is_latency:
+        units = {b"s": 10**9, b"ms": 10**6, b"us": 10**3, b"\xc2\xb5s": 10**3, b"ns": 1}
+        if scale == GUESS:
+            scale = 1 if key[:1].isupper() else 10**6 if power == 0 else 10**9
+        if unit in units:
+            scale, unit = units[unit], b""
+        value = value * scale / 1000.0
+    return int(value) if not unit and value < 2**53 else None
+
+
+# --- the whole ----------------------------------------------------------------------------------------
+
+
+def parse_line(value: bytes | None, log_format: str = "auto", proxies: tuple[str, ...] = ()) -> Line | str:
+    """The fields of a line, or the reason why it is bad."""
+    try:
+        return _parse(value, log_format, proxies)
+    except Bad as bad:
+        return str(bad)
+
+
+def _parse(value: bytes | None, log_format: str, proxies: tuple[str, ...]) -> Line:
+    if value is None:
+        raise Bad(slots.NULL)
+    line = value.rstrip(b"\r\n")
+    if not line:
+        raise Bad(slots.EMPTY)
+    if len(line) > 3:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    auto = log_format in ("auto", "json")
+    text = NAMED.get(log_format, log_format)
+    front, steps = (b"", []) if auto else read_format(text)
+    if (auto or not front.startswith(b'"')) and line[:1] == b'"' and len(line) > 1:
+        line = line[1:].removesuffix(b'"')
+    if auto or steps[0][1] != "time":
+        line = skip_syslog(line)
+    is_json = log_format == "json" or (log_format == "auto" and line.lstrip(b" \t").startswith(b"{"))
+    if is_json:
+        found = read_json(line.lstrip(b" \t"))
+    else:
+        if auto:
+            front, steps = read_format(choose_format(line))
+        found, stop = read_steps(line, front, steps)
+        latency = read_tail(line, stop) if auto else None
+        if latency is not None:
+            found["latency"] = latency
+    return {**_finish(found, proxies), "is_json": is_json or (not auto and text.lstrip().startswith("{"))}
+
+
+def _finish(found: Line, proxies: tuple[str, ...]) -> Line:
+    line: Line = {name: found.get(name) for name in slots.TEXT_FIELDS}
+    request = found.get("request")
+    if request is not None:
+        whole, short = WHOLE_REQUEST.fullmatch(request), SHORT_REQUEST.fullmatch(request)
+        if whole:
+            line["method"], line["target"], line["protocol"] = whole.groups()
+        elif short and line["method"] is None and line["target"] is None:
+            line["method"], line["target"] = short.groups()
+        elif line["target"] is None:
+            line["target"] = request
+    query = found.get("query")
+    if query and query != b"-" and line["target"] is not None and b"?" not in line["target"]:
+        line["target"] += (b"" if query.startswith(b"?") else b"?") + query
+    for name in ("user", "method", "protocol", "referrer", "agent", "vhost"):
+        if line[name] == b"-":
+            line[name] = None
+    if line["vhost"]:
+        line["vhost"] = strip_port(line["vhost"])
+    peer = b""
+    if line["peer"] is not None:
+        peer = line["peer"] = strip_port(line["peer"])
+        if not CLIENT.fullmatch(peer) or peer == b"-":
+            raise Bad(slots.NO_CLIENT)
+    line["client"] = line["peer"]
+    forwarded = found.get("xff")
+    if forwarded is not None and forwarded != b"-" and (line["peer"] is None or is_trusted(peer, proxies)):
+        line["client"] = find_forwarded(forwarded, proxies) or line["peer"]
+    if line["client"] is None:
+        raise Bad(slots.NO_CLIENT)
+    return {
+        **line,
+        "time": found["time"],
+        "status": found.get("status", 0),
+        "size": found.get("size", 0),
+        "latency": found.get("latency", -1),
+    }
+
+
+def is_trusted(text: bytes, proxies: tuple[str, ...]) -> bool:
+    address = read_address(text)
+    return address is not None and any(
+        address in ipaddress.ip_network(each, strict=False) for each in proxies
+    )
+
+
+def find_forwarded(text: bytes, proxies: tuple[str, ...]) -> bytes | None:
+    entry = b""
+    for each in reversed(text.split(b",")):
+        entry = strip_port(each.strip(b' "'))
+        if read_address(entry) is None:
+            return None
+        if not is_trusted(entry, proxies):
+            return entry
+    return entry
