@@ -53,9 +53,9 @@ class Listed:
 
     def since(self, cursor: int, gate: Gate) -> Delta:
         """What has changed since a cursor; everything, if that cursor is not known."""
-        now = gate.apply(self.bans)
         if cursor == self.cursor:
             return Delta(self.cursor, (), (), False)
+        now = gate.apply(self.bans)
         before = Database(self.place).run(
             lambda session: _rewind(session, self.bans, since=cursor, until=self.cursor)
         )
