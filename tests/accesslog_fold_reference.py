@@ -1,0 +1,424 @@
+"""The fold in plain Python, to hold the kernel against; and random histories with what is needed to run them.
+
+The reference has no buckets, no pools and no batches: one dictionary of subjects, one list of lines in order.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.apps.accesslog.bans import DefenceSettings, Orders
+from penstock.apps.accesslog.clocks import Clocks, finish
+from penstock.apps.accesslog.detection import Findings
+from penstock.apps.accesslog.events import make_events
+from penstock.apps.accesslog.fold import fold_lane
+from penstock.apps.accesslog.lanes import LaneState
+from penstock.apps.accesslog.networks import parse_network
+from penstock.apps.accesslog.rules import BehaviourRule, RuleSet
+from penstock.formats.accesslog import TEXT_FIELDS, Lines
+
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+WORD = (1 << 64) - 1
+
+RULES = RuleSet.parse(
+    """
+- {id: signal.a, class: probing, what: A., look: [path], any: [a], hits: [GET /a], misses: [GET /b]}
+- {id: signal.b, class: probing, what: B., look: [path], any: [b], hits: [GET /b], misses: [GET /c]}
+- {id: soft.four, class: xss, what: S., look: [path], any: [s], points: 4, hits: [GET /s], misses: [GET /c]}
+- {id: hard.ten, class: xss, what: H., look: [path], any: [h], block: true, hits: [GET /h], misses: [GET /c]}
+- {id: mock.ten, class: xss, what: M., look: [path], any: [m], block: true, mode: simulate, hits: [GET /m],
+   misses: [GET /c]}
+- {id: any.fast, class: flood, what: F., count: [any-request], limit: 9, half_life: 4s}
+- {id: any.soft, class: flood, what: F., count: [any-request], limit: 14, half_life: 20s, points: 6}
+- {id: any.agents, class: agent_switching, what: G., count: [any-request], distinct: agent, limit: 3, half_life: 8s}
+- {id: paths.many, class: probing, what: P., count: [signal.a], distinct: path, limit: 4, half_life: 6s}
+- {id: window.some, class: probing, what: W., count: [signal.b, soft.four], limit: 5, window: 7s}
+- {id: window.paths, class: probing, what: W., count: [signal.b], distinct: path, limit: 4, window: 9s, points: 5}
+- {id: mock.count, class: probing, what: P., count: [signal.a], limit: 3, half_life: 5s, mode: simulate}
+- {id: net.clients, class: distributed_scan, what: N., count: [soft.four, signal.b], distinct: client, per: net,
+   limit: 2, half_life: 9s}
+- {id: print.clients, class: distributed_scan, what: N., count: [signal.a], distinct: client, per: print, limit: 3,
+   half_life: 30s}
+- {id: print.all, class: flood, what: N., count: [soft.four], per: print, limit: 5, half_life: 30s, mode: simulate}
+"""
+)
+CLIENTS = ("192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.9", "2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3",
+           "host.example", "203.0.113.77", "203.0.113.78", "203.0.113.79")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a history: what the parser and the detector would say about it."""
+
+    number: int
+    client: str
+    server: str
+    time_us: int
+    hits: tuple[int, ...]
+    path: int
+    agent: int
+    print: int
+
+
+def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 * SECOND) -> list[Line]:
+    """Lines in the order they are written; times may go back by up to `jitter_us`."""
+    dice = random.Random(seed)
+    content = [RULES.find(name).number for name in ("signal.a", "signal.b", "soft.four", "hard.ten", "mock.ten")]
+    weights = (40, 30, dice.choice((0, 10)), dice.choice((0, 1)), dice.choice((0, 1)))
+    clients = dice.sample(CLIENTS, dice.randint(2, len(CLIENTS)))
+    pauses = dice.choice(((0, 0, 0, 0, SECOND // 2), (0, 0, 0, SECOND // 2, SECOND, step_us)))
+    time, lines = START, []
+    for number in range(size):
+        time += dice.choice(pauses)
+        if dice.random() < 0.01:
+            time += dice.choice((60, 700, 4000)) * SECOND
+        hits = tuple(sorted(set(dice.choices(content, weights, k=dice.choice((0, 0, 1, 1, 2))))))
+        lines.append(
+            Line(
+                number, dice.choice(clients), dice.choice(("web-1", "web-2", "web-3")),
+                time - dice.randint(0, jitter_us), hits, dice.randint(1, 12), dice.randint(1, 5), dice.randint(1, 3),
+            )  # fmt: skip
+        )
+    return lines
+
+
+def spread(history: Sequence[Line], key: str, partitions: int = 3) -> dict[int, list[Line]]:
+    """The history in partitions, as a topic keyed by client or by server has it."""
+    topic: dict[int, list[Line]] = {n: [] for n in range(partitions)}
+    for line in history:
+        topic[zlib.crc32(getattr(line, key).encode()) % partitions].append(line)
+    return topic
+
+
+def make_batch(lines: Sequence[Line]) -> tuple[Lines, Findings]:
+    """What the parser and the detector would return for these lines."""
+    texts = [line.client.encode() for line in lines]
+    sizes = np.array([len(text) for text in texts], np.int32)
+    starts = (np.cumsum(sizes) - sizes).astype(np.int32)
+    nothing = np.full(len(lines), -1, np.int32)
+    parsed = Lines(
+        data=np.frombuffer(b"".join(texts), np.uint8),
+        rows=np.arange(len(lines), dtype=np.int32),
+        starts={name: starts if name == "client" else nothing for name in TEXT_FIELDS},
+        lengths={name: sizes if name == "client" else nothing for name in TEXT_FIELDS},
+        time_us=np.array([line.time_us for line in lines], np.int64),
+        status=np.zeros(len(lines), np.int16),
+        size=np.zeros(len(lines), np.int64),
+        latency_us=np.zeros(len(lines), np.int64),
+        is_json=np.zeros(len(lines), bool),
+        bad_rows=np.zeros(0, np.int32),
+        bad_reasons=np.zeros(0, np.int8),
+    )
+    pairs = [(n, rule) for n, line in enumerate(lines) for rule in line.hits]
+    findings = Findings(
+        np.array([n for n, _ in pairs], np.int32),
+        np.array([rule for _, rule in pairs], np.int16),
+        *(np.array([getattr(line, name) for line in lines], np.uint64) for name in ("path", "agent", "print")),
+    )
+    return parsed, findings
+
+
+@dataclass
+class Runner:
+    """Feeds batches of lines through `make_events` and `fold_lane`, as the pipeline does."""
+
+    settings: DefenceSettings
+    partitions: int = 3
+    packs: bool = False  # write the state down and read it again after every batch
+    clocks: Clocks = field(init=False)
+    states: list[LaneState] = field(init=False)
+    offsets: dict[int, int] = field(default_factory=dict)
+    log: dict[tuple[int, int], int] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clocks = Clocks.begin(range(self.partitions))
+        self.states = [LaneState.begin(self.settings) for _ in range(self.settings.lanes)]
+
+    def feed(self, batch: Iterable[tuple[int, Sequence[Line]]], orders: Orders | None = None) -> None:
+        events: list[list[pa.RecordBatch]] = [[] for _ in self.states]
+        for partition, lines in batch:
+            if not lines:
+                continue
+            first = self.offsets.get(partition, 0)
+            self.offsets[partition] = first + len(lines)
+            for n, line in enumerate(lines):
+                self.log[partition, first + n] = line.number
+            made = make_events(
+                *make_batch(lines), self.settings.ruleset, partition=partition,
+                offsets=np.arange(first, first + len(lines)), servers=pa.array([line.server for line in lines]),
+                lanes=self.settings.lanes, lateness_us=self.settings.lateness_us,
+            )  # fmt: skip
+            for lane, some in made.items():
+                events[lane].append(some)
+        self._fold(events, orders)
+
+    def end(self) -> list[tuple[str, str, str, int, int, int]]:
+        """Fold the rest; all decisions as (client, rule, action, line that caused it, level, ban seconds)."""
+        self._fold([[] for _ in self.states], None, finish(self.clocks))
+        return sorted(
+            (row["client"], row["rule"], row["action"], self.log[row["partition"], row["offset"]], row["level"],
+             row["ban_seconds"])
+            for row in self.rows
+        )  # fmt: skip
+
+    def _fold(
+        self, events: list[list[pa.RecordBatch]], orders: Orders | None, ended: Clocks | None = None
+    ) -> None:
+        clocks = self.clocks
+        for lane, state in enumerate(self.states):
+            result = fold_lane(state, events[lane], self.clocks, self.settings, orders, finished=ended)
+            self.rows += result.decisions.to_pylist()
+            self.states[lane], clocks = result.state, result.clocks
+            for name, value in result.counters.items():
+                self.counters[name] = self.counters.get(name, 0) + value
+            if self.packs:
+                self.states[lane] = LaneState.unpack(result.state.pack(), self.settings)
+        self.clocks = Clocks.unpack(clocks.pack()) if self.packs else clocks
+
+
+def mix(word: int) -> int:
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & WORD
+    return word ^ word >> 31
+
+
+def number_client(text: str) -> tuple[int, int]:
+    """The 128 bits of an address; a host name's are hashes of its text."""
+    network = parse_network(text)
+    if network is not None:
+        whole = network.first | (0xFFFF << 32 if network.version == 4 else 0)
+        return whole >> 64, whole & WORD
+    high, low = 0xCBF29CE484222325, 0x9AE16A3B2F90404F
+    for c in text.encode():
+        high = (high ^ c) * 0x100000001B3 & WORD
+        low = mix(low ^ c)
+    return 1 << 48 | mix(high) & (1 << 48) - 1, low
+
+
+def net_of(text: str) -> str:
+    network = parse_network(text)
+    if network is None:
+        return text
+    return ".".join(text.split(".")[:3]) if network.version == 4 else f"{network.first >> 64:x}"
+
+
+@dataclass
+class Counter:
+    """One behaviour rule about one subject."""
+
+    level: float = 0.0
+    previous: float = 0.0
+    at: int = 0
+    index: int = -(1 << 62)
+    bits: int = 0
+    hot_until: int = -(1 << 62)
+
+    def remember(self, value: int) -> bool:
+        spread_bits = mix(value + 0x9E3779B97F4A7C15 & WORD)
+        wanted = 1 << (spread_bits & 255) | 1 << (spread_bits >> 8 & 255)
+        if self.bits & wanted == wanted:
+            return False
+        if self.bits.bit_count() > 160:
+            self.bits = 0
+        self.bits |= wanted
+        return True
+
+
+@dataclass
+class Subject:
+    """Everything known about a client, a network or a fingerprint."""
+
+    begun: int
+    last: int = 0
+    expires: int = 0
+    requests: int = 0
+    agent: int = 0
+    level: int = 0
+    ban_from: int = 0
+    ban_until: int = -(1 << 62)
+    quiet_until: int = -(1 << 62)
+    score: float = 0.0
+    shadow: float = 0.0
+    scored_at: int = 0
+    dense: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, Counter] = field(default_factory=dict)
+    members: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Reference:
+    """The rules of the fold, one line at a time."""
+
+    def __init__(self, settings: DefenceSettings) -> None:
+        self.settings = settings
+        self.rules = settings.ruleset
+        self.counted = {rule.id: set(self.rules.counted(rule)) for rule in self.rules.behaviour}
+        self.subjects: dict[tuple[str, str], Subject] = {}
+        self.decisions: list[tuple[str, str, str, int, int, int]] = []
+
+    def run(self, topic: dict[int, list[Line]]) -> list[tuple[str, str, str, int, int, int]]:
+        ordered = []
+        for partition, lines in topic.items():
+            most = -(1 << 62)
+            for offset, line in enumerate(lines):
+                time = max(line.time_us, most - self.settings.lateness_us)
+                most = max(most, line.time_us)
+                high, low = number_client(line.client)
+                tie = (low * 0x9E3779B97F4A7C15 + high & WORD) ^ zlib.crc32(line.server.encode()) << 32
+                ordered.append((time, tie, partition, offset, line))
+        for time, _, _, _, line in sorted(ordered, key=lambda each: each[:4]):
+            self.fold(time, line)
+        return sorted(self.decisions)
+
+    def fold(self, time: int, line: Line) -> None:
+        self.fold_client(time, line)
+        for kind, name in (("net", net_of(line.client)), ("print", str(line.print))):
+            counting = [
+                (rule, number) for number in line.hits for rule in self.rules.behaviour
+                if rule.per == kind and number in self.counted[rule.id]
+            ]  # fmt: skip
+            if counting:
+                self.fold_group(time, line, kind, name, [rule for rule, _ in counting])
+
+    def find(self, kind: str, name: str, time: int) -> Subject:
+        found = self.subjects.get((kind, name))
+        if found is None or time > found.expires:
+            found = self.subjects[kind, name] = Subject(time, time, time, scored_at=time)
+        return found
+
+    def fold_client(self, time: int, line: Line) -> None:
+        one = self.find("client", line.client, time)
+        one.requests += 1
+        verdicts: list[tuple[int, str]] = []
+        for number in line.hits:
+            if self.rules.rules[number].points:
+                verdicts.append((self.add_points(one, number, time), self.rules.rules[number].id))
+        client_rules = [rule for rule in self.rules.behaviour if rule.per == "client"]
+        for number in line.hits:
+            for rule in client_rules:
+                if number in self.counted[rule.id] and self.count(one, rule, line, time):
+                    verdicts.append(self.trigger(one, rule, time))
+        everything = [rule for rule in client_rules if "any-request" in rule.count]
+        for rule in everything:
+            if rule.distinct == "none":
+                level = one.dense.get(rule.id, 0.0)
+                if time > one.last:
+                    level *= 2.0 ** (-(time - one.last) / rule.half_life_us)
+                one.dense[rule.id] = level + 1.0
+                one.expires = max(one.expires, time + 8 * rule.half_life_us)
+                if level + 1.0 > rule.limit:
+                    verdicts.append(self.trigger(one, rule, time))
+        for rule in everything:
+            if rule.distinct == "agent" and one.requests > 1 and one.agent != line.agent:
+                counter = one.counters.setdefault(rule.id, Counter(at=time))
+                if counter.level == 0.0 and counter.previous == 0.0:
+                    counter.remember(one.agent)
+                if self.count(one, rule, line, time):
+                    verdicts.append(self.trigger(one, rule, time))
+        one.agent, one.last = line.agent, time
+        enforced = [name for verdict, name in verdicts if verdict == 1]
+        simulated = [name for verdict, name in verdicts if verdict == 2]
+        if enforced:
+            if time >= one.ban_until:
+                ban = self.escalate(one, time)
+                self.decisions.append((line.client, enforced[0], "block", line.number, one.level, ban // SECOND))
+        elif simulated and time >= one.quiet_until and time >= one.ban_until:
+            one.quiet_until = time + self.settings.quiet_us
+            one.expires = max(one.expires, one.quiet_until)
+            self.decisions.append((line.client, simulated[0], "simulate", line.number, one.level, 0))
+
+    def fold_group(self, time: int, line: Line, kind: str, name: str, rules: list[BehaviourRule]) -> None:
+        group = self.find(kind, name, time)
+        group.last = time
+        member = group.members.setdefault(line.client, {"until": -(1 << 62), "rules": set(), "last": time})
+        member["last"] = time
+        for rule in rules:
+            member["rules"].add(rule.id)
+            over = self.count(group, rule, line, time)
+            counter = group.counters[rule.id]
+            if time < counter.hot_until:
+                self.name(group, line.client, rule, line, time)
+            elif over:
+                counter.hot_until = time + self.escalate(group, time)
+                for client, each in group.members.items():
+                    if rule.id in each["rules"] and each["last"] >= time - 8 * rule.half_life_us:
+                        self.name(group, client, rule, line, time)
+
+    def name(self, group: Subject, client: str, rule: BehaviourRule, line: Line, time: int) -> None:
+        member = group.members[client]
+        if time < member["until"]:
+            return
+        ban = group.ban_until - group.ban_from
+        member["until"] = time + ban
+        action = "block" if rule.mode == "enforce" else "simulate"
+        self.decisions.append(
+            (client, rule.id, action, line.number, group.level, ban // SECOND if action == "block" else 0)
+        )
+
+    def trigger(self, one: Subject, rule: BehaviourRule, time: int) -> tuple[int, str]:
+        if rule.points < 10:
+            one.dense[rule.id] = 0.0
+            if rule.id in one.counters:
+                one.counters[rule.id].level = one.counters[rule.id].previous = 0.0
+        return self.add_points(one, rule.number, time), rule.id
+
+    def add_points(self, one: Subject, number: int, time: int) -> int:
+        rule = self.rules.rules[number]
+        if time > one.scored_at:
+            fading = 2.0 ** (-(time - one.scored_at) / self.settings.score_half_life_us)
+            one.score, one.shadow = one.score * fading, one.shadow * fading
+        one.scored_at = time
+        one.shadow = min(one.shadow + rule.points, 20.0)
+        if rule.mode == "enforce":
+            one.score = min(one.score + rule.points, 20.0)
+        one.expires = max(one.expires, time + 8 * self.settings.score_half_life_us)
+        if rule.mode == "enforce":
+            return 1 if one.score >= 10 else 0
+        return 2 if one.shadow >= 10 else 0
+
+    def escalate(self, one: Subject, time: int) -> int:
+        if one.level:
+            one.level = max(0, one.level - (time - one.ban_until) // self.settings.forget_us)
+        one.level += 1
+        ban = min(self.settings.ban_us << one.level - 1, self.settings.most_ban_us)
+        one.ban_from, one.ban_until = time, time + ban
+        one.expires = max(one.expires, time + ban + one.level * self.settings.forget_us)
+        return ban
+
+    def count(self, one: Subject, rule: BehaviourRule, line: Line, time: int) -> bool:
+        counter = one.counters.setdefault(rule.id, Counter(at=time))
+        high, low = number_client(line.client)
+        value = {"path": line.path, "agent": line.agent, "client": mix(mix(high) + low & WORD)}.get(rule.distinct, 0)
+        if rule.half_life_us:
+            one.expires = max(one.expires, time + 8 * rule.half_life_us)
+            level = counter.level
+            if time > counter.at:
+                level *= 2.0 ** (-(time - counter.at) / rule.half_life_us)
+            if rule.distinct != "none":
+                if level < 0.5:
+                    counter.bits = 0
+                if not counter.remember(value):
+                    return level > rule.limit
+            counter.level, counter.at = level + 1.0, time
+            return level + 1.0 > rule.limit
+        one.expires = max(one.expires, time + 2 * rule.window_us)
+        index = time // rule.window_us
+        if index - counter.index > 1:
+            counter.level = counter.previous = 0.0
+            counter.bits = 0
+        elif index - counter.index == 1:
+            counter.previous, counter.level = counter.level, 0.0
+        counter.index = index
+        if rule.distinct == "none" or counter.remember(value):
+            counter.level += 1.0
+        left = 1.0 - (time - index * rule.window_us) / rule.window_us
+        return counter.previous * left + counter.level > rule.limit

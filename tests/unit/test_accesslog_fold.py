@@ -1,0 +1,217 @@
+"""The fold: the same as its plain twin, and the same however a log is cut, mixed, stopped and resumed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from penstock.apps.accesslog.bans import DefenceSettings, Orders
+from penstock.apps.accesslog.lanes import LaneState
+from tests.accesslog_fold_reference import (
+    CLIENTS,
+    RULES,
+    SECOND,
+    START,
+    Line,
+    Reference,
+    Runner,
+    make_history,
+    spread,
+)
+
+SETTINGS = DefenceSettings(
+    RULES,
+    lanes=3,
+    score_half_life_us=40 * SECOND,
+    ban_us=20 * SECOND,
+    most_ban_us=300 * SECOND,
+    forget_us=600 * SECOND,
+    quiet_us=15 * SECOND,
+    subjects_per_lane=512,
+    groups_per_lane=512,
+    trust_crawlers=False,
+)
+SEEDS = st.integers(0, 1 << 32)
+
+
+def run_at_once(topic: dict[int, list[Line]], config: DefenceSettings = SETTINGS) -> list[object]:
+    runner = Runner(config)
+    runner.feed(topic.items())
+    return list(runner.end())
+
+
+@given(seed=SEEDS, size=st.integers(1, 400), jitter=st.sampled_from([0, SECOND // 2, 4 * SECOND]))
+@settings(deadline=None)
+def test_the_kernel_decides_what_its_plain_twin_decides(seed: int, size: int, jitter: int) -> None:
+    topic = spread(make_history(seed, size, jitter_us=jitter), "client")
+    assert run_at_once(topic) == Reference(SETTINGS).run(topic)
+
+
+@given(seed=SEEDS, size=st.integers(1, 300), packs=st.booleans(), jitter=st.sampled_from([0, 5 * SECOND]))
+@settings(deadline=None)
+def test_any_batches_in_any_mixture_stopped_and_resumed_anywhere_give_the_same_decisions(
+    seed: int, size: int, packs: bool, jitter: int
+) -> None:
+    topic = spread(make_history(seed, size, jitter_us=jitter), "client")
+    dice = random.Random(seed)
+    runner = Runner(SETTINGS, packs=packs)
+    left = {number: list(lines) for number, lines in topic.items()}
+    while any(left.values()):
+        chosen = [number for number in left if dice.random() < 0.6]
+        batch = []
+        for number in chosen:
+            cut = dice.randint(0, min(len(left[number]), dice.choice((1, 5, 60))))
+            pieces = left[number][:cut]
+            half = dice.randint(0, cut)  # a range that two tasks have read
+            batch += [(number, pieces[:half]), (number, pieces[half:])]
+            left[number] = left[number][cut:]
+        runner.feed(batch)
+    assert runner.end() == run_at_once(topic)
+    assert runner.counters["forced"] == 0
+
+
+@given(seed=SEEDS, size=st.integers(1, 300))
+@settings(deadline=None)
+def test_a_topic_keyed_by_client_and_one_keyed_by_server_give_the_same_decisions(seed: int, size: int) -> None:
+    history = make_history(seed, size)
+    assert run_at_once(spread(history, "client")) == run_at_once(spread(history, "server"))
+
+
+def test_histories_make_decisions_of_every_rule() -> None:
+    """Guards the three tests above: a history that decides nothing proves nothing."""
+    seen = {rule for seed in range(30) for _, rule, *_ in run_at_once(spread(make_history(seed, 300), "client"))}
+    deciding = {rule.id for rule in RULES.rules if rule.points and rule.id not in ("soft.four", "window.paths")}
+    assert deciding <= seen
+
+
+def make_line(number: int, client: str, seconds: float, *hits: str, path: int = 1, agent: int = 1) -> Line:
+    rules = tuple(sorted(RULES.find(each).number for each in hits))
+    return Line(number, client, "web-1", START + round(seconds * SECOND), rules, path, agent, 1)
+
+
+def decide(lines: list[Line], config: DefenceSettings = SETTINGS, orders: Orders | None = None) -> list[tuple[str, str, int]]:
+    runner = Runner(config, partitions=1)
+    runner.feed([(0, lines)], orders)
+    return [(client, action, number) for client, _, action, number, _, _ in runner.end()]
+
+
+def test_a_late_line_is_moved_up_counted_and_never_dropped() -> None:
+    runner = Runner(SETTINGS, partitions=1)
+    runner.feed([(0, [make_line(0, CLIENTS[0], 100), make_line(1, CLIENTS[0], 200)])])
+    runner.feed([(0, [make_line(2, CLIENTS[1], 5, "hard.ten"), make_line(3, CLIENTS[0], 300)])])
+    assert [row[3] for row in runner.end()] == [2]
+    assert runner.rows[0]["decided_at"] == START + 199 * SECOND
+    assert runner.counters["late"] == 1
+    assert runner.counters["folded"] == 4 + 0
+
+
+def test_bans_double_up_to_a_cap_and_are_forgotten_step_by_step() -> None:
+    times = [0, 30, 80, 170, 340, 660, 1000, 4000, 40_000]
+    runner = Runner(SETTINGS, partitions=1)
+    runner.feed([(0, [make_line(n, CLIENTS[0], at, "hard.ten") for n, at in enumerate(times)])])
+    runner.end()
+    told = [(row["level"], row["ban_seconds"]) for row in sorted(runner.rows, key=lambda row: row["decided_at"])]
+    assert told == [(1, 20), (2, 40), (3, 80), (4, 160), (5, 300), (6, 300), (7, 300), (4, 160), (1, 20)]
+
+
+def test_while_a_ban_runs_nothing_is_decided_again() -> None:
+    lines = [make_line(n, CLIENTS[0], n, "hard.ten") for n in range(20)]
+    assert decide(lines) == [(CLIENTS[0], "block", 0)]
+
+
+def test_what_is_allowed_is_written_down_and_not_blocked() -> None:
+    lines = [make_line(0, "192.0.2.1", 0, "hard.ten"), make_line(1, "198.51.100.9", 1, "hard.ten")]
+    config = replace(SETTINGS, allow=("192.0.2.0/24",), trusted_proxies=("203.0.113.77",))
+    assert decide(lines, config) == [("192.0.2.1", "allowed", 0), ("198.51.100.9", "block", 1)]
+
+
+@pytest.mark.parametrize("proxy", ["203.0.113.77", "2001:db8::1"])
+def test_a_trusted_proxy_is_never_blocked_by_any_rule(proxy: str) -> None:
+    config = replace(SETTINGS, trusted_proxies=(proxy,))
+    for seed in range(6):
+        history = [replace(line, client=proxy if line.number % 2 else line.client) for line in make_history(seed, 300)]
+        actions = {(row[0], row[2]) for row in run_at_once(spread(history, "client"), config)}  # type: ignore[index]
+        assert (proxy, "block") not in actions
+        assert any(client != proxy for client, _ in actions)
+
+
+def test_a_client_in_its_time_of_grace_is_not_blocked_and_its_ban_is_over() -> None:
+    orders = Orders((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
+    config = replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND)
+    runner = Runner(config, partitions=1)
+    runner.feed([(0, [make_line(0, "192.0.2.1", 0, "hard.ten"), make_line(1, "192.0.2.1", 3)])])
+    runner.feed([(0, [make_line(2, "192.0.2.1", 20, "hard.ten"), make_line(3, "192.0.2.1", 90, "hard.ten")])], orders)
+    assert [(row[2], row[3]) for row in sorted(runner.end(), key=lambda row: row[3])] == [
+        ("block", 0),
+        ("grace", 2),
+        ("block", 3),
+    ]
+
+
+def test_a_rule_in_simulation_blocks_nobody() -> None:
+    assert decide([make_line(0, CLIENTS[0], 0, "mock.ten")]) == [(CLIENTS[0], "simulate", 0)]
+
+
+def test_a_network_names_those_who_took_part_and_new_ones_while_it_is_hot() -> None:
+    lines = [make_line(n, f"192.0.2.{n + 1}", n, "signal.b") for n in range(4)]
+    lines.append(make_line(4, "198.51.100.9", 5, "signal.b"))
+    named = decide(lines)
+    assert named == [(f"192.0.2.{n + 1}", "block", max(n, 2)) for n in range(4)]
+
+
+def test_decisions_carry_the_lines_that_caused_them() -> None:
+    runner = Runner(SETTINGS, partitions=1)
+    runner.feed([(0, [make_line(n, CLIENTS[0], n, "soft.four") for n in range(3)])])
+    runner.end()
+    (row,) = [row for row in runner.rows if row["rule"] == "soft.four"]
+    assert '"offset": 0' in row["evidence"]
+    assert '"offset": 2' in row["evidence"]
+    assert (row["offset"], row["request_index"], row["server"]) == (2, 3, "web-1")
+
+
+def test_the_same_decision_has_the_same_id_in_any_batches() -> None:
+    lines = [make_line(n, CLIENTS[n % 3], n, "hard.ten") for n in range(9)]
+    whole, cut = Runner(SETTINGS, partitions=1), Runner(SETTINGS, partitions=1)
+    whole.feed([(0, lines)])
+    for line in lines:
+        cut.feed([(0, [line])])
+    for runner in (whole, cut):
+        runner.end()
+    assert {row["decision_id"] for row in whole.rows} == {row["decision_id"] for row in cut.rows}
+    assert len({row["decision_id"] for row in whole.rows}) == 3
+
+
+def test_a_client_that_was_quiet_is_forgotten_in_one_batch_as_in_many() -> None:
+    config = replace(SETTINGS, score_half_life_us=SECOND)
+    lines = [make_line(0, CLIENTS[0], 0, "soft.four"), *(make_line(n, CLIENTS[1], 400 * n) for n in range(1, 5))]
+    runner = Runner(config, partitions=1)
+    for line in lines:
+        runner.feed([(0, [line])])
+    runner.end()
+    assert sum(state.subjects for state in runner.states) <= 1
+
+
+def test_waiting_events_are_bounded_where_one_partition_lags() -> None:
+    config = replace(SETTINGS, pending_per_lane=50, lanes=1)
+    runner = Runner(config, partitions=2)
+    for n in range(40):
+        runner.feed([(0, [make_line(n * 10 + k, CLIENTS[k % 5], n * 10 + k) for k in range(10)])])
+        assert runner.states[0].pending.num_rows <= 50
+    runner.feed([(1, [make_line(1000, CLIENTS[0], 1, "hard.ten")])])
+    assert (CLIENTS[0], "hard.ten", "block", 1000) in [row[:4] for row in runner.end()]
+    assert runner.counters["forced"] > 0
+    assert runner.counters["late"] >= 1
+
+
+def test_state_of_another_rule_set_keeps_what_is_still_there() -> None:
+    runner = Runner(SETTINGS, partitions=1)
+    runner.feed([(0, [make_line(n, CLIENTS[0], n, "signal.a", path=n) for n in range(4)])])
+    fewer = type(RULES)(tuple(replace(rule, number=n) for n, rule in enumerate(RULES.rules[1:])))
+    changed = replace(SETTINGS, ruleset=fewer)
+    packed = [state.pack() for state in runner.states]
+    again = [LaneState.unpack(chunks, changed) for chunks in packed]
+    assert sum(state.subjects for state in again) == sum(state.subjects for state in runner.states)
+    assert sum(state.pending.num_rows for state in again) == sum(state.pending.num_rows for state in runner.states)
