@@ -43,10 +43,10 @@ _ALL_QUIET = loop.BINS * loop.BIN + loop.RECENT + 2 * loop.BIN
 class Limits:
     """When something is an alert. The order of the fields is that of the kernel's numbers."""
 
-    z: float = 6.0  #: spreads of the baseline
-    up: float = 1.6  #: a spike is at least so many times the median
-    down: float = 0.55  #: a drop at most so much of it
-    excess_per_s: float = 2.0  #: a spike is at least so many requests/s more, for 15 seconds' worth of them
+    z: float = 5.5  #: spreads of the baseline
+    up: float = 1.5  #: a spike is at least so many times the median
+    down: float = 0.6  #: a drop at most so much of it
+    excess_per_s: float = 3.0  #: a spike is at least so many requests/s more, for 15 seconds' worth of them
     steady_s: float = 3.0  #: seconds in a row
     calm_s: float = 15.0  #: seconds in a row until it is over
     longest_s: float = 900.0  #: a level that stays so long is the new normal
@@ -244,7 +244,7 @@ def _make_past(series: int) -> dict[str, NDArray[Any]]:
         "bins": np.zeros((series, loop.BINS, loop.FACTS), np.int64),
         "usable": np.zeros((series, loop.BINS, 3), np.uint8),
         "base": np.full((series, loop.BASELINES), -1.0),
-        "marks": np.zeros((series, loop.KINDS, 4), np.int64),
+        "marks": np.zeros((series, loop.KINDS, loop.MARKS), np.int64),
         "extremes": np.zeros((series, loop.KINDS, loop.EVENT_VALUES), np.float64),
     }
 

@@ -23,10 +23,11 @@ WINDOWS = 3
 #: Kinds of alerts, and the three baselines they are judged against.
 SPIKE, DROP, ERRORS, LATENCY = 0, 1, 2, 3
 KINDS = 4
-#: What is known of a kind of a series: opened at (0: not open), window, seconds hot, seconds calm. Beside
-#: it, in `extremes`, what is told of an alert: the farthest off so far; when it opened value, expected,
+#: What is known of a kind of a series: opened at (0: not open), window, seconds hot, seconds calm,
+#: last closed at. Beside it, in `extremes`, what is told of an alert: the farthest off so far; when it opened value, expected,
 #: score.
-OPENED, WINDOW, HOT, CALM = 0, 1, 2, 3
+OPENED, WINDOW, HOT, CALM, CLOSED = 0, 1, 2, 3, 4
+MARKS = 5
 #: Baselines of a series: for each window median, spread up, spread down; then errors and latencies.
 ERROR_RATIO, ERROR_SPREAD, LATENCY_MEDIAN, LATENCY_SPREAD, LATENCY_NOISE = 9, 10, 11, 12, 13
 BASELINES = 14
@@ -68,10 +69,13 @@ def _sort(values, size):
 
 @inlined
 def _spread(values, size, median, up):
-    """The larger of two estimates of a standard deviation on one side of the median; sorted values."""
+    """The larger of two estimates of a standard deviation on one side of the median; sorted values.
+
+    A few values show less than they should of how far others may be off, so of few it is taken larger.
+    """
     near = values[(size - 1) * 84 // 100] if up else values[(size - 1) - (size - 1) * 84 // 100]
     far = values[(size - 1) * 95 // 100] if up else values[(size - 1) - (size - 1) * 95 // 100]
-    return max(abs(near - median), abs(far - median) / 1.645)
+    return max(abs(near - median), abs(far - median) / 1.645) * (1.0 + 3.0 / size)
 
 
 @part
@@ -242,6 +246,9 @@ def judge_seconds(
                 if mark[OPENED] == 0:
                     score, window = 0.0, 0
                     for each in range(WINDOWS):
+                        # A longer window still holds what has just been over.
+                        if second - mark[CLOSED] < BIN * _width(each) - limits[CALM_SECONDS]:
+                            continue
                         if kind <= DROP:
                             new = _judge_rate(sums, known, limits, each, kind == SPIKE)
                         elif kind == ERRORS:
@@ -288,7 +295,7 @@ def judge_seconds(
                     usable[series, bin_at, kept] = 0
                     _learn(bins[series], usable[series], number - 1, known, scratch)
                 found += 1
-                mark[OPENED], mark[HOT] = 0, 0
+                mark[OPENED], mark[HOT], mark[CLOSED] = 0, 0, second
             if second % BIN == BIN - 1:
                 _learn(bins[series], usable[series], number, known, scratch)
     return len(facts), found

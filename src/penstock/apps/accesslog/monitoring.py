@@ -62,8 +62,9 @@ def observe(
     """What these lines add, packed.
 
     `servers` has a text or null for each parsed line, or for each row that was given to the parser (the
-    record's header); without one the line's virtual host is its server, else it has the name "". `partition` names the log the lines are from and
-    `first_offset` says where in it: `merge` takes partials of one partition in that order.
+    record's header); without one the line's virtual host is its server, else it has the name "".
+    `partition` names the log the lines are from and `first_offset` says where in it: `merge` takes partials
+    of one partition in that order.
     """
     settings = settings or MonitorSettings()
     names, numbers = _name_servers(lines, servers)

@@ -1,0 +1,308 @@
+"""Alerts on their way to people: rows become events, events become log lines and webhooks.
+
+An alert has two events, `opened` and `closed`, whose ids depend on nothing but the alert: whoever gets one
+twice can tell. Rules: a log line is one line, whatever a log held; a webhook never holds up the pipeline (a
+thread of its own, a bounded queue, a deadline for every call, tried again later), follows no redirect, and its
+address, which is often a secret by itself, is shown nowhere. Why not call the webhook where the alert is found:
+a batch that is repeated would call it again, and a receiver that hangs would stop the stream. Send what is
+committed, after it is.
+
+>>> row = {"alert_id": "4f", "kind": "rate_spike", "server": "www", "closed_at": None, "new_level": False}
+>>> row |= {"opened_at": datetime(2026, 1, 2, tzinfo=UTC), "value": 90.0, "expected": 30.0, "peak": 90.0}
+>>> print(write_line(list_events([row])[0]))
+2026-01-02T00:00:00Z opened rate_spike server="www" id=4f-opened "www: 90 requests/s, usually 30"
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import logging
+import queue
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.core.errors import OptionError
+
+JSON_VERSION = 1
+_LOG = logging.getLogger("penstock.accesslog.alerts")
+_MOST_ANSWER_BYTES = 4096
+_BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertEvent:
+    """Something to tell about an alert."""
+
+    event_id: str
+    what: str  # opened or closed
+    alert_id: str
+    kind: str
+    server: str
+    opened_at: datetime
+    closed_at: datetime | None
+    value: float
+    expected: float
+    peak: float
+    text: str
+
+    @property
+    def at(self) -> datetime:
+        return self.closed_at or self.opened_at
+
+
+def list_events(rows: Iterable[Mapping[str, Any]]) -> list[AlertEvent]:
+    """The events of rows of alerts, in order of time. A row that is closed has both."""
+    events = []
+    for row in rows:
+        events.append(_make_event(row, "opened"))
+        if row["closed_at"] is not None:
+            events.append(_make_event(row, "closed"))
+    return sorted(events, key=lambda each: (each.at, each.what == "closed", each.event_id))
+
+
+def _make_event(row: Mapping[str, Any], what: str) -> AlertEvent:
+    opened = what == "opened"
+    return AlertEvent(
+        event_id=f"{row['alert_id']}-{what}",
+        what=what,
+        alert_id=row["alert_id"],
+        kind=row["kind"],
+        server=row["server"],
+        opened_at=_to_utc(row["opened_at"]),
+        closed_at=None if opened else _to_utc(row["closed_at"]),
+        value=row["value"],
+        expected=row["expected"],
+        peak=row["value"] if opened else row["peak"],
+        text=describe(row, closed=not opened),
+    )
+
+
+def describe(row: Mapping[str, Any], *, closed: bool) -> str:
+    """One sentence for people."""
+    name = "all servers" if row["server"] == "*" else row["server"] or "the server"
+    if not closed:
+        return (
+            f"{name}: {_amount(row['kind'], row['value'])}, usually {_number(row['kind'], row['expected'])}"
+        )
+    lasted = _to_utc(row["closed_at"]) - _to_utc(row["opened_at"])
+    over = "stays and is the new normal" if row["new_level"] else "is over"
+    peak = _amount(row["kind"], row["peak"])
+    return f"{name}: it {over} after {round(lasted.total_seconds())} s, at most off: {peak}"
+
+
+def _amount(kind: str, value: float) -> str:
+    unit = {"error_jump": " errors", "latency_jump": " to answer"}.get(kind, " requests/s")
+    return _number(kind, value) + unit
+
+
+def _number(kind: str, value: float) -> str:
+    if kind == "error_jump":
+        return f"{value:.1%}"
+    if kind == "latency_jump":
+        return f"{value / 1000:,.0f} ms" if value < 10e6 else f"{value / 1e6:,.1f} s"
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
+
+
+def _to_utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _write_time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- log lines ---------------------------------------------------------------------------------------------
+
+
+def write_line(event: AlertEvent) -> str:
+    """One line: texts are quoted as JSON does it, in ASCII, so that no name can break or forge a line."""
+    return (
+        f"{_write_time(event.at)} {event.what} {event.kind} server={json.dumps(event.server)}"
+        f" id={event.event_id} {json.dumps(event.text)}"
+    )
+
+
+def log_events(events: Iterable[AlertEvent], logger: logging.Logger = _LOG) -> None:
+    """One line for each event; what has opened is a warning."""
+    for event in events:
+        logger.log(logging.WARNING if event.what == "opened" else logging.INFO, "%s", write_line(event))
+
+
+# --- webhooks ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where to POST events to. With a `secret`, the header Penstock-Signature signs the body (HMAC-SHA256)."""
+
+    url: str = field(repr=False)
+    secret: str = field(default="", repr=False)
+    deadline_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.url)
+        try:
+            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number
+            sound = False
+        if not sound or any(ord(each) <= 32 or ord(each) > 126 for each in self.url):
+            raise OptionError(
+                "WEBHOOK_ADDRESS",
+                "The address of the webhook is not one of http or https.",
+                hint="Write https, a host and a path; a secret one as ${env:NAME}.",
+            )
+
+    def __str__(self) -> str:
+        """The host alone: the path of a webhook is often its password."""
+        parts = urllib.parse.urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/***"
+
+    def post(self, event: AlertEvent) -> None:
+        """Send one event. `WebhookRefusedError` is for good, an OSError may pass."""
+        parts = urllib.parse.urlsplit(self.url)
+        body = write_json(event)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": event.event_id}
+        headers["User-Agent"] = "penstock"
+        if parts.username is not None:
+            login = urllib.parse.unquote(f"{parts.username}:{parts.password or ''}").encode()
+            headers["Authorization"] = "Basic " + base64.b64encode(login).decode()
+        if self.secret:
+            digest = hmac.new(self.secret.encode(), body, hashlib.sha256).hexdigest()
+            headers["Penstock-Signature"] = f"sha256={digest}"
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=self.deadline_s, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self.deadline_s)
+        path = parts.path or "/"
+        try:
+            connection.request("POST", f"{path}?{parts.query}" if parts.query else path, body, headers)
+            answer = connection.getresponse()
+            answer.read(_MOST_ANSWER_BYTES)
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"the answer was no HTTP: {type(error).__name__}") from error
+        finally:
+            connection.close()
+        if answer.status in (408, 425, 429) or answer.status >= 500:
+            raise ConnectionError(f"status {answer.status}")
+        if not 200 <= answer.status < 300:
+            raise WebhookRefusedError(f"status {answer.status}")
+
+
+class WebhookRefusedError(ValueError):
+    """The receiver does not want this event: trying again would not help."""
+
+
+def write_json(event: AlertEvent) -> bytes:
+    """The body of a webhook."""
+    content = {
+        "version": JSON_VERSION,
+        "id": event.event_id,
+        "event": event.what,
+        "alert_id": event.alert_id,
+        "kind": event.kind,
+        "server": event.server,
+        "opened_at": _write_time(event.opened_at),
+        "closed_at": _write_time(event.closed_at),
+        "value": event.value,
+        "expected": event.expected,
+        "peak": event.peak,
+        "text": event.text,
+    }
+    return json.dumps(content).encode()
+
+
+class WebhookSender:
+    """Sends events from a thread of its own, in order; offering one never waits.
+
+    `settled(event_id, delivered)` is called from that thread when an event need not be sent again: move the
+    cursor then. What is not settled when the sender closes is to be offered again by the next one.
+    """
+
+    def __init__(
+        self,
+        webhook: Webhook,
+        settled: Callable[[str, bool], None] = lambda event_id, delivered: None,
+        *,
+        room: int = 1_000,
+        give_up_after_s: float = 3_600.0,
+        backoff_s: tuple[float, ...] = _BACKOFF_S,
+    ) -> None:
+        self._webhook = webhook
+        self._settled = settled
+        self._give_up_after_s = give_up_after_s
+        self._backoff_s = backoff_s
+        self._waiting: queue.Queue[AlertEvent | None] = queue.Queue(room)
+        self._closing = threading.Event()
+        self.delivered = self.given_up = 0
+        self._thread = threading.Thread(target=self._run, name="penstock-webhook", daemon=True)
+        self._thread.start()
+
+    def offer(self, events: Iterable[AlertEvent]) -> int:
+        """Take events for sending; returns how many found room. Offer the rest again later."""
+        taken = 0
+        for event in events:
+            try:
+                self._waiting.put_nowait(event)
+            except queue.Full:
+                _LOG.warning("the webhook %s is behind; later events wait", self._webhook)
+                break
+            taken += 1
+        return taken
+
+    def close(self, deadline_s: float = 5.0) -> bool:
+        """Send what waits, until the deadline; True if nothing is left."""
+        end = time.monotonic() + deadline_s
+        try:
+            self._waiting.put(None, timeout=deadline_s)  # behind all others
+            self._thread.join(max(0.0, end - time.monotonic()))
+        except queue.Full:
+            pass
+        self._closing.set()
+        return not self._thread.is_alive() and self._waiting.empty()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            event = self._waiting.get()
+            if event is None:
+                return
+            self._send(event)
+
+    def _send(self, event: AlertEvent) -> None:
+        end = time.monotonic() + self._give_up_after_s
+        attempt = 0
+        while not self._closing.is_set():
+            try:
+                self._webhook.post(event)
+            except WebhookRefusedError as error:
+                _LOG.warning("the webhook %s refused event %s: %s", self._webhook, event.event_id, error)
+                break
+            except OSError as error:
+                _LOG.info("the webhook %s did not take event %s: %s", self._webhook, event.event_id, error)
+                pause_s = self._backoff_s[min(attempt, len(self._backoff_s) - 1)]
+                attempt += 1
+                if time.monotonic() + pause_s > end:
+                    _LOG.warning("the webhook %s got event %s not at all", self._webhook, event.event_id)
+                    break
+                self._closing.wait(pause_s)
+            else:
+                self.delivered += 1
+                self._settled(event.event_id, True)
+                return
+        else:
+            return  # closing: not settled, the next sender gets it
+        self.given_up += 1
+        self._settled(event.event_id, False)
