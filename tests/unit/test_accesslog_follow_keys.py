@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -96,3 +100,39 @@ def test_the_key_may_be_the_server_or_none(key: str, expected: bytes | None) -> 
     records = make_records([piece_of(b"a\nb\n")], "web1", key)  # type: ignore[arg-type]
     keys = records.column("key").to_pylist() if "key" in records.schema.names else [None, None]
     assert keys == [expected, expected]
+
+
+PROGRAM = """
+import random
+import numpy as np
+from penstock.apps.accesslog.shipping_kernel import JSON_NAMES, JSON_STARTS, cut_clients
+from tests.guard_page import GuardedMemory, guarded_array
+
+whole = [
+    b'<134>1 2026-02-01T10:00:00Z web1 httpd 77 - [a b="c"] 10.0.0.1 - - [01/Feb/2026:10:00:00 +0000] "GET /',
+    b'Feb  1 10:00:00 web1 httpd: www.example:80 10.0.0.1 - - [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1"',
+    b'2026-02-01T10:00:00.12+00:00 web1 caddy: {"a":"b\\\\\\\\","remote_addr" : "10.0.0.1","uri":"/"}',
+]
+dice, memory = random.Random(5), GuardedMemory(4096)
+lines = [line[:size] for line in whole for size in range(len(line) + 1)]
+lines += [bytes(dice.choice(b'<>1 :[]"{}\\\\-TFeb0,') for _ in range(dice.randint(0, 60))) for _ in range(4000)]
+for line in lines:
+    data = memory.place(line)
+    out, starts = guarded_array(min(len(line), 255), np.uint8), np.zeros(2, np.int64)
+    assert cut_clients(data, np.array([0, len(line)]), out, starts, JSON_NAMES, JSON_STARTS)
+    assert bytes(out[: starts[1]]) in line
+assert not cut_clients(data, np.array([0, len(line) + 1]), out, starts, JSON_NAMES, JSON_STARTS)
+print(len(lines))
+"""
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_kernel_never_looks_behind_a_line(tmp_path: Path, checked: bool) -> None:
+    """In front of a protected page, and with numba's own checks."""
+    more = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)} if checked else {}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **more}, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 4000

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 Key = Literal["client", "server", "none"]
 SERVER_HEADER, CUT_HEADER = "server", "cut"
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -260,7 +260,7 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
         choice[before + piece.cut_rows] = 1
         before += len(piece.lines)
     cut = [*plain, {"key": CUT_HEADER, "value": b"1"}]
-    return pa.array([plain, cut], _HEADERS).take(pa.array(choice))
+    return pa.array([plain, cut], HEADERS).take(pa.array(choice))
 
 
 def _nothing_found(patterns: tuple[str, ...]) -> OptionError:

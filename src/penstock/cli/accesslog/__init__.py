@@ -16,6 +16,7 @@ VERBS: dict[str, str] = {
     "score": "hold decisions against labels: recall, precision, what was blocked, how fast",
     "serve": "give the blocklist to enforcers on other servers, over HTTP",
     "ship": "follow log files into a topic, each line once",
+    "simulate": "make traffic of several web servers, with labelled attacks in it",
     "unban": "let a client or a network go, for a grace time",
 }
 
