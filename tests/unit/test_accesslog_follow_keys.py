@@ -115,7 +115,8 @@ whole = [
 ]
 dice, memory = random.Random(5), GuardedMemory(4096)
 lines = [line[:size] for line in whole for size in range(len(line) + 1)]
-lines += [bytes(dice.choice(b'<>1 :[]"{}\\\\-TFeb0,') for _ in range(dice.randint(0, 60))) for _ in range(4000)]
+signs = b'<>1 :[]"{}\\\\-TFeb0,'
+lines += [bytes(dice.choices(signs, k=dice.randint(0, 60))) for _ in range(4000)]
 for line in lines:
     data = memory.place(line)
     out, starts = guarded_array(min(len(line), 255), np.uint8), np.zeros(2, np.int64)
@@ -132,7 +133,11 @@ def test_the_kernel_never_looks_behind_a_line(tmp_path: Path, checked: bool) -> 
     more = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)} if checked else {}
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **more}, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        env={**os.environ, **more},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 4000
