@@ -125,6 +125,19 @@ def test_any_format_string_of_apache_or_nginx_is_understood(
 
 
 @pytest.mark.parametrize(
+    "log_format",
+    [
+        r'LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-agent}i\"" combined',
+        r'CustomLog logs/access_log "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-agent}i\""',
+        """log_format main '$remote_addr - $remote_user [$time_local] "$request" '
+            '$status $body_bytes_sent "$http_referer" "$http_user_agent"';""",
+    ],
+)
+def test_a_format_may_be_given_as_the_whole_line_of_a_configuration(log_format: str) -> None:
+    assert read(COMBINED, log_format) == BROWSER
+
+
+@pytest.mark.parametrize(
     ("log_format", "why"),
     [
         ("%h%l %t", "nothing tells where `%h` ends"),

@@ -145,7 +145,7 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
     programs = [logformat.compile_format(each) for each in formats]
     if len(programs) == 1:
         plan[k.LOOK_FOR_PREFIX] = not programs[0].begins_with_time
-        plan[k.LOOKS_LIKE_JSON] = formats[0].lstrip().startswith("{")
+        plan[k.LOOKS_LIKE_JSON] = programs[0].looks_like_json
         plan[k.LOOK_FOR_WRAPPING] = not programs[0].begins_with_quote
     steps: list[Array] = []
     literals = b""

@@ -22,7 +22,8 @@ _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
-_MONTHS = np.frombuffer(b"janfebmaraprmayjunjulaugsepoctnovdec", np.uint8).copy()
+_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = np.array([int.from_bytes(name.encode()) for name in _NAMES], np.int64)
 #: Zones further from UTC than this are none; no clock on earth has one.
 _FURTHEST_ZONE_S = 18 * 3600
 #: No server has logged before 1970 or will after 9999: times outside are damage.
@@ -103,10 +104,9 @@ def two_digits(buf, at):
 @inlined
 def month_at(buf, at):
     """The month whose three letters stand here, all of them there; 0 when there is none."""
-    first, second, third = buf[at] | 0x20, buf[at + 1] | 0x20, buf[at + 2] | 0x20
+    name = (np.int64(buf[at]) << 16) | (np.int64(buf[at + 1]) << 8) | np.int64(buf[at + 2]) | 0x202020
     for month in range(12):
-        place = 3 * month
-        if _MONTHS[place] == first and _MONTHS[place + 1] == second and _MONTHS[place + 2] == third:
+        if _MONTHS[month] == name:
             return np.int64(month + 1)
     return np.int64(0)
 

@@ -19,7 +19,16 @@ from penstock.core.errors import OptionError
 from penstock.formats import accesslog_kernel as k
 from penstock.formats import accesslog_slots as s
 from penstock.formats.bulk import Array
-from penstock.formats.logformat_items import Field, Item, Text, is_apache, is_nginx, read_apache, read_nginx
+from penstock.formats.logformat_items import (
+    Field,
+    Item,
+    Text,
+    is_apache,
+    is_nginx,
+    read_apache,
+    read_nginx,
+    unwrap_directive,
+)
 
 NAMED = {
     "common": '%h %l %u %t "%r" %>s %b',
@@ -45,6 +54,7 @@ class Program:
     literals: Array
     begins_with_time: bool
     begins_with_quote: bool
+    looks_like_json: bool
 
 
 def compile_format(log_format: str) -> Program:
@@ -54,7 +64,8 @@ def compile_format(log_format: str) -> Program:
 
 
 def parse_format(log_format: str) -> list[Item]:
-    """The items of a format, those that are read twice once."""
+    """The items of a format, those for one slot once."""
+    log_format = unwrap_directive(log_format)
     if is_apache(log_format):
         return _keep_best(read_apache(log_format))
     if is_nginx(log_format):
@@ -119,6 +130,7 @@ def build_program(items: list[Item], log_format: str) -> Program:
         np.frombuffer(bytes(literals) or b"\0", np.uint8).copy(),
         begins_with_time=first.kind == "time",
         begins_with_quote=isinstance(items[0], Text) and items[0].text.startswith(b'"'),
+        looks_like_json=isinstance(items[0], Text) and items[0].text.lstrip().startswith(b"{"),
     )
 
 

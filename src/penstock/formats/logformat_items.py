@@ -52,6 +52,11 @@ _Piece: TypeAlias = Text | Field | TimePart
 _SECOND_US = 1_000_000
 _APACHE = re.compile(r"%[<>!0-9,]*(?:\{([^}]*)\})?(\^?[A-Za-z]{1,2}(?<=\^..)|[A-Za-z%])")
 _NGINX = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_LOG_FORMAT_LINE = re.compile(
+    r'\s*(?:LogFormat|CustomLog\s+\S+)\s+"((?:\\.|[^"\\])*)"(?:\s+\S+)?\s*', re.IGNORECASE
+)
+_NGINX_LINE = re.compile(r"\s*log_format\s+\S+\s+(?:escape=\w+\s+)?((?:(?:'[^']*'|\"[^\"]*\")\s*)+);?\s*")
+_NGINX_PIECE = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _TIME = re.compile(
     r"(?:%d/%b/%Y:%H:%M:%S|%Y([-/])%m\1%d[T ]%H:%M:%S)(?:\.%f)?(?: ?%z|Z)?|%s(?:\.%f)?|sec|msec|usec"
@@ -114,6 +119,15 @@ _NGINX_TIMES = {"time_local": "%d/%b/%Y:%H:%M:%S %z", "time_iso8601": "%Y-%m-%dT
 #: Fields that are part of the one in front when nothing stands between them.
 _CONTINUED = ("%q", "$is_args", "$args", "$query_string")
 _PORTS = ("p", "server_port", "remote_port")
+
+
+def unwrap_directive(log_format: str) -> str:
+    """The format inside a line of a configuration: `LogFormat "..." name`, `log_format name '...';`."""
+    if found := _LOG_FORMAT_LINE.fullmatch(log_format):
+        return found[1]
+    if found := _NGINX_LINE.fullmatch(log_format):
+        return "".join(single or double for single, double in _NGINX_PIECE.findall(found[1]))
+    return log_format
 
 
 def is_apache(log_format: str) -> bool:
