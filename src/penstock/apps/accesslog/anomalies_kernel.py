@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from penstock.apps.accesslog.monitoring_kernel import kernel
+from penstock.apps.accesslog.compiling import kernel
 from penstock.formats.jit import inlined, part
 
 #: What is known of a second: requests, errors, latencies, sum and sum of squares of their buckets.
@@ -24,8 +24,8 @@ WINDOWS = 3
 SPIKE, DROP, ERRORS, LATENCY = 0, 1, 2, 3
 KINDS = 4
 #: What is known of a kind of a series: opened at (0: not open), window, seconds hot, seconds calm,
-#: last closed at. Beside it, in `extremes`, what is told of an alert: the farthest off so far; when it opened value, expected,
-#: score.
+#: last closed at. Beside it, in `extremes`, what is told of an alert: the farthest off so far, and value,
+#: expected and score when it opened.
 OPENED, WINDOW, HOT, CALM, CLOSED = 0, 1, 2, 3, 4
 MARKS = 5
 #: Baselines of a series: for each window median, spread up, spread down; then errors and latencies.

@@ -14,15 +14,10 @@ No kernel allocates; the arrays come from `monitoring`. Cost, one core: lines 15
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
-from penstock.formats import jit
-from penstock.formats.jit import Kernel, copy_bytes, inlined, load_word, part
+from penstock.apps.accesslog.compiling import kernel
+from penstock.formats.jit import copy_bytes, inlined, load_word, part
 
 MICROS = 1_000_000
 MINUTE_MICROS = 60 * MICROS
@@ -47,17 +42,6 @@ _K1, _K2, _K3 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93), np
 _K4 = np.uint64(0x94D049BB133111EB)
 _QUESTIONS, _ONES = np.uint64(0x3F3F3F3F3F3F3F3F), np.uint64(0x0101010101010101)
 _HIGHS, _ZERO, _ONE = np.uint64(0x8080808080808080), np.uint64(0), np.uint64(1)
-
-
-def kernel(function: Callable[..., Any]) -> Kernel:
-    """Like the kernels of the formats; the cache is used only with these sources too."""
-    compiled = jit.kernel(function)
-    if hasattr(compiled, "_cache") and hasattr(compiled._cache, "_cache_file"):
-        digest = hashlib.sha256(jit.source_stamp()[0].encode())
-        for path in sorted(Path(__file__).parent.glob("*_kernel.py")):
-            digest.update(path.read_bytes())
-        compiled._cache._cache_file._source_stamp = (digest.hexdigest(), 0)
-    return compiled
 
 
 # --- hashing and tables ------------------------------------------------------------------------------------

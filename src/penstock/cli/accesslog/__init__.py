@@ -13,6 +13,7 @@ VERBS: dict[str, str] = {
     "blocklist": "write who is blocked now, for a firewall, a web server or a program",
     "decisions": "show what was decided, about whom and why",
     "replay": "run log files through the defence and write down whom it would have blocked",
+    "report": "write what was seen and done as one HTML file, with charts",
     "score": "hold decisions against labels: recall, precision, what was blocked, how fast",
     "serve": "give the blocklist to enforcers on other servers, over HTTP",
     "ship": "follow log files into a topic, each line once",

