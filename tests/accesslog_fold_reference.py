@@ -38,20 +38,25 @@ RULES = RuleSet.parse(
    misses: [GET /c]}
 - {id: any.fast, class: flood, what: F., count: [any-request], limit: 9, half_life: 4s}
 - {id: any.soft, class: flood, what: F., count: [any-request], limit: 14, half_life: 20s, points: 6}
-- {id: any.agents, class: agent_switching, what: G., count: [any-request], distinct: agent, limit: 3, half_life: 8s}
+- {id: any.agents, class: agent_switching, what: G., count: [any-request], distinct: agent, limit: 3,
+   half_life: 8s}
 - {id: paths.many, class: probing, what: P., count: [signal.a], distinct: path, limit: 4, half_life: 6s}
 - {id: window.some, class: probing, what: W., count: [signal.b, soft.four], limit: 5, window: 7s}
-- {id: window.paths, class: probing, what: W., count: [signal.b], distinct: path, limit: 4, window: 9s, points: 5}
+- {id: window.paths, class: probing, what: W., count: [signal.b], distinct: path, limit: 4, window: 9s,
+   points: 5}
 - {id: mock.count, class: probing, what: P., count: [signal.a], limit: 3, half_life: 5s, mode: simulate}
-- {id: net.clients, class: distributed_scan, what: N., count: [soft.four, signal.b], distinct: client, per: net,
-   limit: 2, half_life: 9s}
-- {id: print.clients, class: distributed_scan, what: N., count: [signal.a], distinct: client, per: print, limit: 3,
-   half_life: 30s}
-- {id: print.all, class: flood, what: N., count: [soft.four], per: print, limit: 5, half_life: 30s, mode: simulate}
+- {id: net.clients, class: distributed_scan, what: N., count: [soft.four, signal.b], distinct: client,
+   per: net, limit: 2, half_life: 9s}
+- {id: print.clients, class: distributed_scan, what: N., count: [signal.a], distinct: client,
+   per: print, limit: 3, half_life: 30s}
+- {id: print.all, class: flood, what: N., count: [soft.four], per: print, limit: 5, half_life: 30s,
+   mode: simulate}
 """
 )
-CLIENTS = ("192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.9", "2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3",
-           "host.example", "203.0.113.77", "203.0.113.78", "203.0.113.79")  # fmt: skip
+CLIENTS = ("192.0.2.1", "192.0.2.2", "192.0.2.3",
+           "198.51.100.9", "2001:db8::1", "2001:db8::2",
+           "2001:db8::ffff:0:0:3", "host.example", "203.0.113.77", "203.0.113.78",
+           "203.0.113.79")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,9 @@ class Line:
 def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 * SECOND) -> list[Line]:
     """Lines in the order they are written; times may go back by up to `jitter_us`."""
     dice = random.Random(seed)
-    content = [RULES.find(name).number for name in ("signal.a", "signal.b", "soft.four", "hard.ten", "mock.ten")]
+    content = [
+        RULES.find(name).number for name in ("signal.a", "signal.b", "soft.four", "hard.ten", "mock.ten")
+    ]
     weights = (40, 30, dice.choice((0, 10)), dice.choice((0, 1)), dice.choice((0, 1)))
     clients = dice.sample(CLIENTS, dice.randint(2, len(CLIENTS)))
     pauses = dice.choice(((0, 0, 0, 0, SECOND // 2), (0, 0, 0, SECOND // 2, SECOND, step_us)))
@@ -83,9 +90,15 @@ def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 *
         hits = tuple(sorted(set(dice.choices(content, weights, k=dice.choice((0, 0, 1, 1, 2))))))
         lines.append(
             Line(
-                number, dice.choice(clients), dice.choice(("web-1", "web-2", "web-3")),
-                time - dice.randint(0, jitter_us), hits, dice.randint(1, 12), dice.randint(1, 5), dice.randint(1, 3),
-            )  # fmt: skip
+                number,
+                dice.choice(clients),
+                dice.choice(("web-1", "web-2", "web-3")),
+                time - dice.randint(0, jitter_us),
+                hits,
+                dice.randint(1, 12),
+                dice.randint(1, 5),
+                dice.randint(1, 3),
+            )
         )
     return lines
 
@@ -121,7 +134,10 @@ def make_batch(lines: Sequence[Line]) -> tuple[Lines, Findings]:
     findings = Findings(
         np.array([n for n, _ in pairs], np.int32),
         np.array([rule for _, rule in pairs], np.int16),
-        *(np.array([getattr(line, name) for line in lines], np.uint64) for name in ("path", "agent", "print")),
+        *(
+            np.array([getattr(line, name) for line in lines], np.uint64)
+            for name in ("path", "agent", "print")
+        ),
     )
     return parsed, findings
 
@@ -155,8 +171,9 @@ class Runner:
                 self.log[partition, first + n] = line.number
             made = make_events(
                 *make_batch(lines), self.settings.ruleset, partition=partition,
-                offsets=np.arange(first, first + len(lines)), servers=pa.array([line.server for line in lines]),
-                lanes=self.settings.lanes, lateness_us=self.settings.lateness_us,
+                offsets=np.arange(first, first + len(lines)),
+                servers=pa.array([line.server for line in lines]), lanes=self.settings.lanes,
+                lateness_us=self.settings.lateness_us,
             )  # fmt: skip
             for lane, some in made.items():
                 events[lane].append(some)
@@ -166,8 +183,8 @@ class Runner:
         """Fold the rest; all decisions as (client, rule, action, line that caused it, level, ban seconds)."""
         self._fold([[] for _ in self.states], None, finish(self.clocks))
         return sorted(
-            (row["client"], row["rule"], row["action"], self.log[row["partition"], row["offset"]], row["level"],
-             row["ban_seconds"])
+            (row["client"], row["rule"], row["action"], self.log[row["partition"], row["offset"]],
+             row["level"], row["ban_seconds"])
             for row in self.rows
         )  # fmt: skip
 
@@ -273,21 +290,20 @@ class Reference:
                 time = max(line.time_us, most - self.settings.lateness_us)
                 most = max(most, line.time_us)
                 high, low = number_client(line.client)
-                tie = (low * 0x9E3779B97F4A7C15 + high & WORD) ^ zlib.crc32(line.server.encode()) << 32
-                ordered.append((time, tie, partition, offset, line))
-        for time, _, _, _, line in sorted(ordered, key=lambda each: each[:4]):
-            self.fold(time, line)
+                server = zlib.crc32(line.server.encode())
+                tie = (low * 0x9E3779B97F4A7C15 + high & WORD) ^ server << 32
+                ordered.append((time, server, tie, partition, offset, line))
+        for time, *_, line in sorted(ordered, key=lambda each: (each[0], each[1], each[3], each[4])):
+            self.fold_client(time, line)
+        for time, *_, line in sorted(ordered, key=lambda each: (each[0], each[2], each[3], each[4])):
+            for kind, name in (("net", net_of(line.client)), ("print", str(line.print))):
+                counting = [
+                    rule for number in line.hits for rule in self.rules.behaviour
+                    if rule.per == kind and number in self.counted[rule.id]
+                ]  # fmt: skip
+                if counting:
+                    self.fold_group(time, line, kind, name, counting)
         return sorted(self.decisions)
-
-    def fold(self, time: int, line: Line) -> None:
-        self.fold_client(time, line)
-        for kind, name in (("net", net_of(line.client)), ("print", str(line.print))):
-            counting = [
-                (rule, number) for number in line.hits for rule in self.rules.behaviour
-                if rule.per == kind and number in self.counted[rule.id]
-            ]  # fmt: skip
-            if counting:
-                self.fold_group(time, line, kind, name, [rule for rule, _ in counting])
 
     def find(self, kind: str, name: str, time: int) -> Subject:
         found = self.subjects.get((kind, name))
@@ -330,7 +346,9 @@ class Reference:
         if enforced:
             if time >= one.ban_until:
                 ban = self.escalate(one, time)
-                self.decisions.append((line.client, enforced[0], "block", line.number, one.level, ban // SECOND))
+                self.decisions.append(
+                    (line.client, enforced[0], "block", line.number, one.level, ban // SECOND)
+                )
         elif simulated and time >= one.quiet_until and time >= one.ban_until:
             one.quiet_until = time + self.settings.quiet_us
             one.expires = max(one.expires, one.quiet_until)
@@ -397,7 +415,9 @@ class Reference:
     def count(self, one: Subject, rule: BehaviourRule, line: Line, time: int) -> bool:
         counter = one.counters.setdefault(rule.id, Counter(at=time))
         high, low = number_client(line.client)
-        value = {"path": line.path, "agent": line.agent, "client": mix(mix(high) + low & WORD)}.get(rule.distinct, 0)
+        value = {"path": line.path, "agent": line.agent, "client": mix(mix(high) + low & WORD)}.get(
+            rule.distinct, 0
+        )
         if rule.half_life_us:
             one.expires = max(one.expires, time + 8 * rule.half_life_us)
             level = counter.level

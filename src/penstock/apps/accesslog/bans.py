@@ -115,9 +115,10 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
         first, last = bounds_of(demand_network("orders", subject))
         bounds[n] = [*first, *last]
         times[n] = since, until
+    first_high, first_low, last_high, last_low = settings.allowed
     return s.Limits(
         float(settings.score_half_life_us), settings.ban_us, settings.most_ban_us, settings.forget_us,
-        settings.quiet_us, float(BLOCKING_POINTS), *settings.allowed, bounds, times,
+        settings.quiet_us, float(BLOCKING_POINTS), first_high, first_low, last_high, last_low, bounds, times,
     )  # fmt: skip
 
 
@@ -136,7 +137,9 @@ def lift_bans(table: s.Table, limits: s.Limits) -> None:
         rows[within, s.BAN_UNTIL] = since
 
 
-def identify(stream: str, subject: str, client: str, rule: str, action: str, partition: int, offset: int) -> str:
+def identify(
+    stream: str, subject: str, client: str, rule: str, action: str, partition: int, offset: int
+) -> str:
     """The id of a decision: the same for the same decision, whenever it is made."""
     told = "\x1f".join((stream, subject, client, rule, action, str(partition), str(offset)))
     return hashlib.sha256(told.encode()).hexdigest()[:32]

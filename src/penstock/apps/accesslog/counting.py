@@ -64,7 +64,8 @@ def _compile(digest: str, ruleset: RuleSet) -> Program:
     groups = np.zeros(len(rules), np.uint8)
     is_client_hit = np.array([_has_points(rule) for rule in rules], bool)
     all_groups = 0
-    starts, flat = np.zeros((3, len(rules) + 1), np.int32), []
+    starts = np.zeros((3, len(rules) + 1), np.int32)
+    flat: list[int] = []
     for kind in (CLIENT, NET, PRINT):
         for number in range(len(rules)):
             starts[kind, number] = len(flat)
@@ -75,7 +76,8 @@ def _compile(digest: str, ruleset: RuleSet) -> Program:
             elif counting:
                 groups[number] |= NET_BIT if kind == NET else PRINT_BIT
         starts[kind, len(rules)] = len(flat)
-    dense, dense_list = np.full(len(behaviour), -1, np.int32), []
+    dense = np.full(len(behaviour), -1, np.int32)
+    dense_list: list[int] = []
     lists: list[list[int]] = [[], [], []]
     for b, rule in enumerate(behaviour):
         if not everything[b]:

@@ -92,7 +92,7 @@ def make_events(
     lanes: int = DEFAULT_LANES,
     lateness_us: int = DEFAULT_LATENESS_US,
 ) -> dict[int, pa.RecordBatch]:
-    """The events of some lines by lane. `offsets` and `servers` are those of the parsed lines or of all rows."""
+    """The events of some lines by lane; `offsets` and `servers` of the parsed lines, or of all rows."""
     program = compile_rules(ruleset)
     count = len(lines)
     if count == 0:

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog import fold_kernel, fold_shapes as s, table_kernel
+from penstock.apps.accesslog import fold_kernel, table_kernel
+from penstock.apps.accesslog import fold_shapes as s
 from penstock.apps.accesslog.bans import DECISIONS, DefenceSettings, Orders, identify, lift_bans, make_limits
 from penstock.apps.accesslog.clients import CLIENT, KINDS, NET, PRINT, is_host, name_subject
 from penstock.apps.accesslog.clocks import NEVER, Clocks, advance
@@ -33,6 +34,7 @@ from penstock.apps.accesslog.lanes import EVIDENCE, EVIDENCE_KEPT, QUEUE, LaneSt
 
 _MOST_EVIDENCE = 5
 _OUT_ROWS = 4096
+_KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "path", "agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +64,26 @@ def fold_lane(
     times = _numbers(queue, "time")
     released = _bound(times, after.watermark_us, settings.pending_per_lane)
     chosen = times < released
-    forced = int(((times >= after.watermark_us) & chosen).sum())
-    ready = queue if chosen.all() else queue.filter(pa.array(chosen))
-    state.pending = queue.slice(0, 0) if chosen.all() else queue.filter(pa.array(~chosen))
-    state.released_us = max(state.released_us, released if queue.num_rows else after.watermark_us)
+    ready = np.flatnonzero(chosen)
+    forced = int((times[ready] >= after.watermark_us).sum()) if released > after.watermark_us else 0
+    state.pending = queue.slice(0, 0) if ready.size == times.size else queue.filter(pa.array(~chosen))
+    state.released_us = max(state.released_us, released if times.size else after.watermark_us)
     decisions: list[pa.Table] = []
-    if ready.num_rows:
-        kinds = _numbers(ready, "kind")
+    late = 0
+    if ready.size:
+        kinds = _numbers(queue, "kind")[ready]
+        late = int(np.count_nonzero(_numbers(queue, "late")[ready[kinds == CLIENT]]))
         for is_group in (False, True):
-            mine = (kinds > CLIENT) if is_group else (kinds == CLIENT)
-            if mine.any():
-                part = ready if mine.all() else ready.filter(pa.array(mine))
-                decisions.append(_fold_part(state, part, settings, limits, is_group))
+            mine = ready[(kinds > CLIENT) if is_group else (kinds == CLIENT)] if kinds.any() else ready
+            if mine.size and (not is_group or kinds.any()):
+                decisions.append(_fold_part(state, queue, mine, settings, limits, is_group))
     evicted = int(state.clients.heads[s.EVICTED] + state.groups.heads[s.EVICTED])
     for table in (state.clients, state.groups):
         table.heads[s.EVICTED] = 0
         if state.released_us > NEVER:
             table_kernel.sweep(table, state.released_us)
-    late = int(np.count_nonzero(_numbers(ready, "late"))) if ready.num_rows else 0
     counters = {
-        "folded": ready.num_rows,
+        "folded": int(ready.size),
         "late": late,
         "moved": moved,
         "forced": forced,
@@ -98,7 +100,8 @@ def _join(
 ) -> tuple[pa.Table, Clocks, int]:
     """What waits and what came, in the order of partitions and offsets, with their effective times."""
     batches = sorted(
-        ((Header.read(each.schema), each) for each in events), key=lambda one: (one[0].partition, one[0].first_offset)
+        ((Header.read(each.schema), each) for each in events),
+        key=lambda one: (one[0].partition, one[0].first_offset),
     )
     maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
     parts, moved = [state.pending], 0
@@ -155,17 +158,22 @@ def _numbers(rows: pa.Table, name: str) -> NDArray[Any]:
 
 
 def _fold_part(
-    state: LaneState, ready: pa.Table, settings: DefenceSettings, limits: s.Limits, is_group: bool
+    state: LaneState,
+    queue: pa.Table,
+    mine: NDArray[np.int64],
+    settings: DefenceSettings,
+    limits: s.Limits,
+    is_group: bool,
 ) -> pa.Table:
-    """Fold the events of clients, or those of networks and fingerprints."""
-    order = _sort(ready)
-    starts, hits = _hits_of(ready)
-    counts = np.diff(starts)[order]
+    """Fold these events of the queue: those of clients, or those of networks and fingerprints."""
+    order = _sort_groups(queue, mine) if is_group else _sort_clients(queue, mine)
+    starts, hits = _hits_of(queue)
+    counts = (starts[1:] - starts[:-1])[order]
     hit_starts = np.zeros(order.size + 1, np.int64)
     np.cumsum(counts, out=hit_starts[1:])
-    if hits.size:
-        hits = hits[np.repeat(starts[:-1][order] - hit_starts[:-1], counts) + np.arange(hits.size)]
-    columns = {name: _numbers(ready, name)[order] for name in ("high", "low", "kind", "group", "time", "path", "agent")}
+    if hit_starts[-1]:
+        hits = hits[np.repeat(starts[order] - hit_starts[:-1], counts) + np.arange(hit_starts[-1])]
+    columns = {name: _numbers(queue, name)[order] for name in _KERNEL_COLUMNS}
     events = s.Events(**columns, hit_starts=hit_starts, hit_rules=hits)
     table = state.groups if is_group else state.clients
     rules = _bundle(state.program)
@@ -186,24 +194,37 @@ def _fold_part(
         state.groups = table
     else:
         state.clients = table
-    return _Witnesses(state, ready, order, counts, is_group).decide(settings, made, scores)
+    return _Witnesses(state, queue, order, counts, is_group).decide(settings, made, scores)
 
 
 def _bundle(program: Program) -> s.Rules:
+    any_client, any_net, any_print = program.any_lists
     return s.Rules(
         program.points, program.enforced, program.rule_of, program.limit, program.half_life, program.window,
-        program.memory, program.distinct, program.leaves_shared, program.dense_list, *program.any_lists,
-        program.count_starts, program.count_lists,
+        program.memory, program.distinct, program.leaves_shared, program.dense_list, any_client, any_net,
+        any_print, program.count_starts, program.count_lists,
     )  # fmt: skip
 
 
-def _sort(ready: pa.Table) -> NDArray[np.int64]:
-    """The order of the fold; the rows stand in the order of partitions and offsets already."""
-    times = _numbers(ready, "time")
-    tie = _numbers(ready, "low") * np.uint64(0x9E3779B97F4A7C15) + _numbers(ready, "high")
-    tie ^= _numbers(ready, "server").astype(np.uint64) << np.uint64(32)
-    order: NDArray[np.int64] = np.lexsort((tie, times))
-    return order
+def _sort_clients(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By time and server; the queue stands in the order of partitions and offsets already.
+
+    A client's lines of one server are all in one partition, whatever the key of the records is. Lines come
+    nearly in the order of their times, which this sort makes use of.
+    """
+    servers = _numbers(queue, "server")
+    if servers.min() != servers.max():
+        mine = mine[np.argsort(servers[mine], kind="stable")]
+    times = _numbers(queue, "time")[mine]
+    return mine[np.argsort(times, kind="stable")]
+
+
+def _sort_groups(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By time, then by server and client, so that the order does not depend on the key of the records."""
+    high, low, times, servers = (_numbers(queue, name)[mine] for name in ("high", "low", "time", "server"))
+    tie = low * np.uint64(0x9E3779B97F4A7C15) + high
+    tie ^= servers.astype(np.uint64) << np.uint64(32)
+    return mine[np.lexsort((tie, times))]
 
 
 class _Witnesses:
@@ -212,14 +233,14 @@ class _Witnesses:
     def __init__(
         self,
         state: LaneState,
-        ready: pa.Table,
+        queue: pa.Table,
         order: NDArray[np.int64],
         counts: NDArray[np.int64],
         is_group: bool,
     ) -> None:
-        self._state, self._ready, self._order, self._is_group = state, ready, order, is_group
+        self._state, self._queue, self._order = state, queue, order
         self._places = np.flatnonzero(counts)
-        rows = ready.take(pa.array(order[self._places]))
+        rows = queue.take(pa.array(order[self._places]))
         kinds, high, low = (_numbers(rows, name) for name in ("kind", "high", "low"))
         if is_group:
             ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
@@ -247,8 +268,10 @@ class _Witnesses:
         if not made:
             return DECISIONS.empty_table()
         out, score = np.concatenate(made), np.concatenate(scores)
-        rows = self._ready.take(pa.array(self._order[out[:, s.OUT_EVENT]]))
-        triggers = [rows.column(name).to_pylist() for name in ("time", "partition", "offset", "server", "text")]
+        rows = self._queue.take(pa.array(self._order[out[:, s.OUT_EVENT]]))
+        triggers = [
+            rows.column(name).to_pylist() for name in ("time", "partition", "offset", "server", "text")
+        ]
         words = out.view(np.uint64)
         state, rules = self._state, settings.ruleset.rules
         columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
@@ -264,8 +287,9 @@ class _Witnesses:
             evidence = self._collect(int(out[n, s.OUT_EVENT]), kind, high, low)
             if (partition, offset) not in {(each["partition"], each["offset"]) for each in evidence}:
                 evidence.append(_tell(partition, offset, time, text))
+            about = (settings.stream, subject, client, rule.id, action)
             for name, value in (
-                ("decision_id", identify(settings.stream, subject, client, rule.id, action, partition, offset)),
+                ("decision_id", identify(*about, partition, offset)),
                 ("subject", subject), ("kind", KINDS[kind]), ("client", client), ("decided_at", time),
                 ("rule", rule.id), ("class", rule.attack_class), ("action", action),
                 ("score", round(float(score[n]), 3)), ("ban_seconds", ban_us // 1_000_000),

@@ -8,7 +8,7 @@ place of one that has run out, or of the least suspicious. So batches can be cut
 Why not a dictionary of objects: that is a microsecond an event; this is about 60 ns for an ordinary line.
 `tests/accesslog_fold_reference.py` is the same in plain Python.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                     if shared == 1:
                         continue
                 if count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)[0]:
-                    tipped, simulated = note_trigger(
-                        table, row, rules, b, time, limits, tipped, simulated
-                    )
+                    tipped, simulated = note_trigger(table, row, rules, b, time, limits, tipped, simulated)
     for at in range(rules.dense_list.size):
         b = rules.dense_list[at]
         level = marks[row, s.DENSE + at]
@@ -123,13 +121,17 @@ def fold_group(events, i, table, rules, limits, out, out_score):
     for j in range(events.hit_starts[i], events.hit_starts[i + 1]):
         rule = np.int64(events.hit_rules[j])
         for at in range(rules.count_starts[kind, rule], rules.count_starts[kind, rule + 1]):
-            count_group(events, i, table, row, member, rules, rules.count_lists[at], time, limits, out, out_score)
+            count_group(
+                events, i, table, row, member, rules, rules.count_lists[at], time, limits, out, out_score
+            )
     if kind == 1:
         for at in range(rules.any_net.size):
             count_group(events, i, table, row, member, rules, rules.any_net[at], time, limits, out, out_score)
     else:
         for at in range(rules.any_print.size):
-            count_group(events, i, table, row, member, rules, rules.any_print[at], time, limits, out, out_score)
+            count_group(
+                events, i, table, row, member, rules, rules.any_print[at], time, limits, out, out_score
+            )
 
 
 @part

@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 # Columns of `rows`: a subject.
 HIGH, LOW, KIND, LAST, EXPIRES, REQUESTS = 0, 1, 2, 3, 4, 5
-BAN_FROM, BAN_UNTIL, LEVEL, CHAIN, MEMBERS, QUIET_UNTIL, AGENT, SCORED_AT, SLOT = 6, 7, 8, 9, 10, 11, 12, 13, 14
+BAN_FROM, BAN_UNTIL, LEVEL, CHAIN, MEMBERS, QUIET_UNTIL, AGENT, SCORED_AT, SLOT = (
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+)
 ROW_WIDTH = 15
 # Columns of `marks`: its score, its score with simulated rules, then the dense levels.
 SCORE, SHADOW, DENSE = 0, 1, 2

@@ -50,7 +50,7 @@ _STORED = {
     "requests": s.REQUESTS, "ban_from": s.BAN_FROM, "ban_until": s.BAN_UNTIL, "level": s.LEVEL,
     "quiet_until": s.QUIET_UNTIL, "agent": s.AGENT, "scored_at": s.SCORED_AT,
 }  # fmt: skip
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.Table:
@@ -261,7 +261,13 @@ def _as_table(columns: dict[str, NDArray[Any]]) -> pa.Table:
 def _list_paths(table: s.Table) -> pa.Table:
     places = np.flatnonzero(table.paths[:, s.PATH_FIRST])
     some = table.paths[places]
-    columns = {"place": places, "key": some[:, 0], "first": some[:, 1], "second": some[:, 2], "last": some[:, 3]}
+    columns = {
+        "place": places,
+        "key": some[:, 0],
+        "first": some[:, 1],
+        "second": some[:, 2],
+        "last": some[:, 3],
+    }
     return _as_table(columns)
 
 
@@ -309,8 +315,8 @@ def _fill_table(
     if paths is not None:
         places = paths.column("place").to_numpy()
         if places.size and places.max() < table.paths.shape[0]:
-            for column, key in enumerate(("key", "first", "second", "last")):
-                table.paths[places, column] = paths.column(key).to_numpy()
+            for at, key in enumerate(("key", "first", "second", "last")):
+                table.paths[places, at] = paths.column(key).to_numpy()
     return table
 
 
@@ -362,6 +368,8 @@ def _renumber(pending: pa.Table, names: dict[str, str], settings: DefenceSetting
     change = {int(number): now.get(identity, -1) for number, identity in names.items()}
     if all(number == to for number, to in change.items()):
         return pending
-    lists = [[change[each] for each in some if change[each] >= 0] for some in pending.column("hits").to_pylist()]
+    lists = [
+        [change[each] for each in some if change[each] >= 0] for some in pending.column("hits").to_pylist()
+    ]
     place = pending.schema.get_field_index("hits")
     return pending.set_column(place, QUEUE.field("hits"), pa.array(lists, QUEUE.field("hits").type))

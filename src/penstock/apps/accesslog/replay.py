@@ -1,10 +1,10 @@
 """Replay: whole log files through the engine, as fast as they can be read.
 
-Rules. Each file is a partition; the one whose clock is behind is read next, so that several files, rotated or
-of several servers, are folded in the order of their times while only a block of each waits. The decisions are
-those of a running pipeline. The index of a request is counted here, in the order of the given files, because
-the pipeline forgets clients that were quiet; the few numbers this needs of each line go into a temporary file,
-not into memory.
+Rules. Each file is a partition; the one whose clock is behind is read next, so that several files, rotated
+or of several servers, are folded in the order of their times while only a block of each waits. The decisions
+are those of a running pipeline. The index of a request is counted here, in the order of the given files,
+because the pipeline forgets clients that were quiet; the few numbers this needs of each line go into a
+temporary file, not into memory.
 
     for row in replay([Path("access.log.1.gz"), Path("access.log")], settings).rows: ...
 """
@@ -61,7 +61,9 @@ def replay(
     engine = Engine(settings, partitions=range(len(paths)), parser=parser)
     with ExitStack() as stack:
         ledger = _Ledger(stack.enter_context(tempfile.TemporaryFile()), settings.lateness_us)
-        blocks = {n: read_blocks(stack.enter_context(open_log(path)), block_bytes) for n, path in enumerate(paths)}
+        blocks = {
+            n: read_blocks(stack.enter_context(open_log(path)), block_bytes) for n, path in enumerate(paths)
+        }
         positions = dict.fromkeys(blocks, 0)
         made = []
         while blocks:
@@ -77,7 +79,9 @@ def replay(
                 progress(len(values))
         made.append(engine.finish())
         decisions = pa.concat_tables(made).to_pylist()
-        decisions.sort(key=lambda row: (row["decided_at"], row["kind"], row["partition"], row["offset"], row["client"]))
+        decisions.sort(
+            key=lambda row: (row["decided_at"], row["kind"], row["partition"], row["offset"], row["client"])
+        )
         return Replayed(ledger.index(decisions), dict(engine.counters))
 
 
@@ -106,7 +110,9 @@ def open_log(path: Path | str) -> IO[bytes]:
         file = open(path, "rb")  # noqa: SIM115  (the caller closes it)
     except OSError as error:
         raise OptionError(
-            "LOG_UNREADABLE", f"The log {path} cannot be read: {error.strerror}.", hint="Check its name and rights."
+            "LOG_UNREADABLE",
+            f"The log {path} cannot be read: {error.strerror}.",
+            hint="Check its name and rights.",
         ) from error
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)
@@ -159,7 +165,9 @@ class _Ledger:
         rows = np.zeros(count, _LINE)
         high, low, times = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int64)
         scratch = np.zeros(8, np.int64), np.empty(count, np.int8)
-        k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], scratch[0], high, low, scratch[1])
+        k.read_clients(
+            lines.data, lines.starts["client"], lines.lengths["client"], scratch[0], high, low, scratch[1]
+        )
         most, _ = k.follow_clock(lines.time_us, self._lateness_us, times, scratch[1])
         before = self._maxima.get(partition, NEVER)
         self._maxima[partition] = max(before, int(most))
@@ -187,7 +195,8 @@ class _Ledger:
         column = pa.array([name.encode() for name in names], pa.binary())
         offsets = np.frombuffer(column.buffers()[1], np.int32)[: len(names) + 1]
         data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
-        high, low, present = (np.empty(len(names), kind) for kind in (np.uint64, np.uint64, np.int8))
+        high, low = np.empty(len(names), np.uint64), np.empty(len(names), np.uint64)
+        present = np.empty(len(names), np.int8)
         k.read_clients(data, offsets[:-1], np.diff(offsets), np.zeros(8, np.int64), high, low, present)
         wanted = np.unique(high ^ low)
         self._file.seek(0)
@@ -202,7 +211,8 @@ class _Ledger:
         changes = (np.diff(rows["high"]) != 0) | (np.diff(rows["low"]) != 0)
         bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.size]
         spans = {
-            (int(rows["high"][begin]), int(rows["low"][begin])): rows[begin:end] for begin, end in pairwise(bounds)
+            (int(rows["high"][begin]), int(rows["low"][begin])): rows[begin:end]
+            for begin, end in pairwise(bounds)
         }
         keys = zip(high.tolist(), low.tolist(), strict=True)
         return {name: spans.get(key, rows[:0]) for name, key in zip(names, keys, strict=True)}

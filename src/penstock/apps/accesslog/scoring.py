@@ -108,7 +108,8 @@ class Score:
         return Score(
             self.attackers + other.attackers, self.found + other.found, self.benign + other.benign,
             self.benign_hit + other.benign_hit, self.crawlers_hit + other.crawlers_hit,
-            self.attack_requests + other.attack_requests, self.blocked_requests + other.blocked_requests, classes,
+            self.attack_requests + other.attack_requests, self.blocked_requests + other.blocked_requests,
+            classes,
         )  # fmt: skip
 
 
@@ -187,8 +188,8 @@ def compare_with_goals(result: Score) -> list[tuple[str, str, str, bool]]:
     rows = [
         ("recall", f"{result.recall:.3f}", ">= 0.90", result.recall >= 0.90),
         ("precision", f"{result.precision:.3f}", ">= 0.98", result.precision >= 0.98),
-        ("benign clients hit", f"{result.benign_share:.2%} ({result.benign_hit} of {result.benign})", "<= 0.10%",
-         result.benign_share <= 0.001),
+        ("benign clients hit", f"{result.benign_share:.2%} ({result.benign_hit} of {result.benign})",
+         "<= 0.10%", result.benign_share <= 0.001),
         ("search crawlers hit", str(result.crawlers_hit), "0", result.crawlers_hit == 0),
         ("attack requests blocked", f"{result.blocked:.3f}", ">= 0.96", result.blocked >= 0.96),
     ]  # fmt: skip
@@ -207,7 +208,9 @@ def compare_with_goals(result: Score) -> list[tuple[str, str, str, bool]]:
 def describe(result: Score) -> list[str]:
     """Lines for a terminal: the goals, then each class."""
     rows = [("", "measured", "goal", "")]
-    rows += [(what, figure, goal, "yes" if ok else "NO") for what, figure, goal, ok in compare_with_goals(result)]
+    rows += [
+        (what, figure, goal, "yes" if ok else "NO") for what, figure, goal, ok in compare_with_goals(result)
+    ]
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, [*widths, 3], strict=True)).rstrip()
              for row in rows]  # fmt: skip
@@ -228,7 +231,9 @@ def _read_csv(path: Path | str, needed: Sequence[str]) -> list[dict[str, str]]:
             missing = [name for name in needed if name not in (rows.fieldnames or ())]
             if missing:
                 raise OptionError(
-                    "COLUMNS_MISSING", f"{path} has no column {', '.join(missing)}.", hint="Its first line names them."
+                    "COLUMNS_MISSING",
+                    f"{path} has no column {', '.join(missing)}.",
+                    hint="Its first line names them.",
                 )
             return list(rows)
     except OSError as error:

@@ -4,7 +4,7 @@ Rule: which subjects a bucket holds at an event is a function of the events befo
 subject has run out by then; where none is free the least suspicious goes: one that is not banned before one
 that is, the lower score, then the one seen longest ago.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 
 from __future__ import annotations
 

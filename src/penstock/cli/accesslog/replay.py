@@ -29,7 +29,9 @@ COLUMNS = ("client", "decided_at", "request_index", "rule", "class", "action")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logs", metavar="LOG", nargs="+", help="log files, also .gz; - is the standard input")
-    parser.add_argument("--decisions", metavar="OUT.csv", required=True, help="where to write; - is the output")
+    parser.add_argument(
+        "--decisions", metavar="OUT.csv", required=True, help="where to write; - is the output"
+    )
     parser.add_argument("--format", metavar="F", default="auto", help="how lines are written (default: auto)")
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help="rules instead of ours")
     parser.add_argument("--allow", metavar="CIDR", action="append", default=[], help="never block these")
@@ -43,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if list(arguments.logs).count("-") > 1:
-        raise OptionError("OPTIONS_EXCLUDE", "The standard input can be read only once.", hint="Give `-` once.")
+        raise OptionError(
+            "OPTIONS_EXCLUDE", "The standard input can be read only once.", hint="Give `-` once."
+        )
     ruleset = RuleSet.load(*arguments.rules) if arguments.rules else default_rules()
     settings = DefenceSettings(
         ruleset, allow=tuple(arguments.allow), trusted_proxies=tuple(arguments.trusted_proxy)
@@ -53,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [row for row in replayed.rows if row["action"] in shown]
     write_decisions(arguments.decisions, rows)
     counted = replayed.counters
-    told = f"{counted['lines']:,} lines, {counted.get('bad', 0):,} not parsed, {counted.get('late', 0):,} late"
+    told = (
+        f"{counted['lines']:,} lines, {counted.get('bad', 0):,} not parsed, {counted.get('late', 0):,} late"
+    )
     clients = {row["client"] for row in rows if row["action"] == "block"}
     complain(f"{told}; {count(len(rows), 'decision')} about {count(len(clients), 'client')}.")
     return 0

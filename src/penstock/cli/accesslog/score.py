@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     labels = read_labels(arguments.labels)
-    result = score(read_decisions(arguments.decisions), labels, count_visits(arguments.logs, arguments.format))
+    result = score(
+        read_decisions(arguments.decisions), labels, count_visits(arguments.logs, arguments.format)
+    )
     for line in describe(result):
         say(escape(line))
     return 0
