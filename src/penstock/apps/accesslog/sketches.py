@@ -59,6 +59,8 @@ def estimate_distinct(registers: Registers) -> float:
     for run in range(_LONGEST_RUN, 0, -1):
         total = 0.5 * (total + counts[run])
     total += REGISTERS * _sigma(counts[0] / REGISTERS)
+    if total == 0:  # every register is full: there are no more hashes
+        return 2.0**64
     return float(REGISTERS * REGISTERS / (2.0 * math.log(2.0)) / total)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.monitoring_kernel import STEPS, copy_texts, keep_largest
@@ -73,7 +74,7 @@ def take_cut_texts(
     texts = pa.Array.from_buffers(
         pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(target)]
     )
-    return texts if (sizes > 0).all() else pa.compute.if_else(pa.array(sizes > 0), texts, b"-")
+    return texts if (sizes > 0).all() else pc.if_else(pa.array(sizes > 0), texts, b"-")
 
 
 def merge_entries(
