@@ -220,6 +220,58 @@ def _make_shaped(rng: random.Random) -> bytes:
     )  # fmt: skip
 
 
+def _tell(text: bytes) -> Callable[[random.Random], bytes]:
+    return lambda rng: text
+
+
+#: What a server writes for a directive, to make formats of.
+_APACHE: dict[str, Callable[[random.Random], bytes]] = {
+    "%l": _tell(b"-"), "%u": _user, "%r": _request, "%m": _tell(b"GET"), "%U": _tell(b"/a"), "%q": _query,
+    "%H": _tell(b"HTTP/1.1"), "%>s": _status, "%s": _status, "%b": _number, "%B": _number, "%O": _number,
+    "%I": _number, "%D": _number, "%T": _number, "%{ms}T": _number, "%{us}T": _number, "%{s}T": _number,
+    "%v": _tell(b"v.example:80"), "%V": _tell(b"-"), "%{Referer}i": _agent, "%{User-agent}i": _agent,
+    "%{X-Forwarded-For}i": _addresses, "%{Cookie}i": _agent, "%{X}o": _agent, "%h": _address, "%a": _address,
+    "%{c}a": _address, "%{msec}t": _any_time,
+}  # fmt: skip
+_NGINX: dict[str, Callable[[random.Random], bytes]] = {
+    "$remote_user": _user, "$request": _request, "$request_method": _tell(b"GET"), "$uri": _tell(b"/a"),
+    "$request_uri": _tell(b"/a?b"), "$args": _query, "$server_protocol": _tell(b"HTTP/2.0"),
+    "$status": _status,
+    "$body_bytes_sent": _number, "$bytes_sent": _number, "$request_time": _number,
+    "$host": _tell(b"[::1]:80"),
+    "$http_referer": _agent, "$http_user_agent": _agent, "$http_x_forwarded_for": _addresses,
+    "$msec": _any_time,
+    "$upstream_response_time": _tell(b"0.1, 0.2"), "$http_cookie": _agent, "$time_iso8601": _any_time,
+}  # fmt: skip
+
+
+def make_format(rng: random.Random) -> tuple[str, list[bytes]]:
+    """A format of random fields, with a client and a time, and three lines that have it."""
+    apache = rng.random() < 0.5
+    fields = dict(_APACHE if apache else _NGINX)
+    known = dict(rng.sample(sorted(fields.items(), key=lambda item: item[0]), rng.randrange(1, 10)))
+    known |= (
+        {"%h": _address, "%t": _local_time}
+        if apache
+        else {"$remote_addr": _address, "$time_local": _local_time}
+    )
+    names = list(known)
+    rng.shuffle(names)
+    behind = {name: rng.choice((" ", " ", " ", "|", "\t", ",", " - ", "; ")) for name in names}
+    log_format, lines = "", [b"", b"", b""]
+    for place, name in enumerate(names):
+        open_with, close_with = rng.choice((('"', '"'), ('"', '"'), ("", "")))
+        if name == "$time_local":
+            open_with, close_with = "[", "]"
+        close_with += behind[name] if place + 1 < len(names) else ""
+        log_format += open_with + name + close_with
+        for n in range(3):
+            value = known[name](rng)
+            value = b"[%s]" % value if name == "%t" else value
+            lines[n] += open_with.encode() + value + close_with.encode()
+    return log_format, lines
+
+
 #: Formats and who makes their lines.
 FORMATS: dict[str, Callable[[random.Random], bytes]] = {
     "auto": _make_auto,
@@ -335,10 +387,13 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
     kernel.parse([b"{}", b"x"], "auto", ())  # compile before the clock runs
     for number in range(inputs) if only is None else [only]:
         rng = random.Random(f"{seed}/{number}")
-        log_format = rng.choice(tuple(FORMATS))
+        kind = log_format = rng.choice(tuple(FORMATS))
         proxies = rng.choice(((), PROXIES))
         place = rng.choice((1, 2))  # between two whole ones, or as the last one at the protected page
         values = [make_line(rng, log_format) for _ in range(3)]
+        if rng.random() < 0.25:
+            kind = "any format"
+            log_format, values = make_format(rng)
         mutation, values[place] = damage(rng, values[place])
         began = time.process_time()
         found = kernel.parse(values, log_format, proxies)
@@ -349,7 +404,7 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
             what = "no answer within a second" if slow else f"{found!r} is not {expected!r}"
             findings.append(f"seed {seed} input {number} ({log_format}, {mutation}): {what} {values!r}")
             outcome = "FINDING"
-        table.setdefault(f"{log_format[:16]} {mutation}", Counter())[outcome] += 1
+        table.setdefault(f"{kind[:16]} {mutation}", Counter())[outcome] += 1
     return {
         "seed": seed, "inputs": inputs, "findings": findings,
         "table": {name: dict(counts) for name, counts in sorted(table.items())},

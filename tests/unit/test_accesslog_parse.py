@@ -104,6 +104,8 @@ def test_a_latency_has_the_unit_of_its_directive(directive: str, text: bytes, la
          {**FIELDS, "vhost": b"v.example"}),
         ("%{%Y-%m-%dT%H:%M:%S}t.%{msec_frac}t%{%z}t %h %m %U %q %H %>s %b",
          b"2000-10-10T13:55:36.000-0700 192.0.2.7 GET /a ?b=c HTTP/1.1 200 512", FIELDS),
+        ('%h %{%Y-%m-%d %H:%M:%S}t %{%z}t %{sec}t "%r" %>s %b',
+         b'192.0.2.7 2000-10-10 13:55:36 -0700 971211336 "GET /a?b=c HTTP/1.1" 200 512', FIELDS),
         ("%h\t%t\t%r\t%>s\t%b", b"192.0.2.7\t[%s]\tGET /a?b=c HTTP/1.1\t200\t512" % TIME, FIELDS),
         ("100%% %h %{[%d/%b/%Y:%T %z]}t %400,501{User-agent}i %!200r|%>s|%b",
          b"100%% 192.0.2.7 [%s] x GET /a?b=c HTTP/1.1|200|512" % TIME, {**FIELDS, "agent": b"x"}),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_reference import parse_line
-from tests.proof.fuzz_accesslog import FORMATS, PROXIES, as_rows, damage, make_line
+from tests.proof.fuzz_accesslog import FORMATS, PROXIES, as_rows, damage, make_format, make_line
 
 
 def compare(values: list[bytes | None], log_format: str, proxies: tuple[str, ...] = ()) -> None:
@@ -30,6 +30,13 @@ def test_every_field_of_every_line_is_what_the_reference_reads(
 ) -> None:
     values = [damage(rng, make_line(rng, log_format))[1] for _ in range(4)]
     compare([*values, None], log_format, proxies)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_lines_of_any_format_are_what_the_reference_reads(rng: random.Random) -> None:
+    log_format, lines = make_format(rng)
+    compare([*lines, damage(rng, lines[0])[1]], log_format, PROXIES)
 
 
 @given(st.lists(st.binary(max_size=120), min_size=1, max_size=6), st.sampled_from(sorted(FORMATS)))

@@ -206,18 +206,7 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
         piece = pieces[at]
         at += 1
         if isinstance(piece, TimePart):
-            shape = piece.shape
-            while at < len(pieces):
-                between = ""
-                following = pieces[at]
-                if isinstance(following, Text) and at + 1 < len(pieces) and following.text in (b".", b" "):
-                    between, following = following.text.decode(), pieces[at + 1]
-                if not isinstance(following, TimePart):
-                    break
-                shape += between + following.shape
-                at += 2 if between else 1
-            if not _TIME.fullmatch(shape):
-                raise _unreadable(log_format, piece.name, shape)
+            at = _end_of_time(pieces, at, log_format)
             items.append(Field("time", s.TIME, name=piece.name))
         elif isinstance(piece, Text):
             if items and isinstance(items[-1], Text):
@@ -231,6 +220,26 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
         elif not (items and isinstance(items[-1], Field) and piece.name in _CONTINUED):
             items.append(piece)
     return items
+
+
+def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
+    """Where the parts of a time end, the first of which stands in front of `at`: as many as make one time."""
+    first = pieces[at - 1]
+    assert isinstance(first, TimePart)
+    shape, ends = first.shape, [at] if _TIME.fullmatch(first.shape) else []
+    while at < len(pieces):
+        between, following = "", pieces[at]
+        if isinstance(following, Text) and at + 1 < len(pieces) and following.text in (b".", b" "):
+            between, following = following.text.decode(), pieces[at + 1]
+        if not isinstance(following, TimePart):
+            break
+        shape += between + following.shape
+        at += 2 if between else 1
+        if _TIME.fullmatch(shape):
+            ends.append(at)
+    if not ends:
+        raise _unreadable(log_format, first.name, shape)
+    return ends[-1]
 
 
 def _is_port(pieces: list[_Piece]) -> bool:
