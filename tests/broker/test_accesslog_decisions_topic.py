@@ -13,6 +13,7 @@ import pytest
 
 from penstock.apps.accesslog import decisions_topic
 from penstock.apps.accesslog.decisions_topic import DecisionsTopic
+from penstock.cli import main
 from penstock.core.client import ClientSettings
 from penstock.core.errors import PenstockError
 from penstock.core.places import Place
@@ -24,6 +25,7 @@ from tests.filling import read_back
 KILLED_BEFORE_NOTING = """
 import os, signal, sys
 from penstock.apps.accesslog.decisions_topic import DecisionsTopic
+from penstock.cli import main
 from penstock.core.client import ClientSettings
 
 class Dying(DecisionsTopic):
@@ -92,6 +94,37 @@ def test_whoever_is_killed_before_it_noted_sends_again_under_the_same_ids(
     found = read_decisions(kafka, name, 6)
     assert [key for key, _ in found] == [*ids, *ids]
     assert found[:3] == found[3:], "a reader that keeps the last of each key has each once"
+
+
+def test_the_verb_sends_what_is_new_once_or_until_it_is_told_to_end(
+    kafka: Any, topic: MakeTopic, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(1)
+    command = [
+        "accesslog",
+        "decisions",
+        str(place),
+        "--to-topic",
+        name,
+        "--bootstrap-server",
+        kafka.bootstrap,
+    ]
+    ids = [decide(place, "192.0.2.1")]
+    for sent in (1, 0):
+        assert main([*command, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"version": 1, "topic": name, "sent": sent}
+    program = [sys.executable, "-m", "penstock.cli", *command, "--follow"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as following:
+        try:
+            for number in (2, 3):
+                ids.append(decide(place, f"192.0.2.{number}"))
+                assert [key for key, _ in read_decisions(kafka, name, number)] == ids
+            following.send_signal(signal.SIGTERM)
+            assert following.communicate(timeout=30)[0] == f"2 decisions sent to {name}.\n"
+        finally:
+            following.kill()
+    assert main(["accesslog", "decisions", str(place), "--follow"]) == 1
+    assert capsys.readouterr().err.startswith("[TOPIC_MISSING] ")
 
 
 def test_what_was_not_acknowledged_is_not_noted(settings: ClientSettings, place: Place) -> None:

@@ -3,27 +3,34 @@
 penstock accesslog decisions results.db
 penstock accesslog decisions results.db --client 192.0.2.7
 penstock accesslog decisions results.db --explain 5f0c9a1e
+penstock accesslog decisions results.db --to-topic decisions --follow
 
 With --client also the decisions about the networks that it is in. --explain shows the log lines that caused a
-decision; they are a stranger's text, so control characters are shown and not obeyed.
+decision; they are a stranger's text, so control characters are shown and not obeyed. --to-topic sends what
+that topic has not got yet, each decision at least once with its id as the key; --follow goes on until Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
+import threading
 from collections.abc import Iterator
 
 from penstock.apps.accesslog.blocklist_formats import show_time
+from penstock.apps.accesslog.blocklists import demand_decisions
 from penstock.apps.accesslog.decision_records import MOMENTS, Decision, read_decision, read_decisions
 from penstock.cli.accesslog.places import add_database_argument, find_database
+from penstock.cli.connection import add_connection_arguments, connect
 from penstock.cli.moments import parse_moment
 from penstock.cli.tables import align
-from penstock.cli.terminal import escape, say
-from penstock.core.errors import OptionError
+from penstock.cli.terminal import complain, count, escape, say
+from penstock.core.errors import OptionError, PenstockError
 from penstock.stores.sql.sessions import Database
 
 JSON_VERSION = 1
+_FOLLOW_EVERY_S = 1.0
 _TABLE = ("decided_at", "action", "class", "rule", "subject", "expires_at", "request_index", "decision_id")
 _DETAILS = (
     *("subject", "kind", "client", "action", "class", "rule", "score", "decided_at", "expires_at"),
@@ -40,9 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most (default: 50)")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    parser.add_argument("--to-topic", metavar="TOPIC", default=None, help="send what was not sent there yet")
+    parser.add_argument("--follow", action="store_true", help="go on sending until Ctrl-C")
+    add_connection_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.to_topic is not None or arguments.follow:
+        return _send(arguments)
     database = Database(find_database(arguments))
     if arguments.explain is not None:
         found = database.run(lambda session: read_decision(session, arguments.explain))
@@ -72,6 +84,34 @@ def run(arguments: argparse.Namespace) -> int:
         head = ("decided", "action", "class", "rule", "subject", "until", "request", "id")
         for line in align(head, rows, right={6}):
             say(line)
+    return 0
+
+
+def _send(arguments: argparse.Namespace) -> int:
+    if arguments.to_topic is None:
+        raise OptionError("TOPIC_MISSING", "There is nothing to follow.", hint="Say --to-topic TOPIC, too.")
+    from penstock.apps.accesslog.decisions_topic import DecisionsTopic
+
+    place = find_database(arguments)
+    Database(place).run(demand_decisions)  # a wrong place is told before anything is made there
+    sender = DecisionsTopic(place, connect(arguments), arguments.to_topic)
+    ending = threading.Event()
+    if arguments.follow:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ending.set())
+    sent = sender.send()
+    while arguments.follow and not ending.wait(_FOLLOW_EVERY_S):
+        try:
+            sent += sender.send()
+        except PenstockError as error:
+            if not error.retriable:
+                raise
+            complain(str(error))
+    sender.close()
+    if arguments.json:
+        say(json.dumps({"version": JSON_VERSION, "topic": arguments.to_topic, "sent": sent}))
+    else:
+        say(f"{count(sent, 'decision')} sent to {escape(arguments.to_topic)}.")
     return 0
 
 
