@@ -12,11 +12,10 @@ temporary file, not into memory.
 from __future__ import annotations
 
 import gzip
-import io
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -102,26 +101,30 @@ def _end(engine: Engine, number: int) -> None:
     engine.clocks = replace(clocks, partitions={**clocks.partitions, number: ended})
 
 
-def open_log(path: Path | str) -> IO[bytes]:
-    """A log file, unpacked if it is compressed; `-` is standard input."""
+@contextmanager
+def open_log(path: Path | str) -> Iterator[BinaryIO]:
+    """A log file, unpacked if it is compressed; `-` is standard input, which stays open."""
     if str(path) == "-":
-        return cast("IO[bytes]", io.BufferedReader(cast("Any", sys.stdin.buffer)))
+        yield sys.stdin.buffer
+        return
     try:
-        file = open(path, "rb")  # noqa: SIM115  (the caller closes it)
+        with open(path, "rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if is_packed:
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    yield cast("BinaryIO", unpacked)
+            else:
+                yield file
     except OSError as error:
         raise OptionError(
             "LOG_UNREADABLE",
-            f"The log {path} cannot be read: {error.strerror}.",
-            hint="Check its name and rights.",
+            f"The log {path} cannot be read: {error}.",
+            hint="Check its name, rights and end.",
         ) from error
-    if file.read(2) == b"\x1f\x8b":
-        file.seek(0)
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=file))
-    file.seek(0)
-    return file
 
 
-def read_blocks(file: IO[bytes] | BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
+def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
     """The lines of a file, block by block, as one column each; the text is copied once."""
     rest = b""
     while True:

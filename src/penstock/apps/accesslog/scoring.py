@@ -169,10 +169,11 @@ def count_visits(paths: Iterable[Path | str], log_format: str = "auto") -> dict[
                 crawls = np.bincount(places, crawling.to_numpy(zero_copy_only=False), len(names))
                 firsts = np.full(len(names), np.iinfo(np.int64).max)
                 np.minimum.at(firsts, places, lines.time_us)
+                begins = (firsts / 1e6).tolist()
                 for n, name in enumerate(names):
-                    seen = visits.setdefault(name, Visits(0, firsts[n] / 1e6))
+                    seen = visits.setdefault(name, Visits(0, begins[n]))
                     seen.requests += int(counts[n])
-                    seen.first_at = min(seen.first_at, firsts[n] / 1e6)
+                    seen.first_at = min(seen.first_at, begins[n])
                     seen.is_crawler |= bool(crawls[n])
     return visits
 

@@ -1,0 +1,146 @@
+"""Decisions against labels: the figures, the goals, and the goals on real logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.apps.accesslog.bans import DefenceSettings
+from penstock.apps.accesslog.replay import replay
+from penstock.apps.accesslog.scoring import (
+    Found,
+    Label,
+    Score,
+    Visits,
+    compare_with_goals,
+    count_visits,
+    describe,
+    read_decisions,
+    read_labels,
+    score,
+    unify,
+)
+from penstock.cli import main
+from penstock.core.errors import OptionError
+
+LABELS = [
+    Label("192.0.2.1", "attack", "scanner"),
+    Label("192.0.2.2", "attack", "brute_force"),
+    Label("192.0.2.3", "benign", ""),
+    Label("192.0.2.4", "benign", ""),
+    Label("192.0.2.5", "ambiguous", ""),
+]
+VISITS = {
+    "192.0.2.1": Visits(100, 10.0),
+    "192.0.2.2": Visits(50, 20.0),
+    "192.0.2.3": Visits(7, 0.0, True),
+    "192.0.2.4": Visits(7, 0.0),
+    "192.0.2.5": Visits(7, 0.0),
+}
+
+
+def test_figures_are_those_of_their_definitions() -> None:
+    found = [Found("192.0.2.1", 4, 13.0), Found("192.0.2.3", 1, 0.0), Found("192.0.2.5", 1, 0.0)]
+    made = score(found, LABELS, VISITS)
+    assert (made.recall, made.precision, made.benign_share) == (0.5, 0.5, 0.5)
+    assert made.crawlers_hit == 1
+    assert made.blocked == pytest.approx(96 / 150)
+    assert made.classes["scanner"].requests == (4,)
+    assert made.classes["scanner"].seconds == (3.0,)
+    assert made.classes["brute_force"].requests == ()
+
+
+def test_scores_of_several_logs_add_up() -> None:
+    one = score([Found("192.0.2.1", 4, 13.0)], LABELS, VISITS)
+    both = one + one
+    assert (both.attackers, both.found, both.attack_requests) == (4, 2, 300)
+    assert both.classes["scanner"].requests == (4, 4)
+
+
+def test_what_misses_a_goal_is_told() -> None:
+    made = score([Found("192.0.2.1", 9, 13.0)], LABELS, VISITS)
+    missed = {what for what, _, _, reached in compare_with_goals(made) if not reached}
+    assert {"recall", "attack requests blocked", "brute force found"} <= missed
+    assert "scanner: requests to detect, worst" in missed
+    assert any("NO" in line for line in describe(made))
+
+
+def test_one_address_has_one_name() -> None:
+    assert unify("2001:DB8:0::1") == "2001:db8::1"
+    assert unify("host.example") == "host.example"
+
+
+def test_the_command_prints_figures_next_to_goals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decisions, labels, log = tmp_path / "out.csv", tmp_path / "labels.csv", tmp_path / "access.log"
+    decisions.write_text(
+        "client,decided_at,request_index,rule,class,action\n"
+        "192.0.2.9,2000-10-10T13:55:37Z,2,a.b,scanner,block\n192.0.2.9,2000-10-10T14:55:37Z,3,a.b,scanner,block\n"
+        "192.0.2.8,2000-10-10T13:55:37Z,1,a.b,scanner,simulate\n"
+    )
+    labels.write_text("client,label,class,requests\n192.0.2.9,attack,scanner,3\n192.0.2.8,benign,,1\n")
+    line = '{} - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" 200 5 "-" "Googlebot"\n'
+    log.write_text(3 * line.format("192.0.2.9") + line.format("192.0.2.8"))
+    assert main(["accesslog", "score", str(decisions), str(labels), str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "recall                              1.000" in shown
+    assert "precision                           1.000" in shown
+    assert "attack requests blocked             0.333" in shown
+
+
+def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
+    wrong = tmp_path / "x.csv"
+    wrong.write_text("a,b\n1,2\n")
+    with pytest.raises(OptionError, match="COLUMNS_MISSING"):
+        read_labels(wrong)
+    with pytest.raises(OptionError, match="FILE_UNREADABLE"):
+        read_decisions(tmp_path / "none.csv")
+
+
+@pytest.fixture(scope="module")
+def measured(accesslog_data: Path) -> dict[str, Score]:
+    """Each real log through the engine with the rules that come with Penstock."""
+    settings = DefenceSettings.default()
+    scores = {}
+    for log in sorted([*accesslog_data.glob("normal/*.log"), *accesslog_data.glob("attack/*.log")]):
+        first: dict[str, Found] = {}
+        for row in replay([log], settings).rows:
+            if row["action"] == "block":
+                client = unify(row["client"])
+                first.setdefault(client, Found(client, row["request_index"], row["decided_at"] / 1e6))
+        labels = read_labels(accesslog_data / "labels" / f"{log.stem}.csv")
+        scores[log.stem] = score(first.values(), labels, count_visits([log]))
+    return scores
+
+
+def test_the_goals_are_reached_on_real_logs(measured: dict[str, Score]) -> None:
+    total = Score()
+    for each in measured.values():
+        total += each
+    assert [row for row in compare_with_goals(total) if not row[3]] == []
+    brute = total.classes["brute_force"]
+    assert max(brute.requests) <= 60  # each POST comes with a GET: within 30 POSTs
+
+
+def test_the_addresses_of_a_distributed_attack_are_found(measured: dict[str, Score]) -> None:
+    spam = measured["almhuette-joomla-bruteforce"].classes["form_spam"]
+    assert len(spam.requests) >= 0.8 * spam.clients
+
+
+#: What each of these logs must be called, as its name says; the first decision of its attackers decides.
+HUB_CLASSES = {
+    "apache-http-probing": {"probing", "file_inclusion", "scanner", "cve_probe"},
+    "http-bf-wordpress-bf": {"brute_force"},
+    "http-dos-bypass-cache": {"flood"},
+    "http-dos-random-uri": {"flood"},
+    "http-dos-switching-ua": {"agent_switching"},
+    "http-wordpress_user-enum": {"enumeration"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(HUB_CLASSES))
+def test_a_log_of_counted_attacks_raises_its_class(accesslog_data: Path, name: str) -> None:
+    rows = replay(
+        [accesslog_data / "attack" / "crowdsec-hub" / f"{name}.log"], DefenceSettings.default()
+    ).rows
+    assert {row["class"] for row in rows} & HUB_CLASSES[name]
