@@ -107,6 +107,23 @@ def test_results_that_are_right_pass_and_the_evidence_is_named(
     assert "Offsets [4, 11): 6 of 7 rows." in differs["what"]
 
 
+def test_rows_of_a_batch_that_read_nothing_new_are_right(
+    own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stream with state may publish what it has held back, long after it was read."""
+    sink = make_sink(own_database.url)
+    with closing(sink.open("s")) as writer:
+        rows = make_numbers(at(0, 0), at(5, 4))
+        writer.write(rows.slice(0, 6), at(0, 0), at(5, 4))
+        writer.write(rows.slice(6), at(5, 4), at(5, 4))
+        writer.write(make_numbers(at(5, 4), at(9, 4)), at(5, 4), at(9, 4))
+    assert audit(own_database, capsys)["findings"] == []
+    Database(sink.place).run(lambda session: merge_history(session, "s", keep=1), writes=True)
+    told = audit(own_database, capsys)
+    assert told["findings"] == []
+    assert any("ranges abut from 0 to 9" in each for each in told["checked"])
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_found(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """G7: rows lost, doubled, changed or added, and books that were changed."""

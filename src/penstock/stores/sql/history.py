@@ -72,6 +72,9 @@ def note_batch(session: Session, batch: Batch, epoch: int, now_ms: int) -> None:
         for each in batch.moves
         if each.until != each.start or each.read_from is not None
     ]
+    if rows and not ranges:
+        # Results of what was read before, such as state that waited: it says where the stream stood.
+        ranges = [(each.partition, each.until, each.until) for each in batch.moves if not each.is_forgotten]
     _insert_ranges(
         session,
         batch.stream,
