@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.anomalies import AlertChange, Watch
 from penstock.apps.accesslog.monitoring import merge, observe
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_lines import Database, Line
+from tests.anomaly_reference import SlowWatch
 
 START = 1_700_000_000
 NOON = 43_200
@@ -203,3 +206,44 @@ def test_alerts_are_the_same_for_any_split_into_batches_and_partitions_in_step(s
     assert results[0] == results[1]
     assert {row["kind"] for row in results[0].values()} == {"rate_spike"}
     assert {row["server"] for row in results[0].values()} == {"a", "b", "*"}
+
+
+stretches = st.lists(
+    st.tuples(
+        st.integers(5, 400),  # seconds
+        st.sampled_from([0.0, 0.3, 3.0, 20.0, 60.0]),  # requests/s
+        st.sampled_from([0.0, 0.02, 0.5]),  # errors
+        st.sampled_from([0.0, 300.0, 380.0]),  # bucket of the latency; 0: not logged
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(stretches, st.integers(0, 1 << 32), st.integers(0, 59))
+@example([(400, 20.0, 0.02, 300.0), (1100, 60.0, 0.5, 380.0), (400, 60.0, 0.02, 300.0)], 1, 7)
+@example([(300, 3.0, 0.0, 0.0), (1300, 0.0, 0.0, 0.0), (300, 60.0, 0.0, 300.0)], 2, 0)
+def test_the_loop_says_what_the_rules_say_when_they_are_worked_out_slowly(
+    parts: list[tuple[int, float, float, float]], seed: int, begin: int
+) -> None:
+    random = np.random.default_rng(seed)
+    rows: list[tuple[int, int, int, int, int]] = []
+    for length, rate, share, middle in parts:
+        for requests in random.poisson(rate, length).tolist():
+            buckets = np.maximum(0, random.normal(middle, 20.0, requests if middle else 0)).astype(int)
+            errors = int(random.binomial(requests, share))
+            rows.append((requests, errors, len(buckets), int(buckets.sum()), int((buckets**2).sum())))
+    first = next((at for at, row in enumerate(rows) if row[0]), len(rows))
+    slow = SlowWatch(START + begin + first)
+    watch = Watch.begin()
+    for at, row in enumerate(rows[first:]):
+        slow.judge(row)
+        if row[0]:
+            watch.add("server0", START + begin + first + at, row)
+    told = watch.advance(START + begin + len(rows))
+    assert [(each.kind, each.opened_at, each.closed_at, each.new_level) for each in told] == [
+        (each.kind, each.opened_at, each.closed_at, each.new_level) for each in slow.changes
+    ]
+    for mine, plain in zip(told, slow.changes, strict=True):
+        facts = [[each.value, each.expected, each.peak, each.score] for each in (mine, plain)]
+        assert facts[0] == pytest.approx(facts[1], rel=1e-9)
