@@ -14,6 +14,7 @@ VERBS: dict[str, str] = {
     "decisions": "show what was decided, about whom and why",
     "replay": "run log files through the defence and write down whom it would have blocked",
     "report": "write what was seen and done as one HTML file, with charts",
+    "run": "read lines from a topic, count the load, find attackers and block them",
     "score": "hold decisions against labels: recall, precision, what was blocked, how fast",
     "serve": "give the blocklist to enforcers on other servers, over HTTP",
     "ship": "follow log files into a topic, each line once",
@@ -21,16 +22,20 @@ VERBS: dict[str, str] = {
     "unban": "let a client or a network go, for a grace time",
 }
 
+#: A verb whose file has another name: `run` here is what every command has.
+FILES = {"run": "run_pipeline"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, what in VERBS.items():
         one = verbs.add_parser(verb, help=what, formatter_class=argparse.RawDescriptionHelpFormatter)
-        module = importlib.import_module(f"penstock.cli.accesslog.{verb}")
+        module = importlib.import_module(f"penstock.cli.accesslog.{FILES.get(verb, verb)}")
         one.description = module.__doc__
         module.add_arguments(one)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    module = importlib.import_module(f"penstock.cli.accesslog.{arguments.verb}")
+    verb = FILES.get(arguments.verb, arguments.verb)
+    module = importlib.import_module(f"penstock.cli.accesslog.{verb}")
     return int(module.run(arguments))

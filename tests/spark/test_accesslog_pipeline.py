@@ -1,0 +1,200 @@
+"""The access-log pipeline on a real Kafka and a real Spark: what is decided, counted and stored."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.apps.accesslog.bans import DECISIONS
+from penstock.apps.accesslog.orders import list_orders, place_order
+from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
+from penstock.apps.accesslog.tables import create_tables
+from penstock.cli import main
+from penstock.core.errors import OptionError
+from penstock.core.places import parse_place
+from tests.accesslog_traffic import (
+    START,
+    Request,
+    cut,
+    decide_in_memory,
+    make_settings,
+    make_traffic,
+    send_traffic,
+    sort_decisions,
+    write_line,
+)
+from tests.filling import await_markers, open_transaction, send
+
+#: Tables that are a function of the log alone.
+OF_THE_LOG = ("decisions", "dead_letters", "counts", "seconds", "minutes", "tops")
+
+
+def read(database: Path, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute(f"SELECT {columns} FROM accesslog_{table}").fetchall()
+    return sorted(rows, key=repr)
+
+
+def read_decisions(database: Path) -> list[dict[str, Any]]:
+    columns = ", ".join(f'"{name}"' for name in DECISIONS.names)
+    rows = read(database, "decisions", columns)
+    return sort_decisions(dict(zip(DECISIONS.names, row, strict=True)) for row in rows)
+
+
+def run(spark: SparkSession, settings: Any, *, batches: int | None = None) -> list[BatchNews]:
+    create_tables(settings.place)
+    heard: list[BatchNews] = []
+    pipeline = Pipeline(spark, settings).add_listener(heard.append)
+    pipeline.run(batches=batches, until_idle=True)
+    return heard
+
+
+def test_decisions_are_those_of_the_engine_in_memory_for_any_batches_and_after_a_restart(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """The client, the rule, the line that caused it, the evidence: all columns, and what is counted, too."""
+    traffic = make_traffic(1)
+    expected = decide_in_memory(traffic)
+    assert len(expected) > 10
+    name = topic(len(traffic))
+    send_traffic(kafka.bootstrap, name, traffic)
+    results: dict[str, Path] = {}
+    for how, most_lines in (("at once", 1_000_000), ("in batches", 333)):
+        results[how] = tmp_path / f"{how}.db"
+        settings = make_settings(kafka.bootstrap, name, str(results[how]), tmp_path, most_lines=most_lines)
+        news = run(spark, settings)
+        assert sum(each.lines for each in news) == sum(map(len, traffic.values()))
+    results["restarted"] = tmp_path / "restarted.db"
+    for most_lines, batches in ((150, 3), (400, 2), (1_000_000, None)):
+        settings = make_settings(
+            kafka.bootstrap, name, str(results["restarted"]), tmp_path, most_lines=most_lines
+        )
+        run(spark, settings, batches=batches)
+    for how, database in results.items():
+        assert read_decisions(database) == expected, how
+        for table in OF_THE_LOG:
+            assert read(database, table) == read(results["at once"], table), (how, table)
+
+
+def test_each_line_is_parsed_or_a_dead_letter_and_the_audit_finds_them(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """lines = parsed + dead in each partition; a dead letter names its record; late lines are counted."""
+    traffic = make_traffic(2, benign=700)
+    name = topic(len(traffic))
+    send_traffic(kafka.bootstrap, name, traffic)
+    database = tmp_path / "results.db"
+    settings = make_settings(
+        kafka.bootstrap, name, str(database), tmp_path, most_lines=400, idle_after=None
+    )
+    news = run(spark, settings)
+    counts = {row[0]: row[1:] for row in read(database, "counts", '"partition", lines, parsed, dead, late')}
+    assert {number: some[0] for number, some in counts.items()} == {n: len(s) for n, s in traffic.items()}
+    assert all(lines == parsed + dead for lines, parsed, dead, _ in counts.values())
+    assert sum(late for *_, late in counts.values()) == sum(each.late for each in news) > 0
+    letters = read(
+        database, "dead_letters", "penstock_topic, penstock_partition, penstock_offset, line, length"
+    )
+    assert len(letters) == sum(dead for _, _, dead, _ in counts.values()) > 0
+    for where, number, offset, line, length in letters:
+        assert (where, line) == (name, traffic[number][offset][1])
+        assert length == len(line)
+    requests = sum(row[0] for row in read(database, "seconds", "requests"))
+    assert requests == sum(parsed for _, parsed, _, _ in counts.values())
+    assert main(["audit", str(database)]) == 0
+
+
+def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_idle(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """The decision and its time are stored with what it released; lines that come later are moved up."""
+    name, database = topic(2), tmp_path / "results.db"
+    secret = [("web-1", write_line(Request(n, "192.0.2.9", "/.env"))) for n in range(5)]
+    send_traffic(kafka.bootstrap, name, {0: secret})
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after=None)
+    first = run(spark, settings)
+    assert first[-1].pending == 10  # each line counts for the client and for its network
+    assert read_decisions(database) == []
+    clocks = read(database, "clocks", '"partition", maximum, watermark, is_idle, idle_since')
+    assert clocks == [(0, (START + 4) * 1_000_000, None, 0, None), (1, None, None, 0, None)]
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="300ms")
+    later = run(spark, settings)
+    assert later[-1].pending == 0
+    assert [(each["client"], each["offset"]) for each in read_decisions(database)] == [("192.0.2.9", 0)]
+    released = (START + 4) * 1_000_000 + 1
+    clocks = read(database, "clocks", '"partition", watermark, is_idle, idle_since > seen_at')
+    assert clocks == [(0, released, 1, 1), (1, released, 1, 1)]
+    send_traffic(kafka.bootstrap, name, {1: [("web-2", write_line(Request(1, "192.0.2.77", "/.env")))]})
+    run(spark, settings)
+    (late,) = [each for each in read_decisions(database) if each["client"] == "192.0.2.77"]
+    assert late["decided_at"] == released
+
+
+def test_an_order_lets_a_client_go_from_a_moment_of_the_log_on_that_is_stored(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    name, database = topic(1), tmp_path / "results.db"
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="100ms")
+
+    def ask(second: int) -> list[tuple[str, str]]:
+        lines = [write_line(Request(second, "192.0.2.9", "/.env"))]
+        send_traffic(kafka.bootstrap, name, {0: [("web-1", line) for line in lines]})
+        run(spark, settings)
+        return [(each["client"], each["action"]) for each in read_decisions(database)]
+
+    assert ask(0) == [("192.0.2.9", "block")]
+    place = parse_place(str(database))
+    place_order(place, "192.0.2.0/24", now_us=(START + 100) * 1_000_000, grace_us=3_600_000_000)
+    assert ask(200) == [("192.0.2.9", "block"), ("192.0.2.9", "grace")]
+    (order,) = list_orders(place)
+    assert order.taken_at == (START + 100) * 1_000_000
+    assert ask(10_000)[-1] == ("192.0.2.9", "block")
+
+
+def test_what_a_shipper_has_taken_back_is_not_counted(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Lines of a transaction that was aborted are no lines."""
+    name, database = topic(1), tmp_path / "results.db"
+    for outcome in ("abort_transaction", "commit_transaction"):
+        producer = open_transaction(kafka.bootstrap)
+        send(producer, name, [write_line(Request(n, "198.51.100.1")) for n in range(20)])
+        assert producer.flush(60) == 0
+        getattr(producer, outcome)(60)
+    await_markers(kafka.bootstrap, name)
+    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
+    assert read(database, "counts", "lines, parsed, dead") == [(20, 20, 0)]
+
+
+def test_a_database_holds_one_pipeline(spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path) -> None:
+    """State is cut into lanes and clocks are of a topic: other settings would make nonsense of it."""
+    name, other, database = topic(1), topic(1), tmp_path / "results.db"
+    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
+    for change, what in (({"lanes": 7}, "lanes"), ({"topic": other}, "topic")):
+        settings = make_settings(
+            kafka.bootstrap, str(change.get("topic", name)), str(database), tmp_path,
+            **{key: value for key, value in change.items() if key != "topic"},
+        )  # fmt: skip
+        with pytest.raises(OptionError, match=f"STATE_OF_ANOTHER.*`{what}`"):
+            run(spark, settings)
+
+
+def test_a_restart_between_any_two_batches_changes_nothing(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Lines that arrive while it runs, in several sendings: as if they had been there from the beginning."""
+    traffic = make_traffic(3, benign=600)
+    name, database = topic(len(traffic)), tmp_path / "results.db"
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after=None)
+    shares = (0, 0.3, 0.31, 0.8, 1)
+    for first, last in pairwise(shares):
+        send_traffic(kafka.bootstrap, name, cut(traffic, first, last))
+        run(spark, settings)
+    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="100ms"))
+    assert read_decisions(database) == decide_in_memory(traffic)
