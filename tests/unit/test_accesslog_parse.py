@@ -140,6 +140,20 @@ def test_a_format_may_be_given_as_the_whole_line_of_a_configuration(log_format: 
 
 
 @pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        (b"2001:db8::1:4711", b"2001:db8::1"),
+        (b"[2001:db8::1]:4711", b"2001:db8::1"),
+        (b"192.0.2.7:4711", b"192.0.2.7"),
+        (b"192.0.2.7", b"192.0.2.7"),
+        (b"::", b"::"),
+    ],
+)
+def test_the_port_of_a_client_is_left_out_where_the_format_has_one(peer: bytes, client: bytes) -> None:
+    assert read(COMMON.replace(b"192.0.2.7", peer), '%a:%{remote}p %l %u %t "%r" %>s %b')["client"] == client
+
+
+@pytest.mark.parametrize(
     ("log_format", "why"),
     [
         ("%h%l %t", "nothing tells where `%h` ends"),

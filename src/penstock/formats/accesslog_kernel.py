@@ -59,8 +59,8 @@ END, LITERAL, TEXT, READ_TIME, READ_STATUS, READ_NUMBER = range(6)
 # Columns of a step. FREE: all that a line must have is read before it.
 OP, SLOT, LITERAL_AT, LITERAL_SIZE, FLAGS, SCALE, FREE = range(7)
 STEP_WIDTH = 7
-# Flags of a text: it is quoted; commas join its words; it reaches to the end of the line.
-QUOTED, LISTED, REST = 1, 2, 4
+# Flags of a text: it is quoted; commas join its words; it goes on to the end of the line; it ends in a port.
+QUOTED, LISTED, REST, PORTED = 1, 2, 4, 8
 
 # What a plan says: how to choose, and where each program begins.
 MODE, PLAIN, WITH_VHOST, FROM_LIST, LOOK_FOR_PREFIX, LOOK_FOR_WRAPPING, LOOKS_LIKE_JSON, PLAN_WIDTH = range(8)
@@ -216,6 +216,8 @@ def run_program(buf, at, end, steps, step, literals, spans, numbers):
                 if follower == READ_TIME:
                     return BAD_TIME, at
                 return (NO_REQUEST if follower == READ_STATUS else CUT_OFF), at
+            if steps[step, FLAGS] & PORTED != 0:
+                cut_port(buf, spans, steps[step, SLOT])
             if more == 0:
                 return GOOD, at
             step += more
@@ -247,6 +249,18 @@ def run_program(buf, at, end, steps, step, literals, spans, numbers):
             return (CUT_OFF if stop + size > end else NOT_THE_FORMAT), at
         at = stop + size
         step += 1
+
+
+@part
+def cut_port(buf, spans, slot):
+    """Leave out the digits behind the last colon, and the colon."""
+    begin = spans[slot, 0]
+    stop = begin + spans[slot, 1]
+    colon = stop - 1
+    while colon > begin and is_digit(buf[colon]):
+        colon -= 1
+    if begin < colon < stop - 1 and buf[colon] == 0x3A:
+        spans[slot, 1] = colon - begin
 
 
 @inlined

@@ -140,6 +140,7 @@ def _make_step(field: Field, after_quote: bool, literal: tuple[int, int]) -> lis
         flags |= k.QUOTED if after_quote else 0
         flags |= k.LISTED if field.listed and not after_quote else 0
         flags |= k.REST if field.has_blanks else 0
+        flags |= k.PORTED if field.has_port else 0
         return [k.TEXT, field.slot, *literal, flags, 0, 0]
     operation = {"time": k.READ_TIME, "status": k.READ_STATUS, "number": k.READ_NUMBER}[field.kind]
     return [operation, field.slot, *literal, flags, field.scale, 0]

@@ -36,6 +36,7 @@ class Field:
     name: str = ""
     has_blanks: bool = False
     listed: bool = False
+    has_port: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,9 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
                 items[-1] = Text(items[-1].text + piece.text)
             elif not (piece.text == b":" and items and _is_port(pieces[at : at + 1])):
                 items.append(piece)
-            elif isinstance(items[-1], Field) and items[-1].slot in (s.VHOST, s.PEER):
-                at += 1  # the port is left out with what is around every host
+            elif isinstance(host := items[-1], Field) and host.slot in (s.VHOST, s.PEER):
+                at += 1  # the port is left out; of an IPv6 address without brackets only if we know of it
+                items[-1] = replace(host, has_port=host.slot == s.PEER)
             else:
                 items.append(piece)
         elif not (items and isinstance(items[-1], Field) and piece.name in _CONTINUED):
