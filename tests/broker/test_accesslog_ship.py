@@ -23,7 +23,7 @@ from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.kafka.admin import create_topic
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
-from tests.filling import open_transaction, send, wait_until
+from tests.filling import await_markers, open_transaction, produce, send, wait_until
 from tests.librdkafka import read_partition
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
@@ -187,6 +187,21 @@ def test_another_shippers_open_transaction_does_not_hide_the_position(
     assert numbers_in(kafka.bootstrap, name) == [0, 1]
 
 
+def test_a_position_far_back_in_the_topic_is_found(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    """Other shippers may have written thousands of theirs since."""
+    name, log = topic(1), tmp_path / "access.log"
+    positions = f"{name}-positions"
+    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
+    append(log, *range(5))
+    assert ship_once(client, order_for(log, name, once=True)) == 5
+    produce(kafka.bootstrap, positions, [b"{}"] * 9_000, key=b"other")
+    append(log, 5)
+    assert ship_once(client, order_for(log, name, once=True)) == 1
+    assert numbers_in(kafka.bootstrap, name) == list(range(6))
+
+
 def test_a_positions_topic_that_forgets_is_refused(topic: MakeTopic, client: ClientSettings) -> None:
     with pytest.raises(OffsetStoreError, match=r"^\[POSITIONS_TOPIC_NOT_COMPACTED\]"):
         PositionTopic(client, topic(1)).prepare()
@@ -239,6 +254,31 @@ def test_a_cut_connection_makes_neither_loss_nor_duplicate(
     assert numbers_in(cluster.bootstrap, name) == list(range(40))
 
 
+def test_a_transaction_that_took_too_long_is_taken_back_and_done_again(tmp_path: Path) -> None:
+    """The coordinator refuses it as it refuses one that was replaced; the mark in the position tells."""
+    log = tmp_path / "access.log"
+    soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+    with (
+        FaultProxy(kafka=True) as proxy,
+        LocalKafka(advertise={0: proxy.address}, broker_settings=soon) as cluster,
+    ):
+        proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
+        client = settings_for(proxy.bootstrap)
+        create_topic(client, "lines", partitions=1)
+        append(log, 0)
+        with shipping(client, order_for(log, "lines", transaction_timeout_ms=1_000)) as failures:
+            wait_until(lambda: numbers_in(cluster.bootstrap, "lines") == [0], "the first line is there")
+            produced = proxy.counts.requests[PRODUCE]
+            proxy.hold_answers(api_keys=[PRODUCE])
+            append(log, 1)
+            wait_until(lambda: proxy.counts.requests[PRODUCE] > produced, "its lines are under way")
+            await_markers(cluster.bootstrap, "lines")
+            proxy.pass_on()
+            append(log, 2)
+            wait_until(lambda: numbers_in(cluster.bootstrap, "lines") == [0, 1, 2], "each line once", 60)
+            assert not failures
+
+
 def test_it_waits_for_a_broker_that_is_away_and_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     with LocalKafka() as cluster:
@@ -282,20 +322,15 @@ def test_a_signal_ends_the_command_after_its_transaction(
 ) -> None:
     name, log = topic(1), tmp_path / "access.log"
     append(log, 0, 1, 2)
-    program = subprocess.Popen(
-        command(kafka.bootstrap, name, str(log), "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_until(lambda: len(numbers_in(kafka.bootstrap, name)) == 3, "it ships", 60)
-        program.send_signal(number)
-        said, complained = program.communicate(timeout=60)
-    finally:
-        program.kill()
-        program.wait()
-    assert (program.returncode, complained) == (0, "")
+    words = command(kafka.bootstrap, name, str(log), "--json")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            wait_until(lambda: len(numbers_in(kafka.bootstrap, name)) == 3, "it ships", 120)
+            program.send_signal(number)
+            said, complained = program.communicate(timeout=120)
+        finally:
+            program.kill()
+    assert program.returncode == 0, complained
     assert json.loads(said)["lines"] == 3
 
 

@@ -129,6 +129,7 @@ class Shipper:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         finally:
             self._let_go()
+            self._writer.close()  # nothing stays open that readers would have to wait for
 
     def _judge(self, error: BrokerError, failing_s: float) -> None:
         """Raise what trying again will not help."""

@@ -7,8 +7,8 @@ penstock accesslog ship access.log --topic lines --once --history    all there i
 Files may be rotated, emptied, copied away or appear later; patterns are looked at again and again. Where it
 was is kept in Kafka, in the same transactions as the lines: after a crash it goes on behind the last line
 that readers with isolation.level=read_committed can see. The key of a record is the client, so a client's
-lines keep their order; the name of the server is in the header `server`. SIGTERM and Ctrl-C end the
-transaction under way.
+lines keep their order; the name of the server is in the header `server`. A last line without its newline is
+left for the next time. SIGTERM and Ctrl-C end the transaction under way.
 """
 
 from __future__ import annotations
