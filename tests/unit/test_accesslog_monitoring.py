@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.core.errors import DecodeError
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_lines import MINUTE_US, Database, Expected, Line, make_lines, observe_lines, work_out
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "accesslog-monitoring-v1.arrow"
 START_US = 1_700_000_000_000_000 // MINUTE_US * MINUTE_US
 
 lines_of_a_log = st.lists(
@@ -256,3 +258,37 @@ def test_a_real_log_adds_up(accesslog_data: Any) -> None:
             seconds |= {row["second"]: row["requests"] for row in merged.seconds.to_pylist()}
         assert sum(seconds.values()) + too_late == merged.lines_total == whole.lines
         assert seconds == {row["second"]: row["requests"] for row in whole.seconds.to_pylist()}
+
+
+def make_golden_lines(first: int, count: int) -> list[Line]:
+    """Two servers for some minutes, with latencies and late lines."""
+    return [
+        Line(
+            START_US + (n * 250_000 if n % 97 else n * 250_000 - 70_000_000),
+            server="ab"[n % 2],
+            client=f"10.{n % 7}.{n // 200}.{n % 200}" if n % 2 else f"192.0.2.{n % 50}",
+            target=f"/{n % 90}",
+            agent=f"agent {n % 9}",
+            status=(200, 304, 404, 503)[n % 4],
+            size=n,
+            latency_us=n * 10,
+        )
+        for n in range(first, first + count)
+    ]
+
+
+def test_stored_state_is_read_by_later_releases() -> None:
+    """The golden pieces were written once by version 1; change them only together with the version."""
+    stored = pa.ipc.open_file(GOLDEN).read_all().to_pydict()
+    golden = Database(state=dict(zip(stored["number"], stored["piece"], strict=True)))
+    fresh = Database()
+    fresh.add({0: [make_golden_lines(0, 3_000)]})
+    assert golden.state.keys() == fresh.state.keys()
+    golden.offsets[0] = fresh.offsets[0]
+    for each in (golden, fresh):
+        each.tables = {name: {} for name in each.tables}
+        each.add({0: [make_golden_lines(3_000, 500)]})
+    assert golden.tables == fresh.tables
+    assert golden.tables["minutes"]
+    assert golden.last is not None
+    assert golden.last.lines_total == 3_500
