@@ -211,6 +211,16 @@ def test_a_copy_that_is_being_written_is_not_read_as_a_new_file(tmp_path: Path) 
     assert read_all(follower) == []
 
 
+def test_a_log_whose_live_file_has_a_date_in_its_name_is_read_while_it_is_written(tmp_path: Path) -> None:
+    """As `rotatelogs` names them: all look rotated, and the last one is the one in use."""
+    follower, found = follow(tmp_path, "access-*.log"), []
+    for day in ("20260130", "20260131", "20260201"):
+        for _ in range(3):
+            append(tmp_path / f"access-{day}.log", line_of(len(found)))
+            found += read_all(follower)
+    assert found == [line_of(number) for number in range(9)]
+
+
 def test_packed_history_is_read_once_when_asked_and_in_order(tmp_path: Path) -> None:
     log, clock = tmp_path / "access.log", Clock()
     for number, name in enumerate(["access.log.3", "access.log.2", "access.log.1", "access.log"]):
@@ -299,7 +309,8 @@ def test_rotated_names_belong_to_one_family() -> None:
     ]
     names += ["access.log.2026-01-31", "access.log-20260131-10", "access.log.1769817600"]
     assert {family_of(f"/logs/{name}") for name in names} == {("/logs", "access.log")}
-    assert family_of("/logs/access-20260131.log") == ("/logs", "access.log")
+    for name in ("access-20260131.log", "access.2026-01-31.log"):
+        assert family_of(f"/logs/{name}") == ("/logs", "access.log")
     assert family_of("/logs/web-1.log") == ("/logs", "web-1.log")
     assert family_of("/other/access.log") != family_of("/logs/access.log")
 
@@ -317,8 +328,8 @@ STEPS = st.sampled_from(
 class History:
     """One log, its server, its rotation, and a follower whose positions are durable when it says so."""
 
-    def __init__(self, folder: Path, pattern: str) -> None:
-        self.folder, self.log, self.pattern = folder, folder / "access.log", pattern
+    def __init__(self, folder: Path, pattern: str, *, history: bool = False) -> None:
+        self.folder, self.log, self.pattern, self.history = folder, folder / "access.log", pattern, history
         self.clock = Clock()
         self.written: list[str] = []
         self.begun = ""
@@ -334,6 +345,7 @@ class History:
             self.pattern,
             clock=self.clock,
             positions=self.durable,
+            history=self.history,
             chunk_bytes=200,
             longest_line=150,
         )
@@ -423,11 +435,11 @@ class History:
         self.follower.close()
 
 
-@given(st.sampled_from(["access.log", "access.log*"]), st.lists(STEPS, max_size=40))
+@given(st.sampled_from(["access.log", "access.log*"]), st.booleans(), st.lists(STEPS, max_size=40))
 def test_after_any_history_each_line_was_read_once_and_in_order(
-    tmp_path_factory: pytest.TempPathFactory, pattern: str, steps: list[str]
+    tmp_path_factory: pytest.TempPathFactory, pattern: str, with_history: bool, steps: list[str]
 ) -> None:
-    history = History(tmp_path_factory.mktemp("logs"), pattern)
+    history = History(tmp_path_factory.mktemp("logs"), pattern, history=with_history)
     history.read_some()  # a shipper makes its first positions durable before it sends anything
     for step in steps:
         history.do(step)

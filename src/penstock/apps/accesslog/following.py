@@ -36,7 +36,9 @@ import pyarrow as pa
 from penstock.apps.accesslog.following_files import (
     HEAD_BYTES,
     TAIL_BYTES,
+    TELLING_BYTES,
     Family,
+    Found,
     LogFile,
     can_compare,
     digest,
@@ -48,6 +50,8 @@ from penstock.apps.accesslog.following_files import (
     list_relatives,
     open_log,
     sort_by_age,
+    start_at_end,
+    stat_all,
 )
 from penstock.apps.accesslog.positions import FilePosition
 
@@ -84,9 +88,6 @@ class _Tracked:
     drained: bool = False
     grown_at: float = 0.0
     status: tuple[int, int] = field(default=(0, 0))
-
-
-_Found = dict[tuple[int, int], tuple[str, tuple[int, int]]]  # identity: path, (size, time of last write)
 
 
 class Follower:
@@ -228,13 +229,13 @@ class Follower:
 
     def _look(self, *, first: bool = False, from_end: bool = False) -> None:
         """Find new files, and what became of those that are known."""
-        there = _stat_all(self._list_paths())
+        there = stat_all(self._list_paths())
         for tracked in [each for some in self._families.values() for each in some]:
             self._look_at(tracked, there.get(tracked.position.identity, ("",))[0])
         new = {each: found for each, found in there.items() if self._is_new(each, found[1])}
         between = self._find_between(new)
         paths = [path for path, _ in (*new.values(), *between.values())]
-        for identity, (path, status) in _stat_all(sort_by_age(paths)).items():
+        for identity, (path, status) in stat_all(sort_by_age(paths)).items():
             if first or identity in between or self._is_settled(path, identity, status):
                 self._meet(path, identity, status, from_end=from_end)
         self._judged = {each: when for each, when in self._judged.items() if each in there}
@@ -247,13 +248,13 @@ class Follower:
         tracked = (each for some in self._families.values() for each in some)
         return all(each.position.identity != identity for each in tracked)
 
-    def _find_between(self, new: _Found) -> _Found:
+    def _find_between(self, new: Found) -> Found:
         """Files that came and were rotated away again while nobody looked: younger than what is known."""
-        found: _Found = {}
+        found: Found = {}
         for path, _ in list(new.values()):
             since = None if is_rotated(path) else self._last_write(family_of(path))
             if since is not None:
-                relatives = _stat_all(list_relatives(path))
+                relatives = stat_all(list_relatives(path))
                 found |= {
                     each: (name, status)
                     for each, (name, status) in relatives.items()
@@ -269,8 +270,8 @@ class Follower:
         return max((each.written_ns for each in (*gone, *self._finished.get(family, ()))), default=None)
 
     def _is_settled(self, path: str, identity: tuple[int, int], status: tuple[int, int]) -> bool:
-        """A rotated name that appears is a copy, being written: it is compared when it is whole."""
-        if not is_rotated(path):
+        """A rotated name that appears may be a copy: it is compared when there is enough of it."""
+        if not is_rotated(path) or (not is_packed(path) and status[0] >= TELLING_BYTES):
             return True
         since, before = self._unsettled.get(identity, (self._clock(), None))
         if before != status:
@@ -352,7 +353,7 @@ class Follower:
             packed=file.packed,
             written_ns=status[1],
         )
-        return _at_end(file, position, self._longest_line) if from_end and not file.packed else position
+        return start_at_end(file, position, self._longest_line) if from_end and not file.packed else position
 
     def _find_original(self, file: LogFile, path: str) -> FilePosition | None:
         """The known file that this one is a copy of, whole or not. It is asked again when it changes."""
@@ -445,36 +446,6 @@ class Follower:
             surplus = [each for each in some if each.identity not in there][:-REMEMBERED]
             if surplus:
                 self._finished[family] = [each for each in some if each not in surplus]
-
-
-def _stat_all(paths: list[str]) -> _Found:
-    """What these names stand for now; of several names for one file the first."""
-    there: _Found = {}
-    for path in paths:
-        try:
-            found = os.stat(path)
-        except OSError:  # it was there a moment ago
-            continue
-        there.setdefault((found.st_dev, found.st_ino), (path, (found.st_size, found.st_mtime_ns)))
-    return there
-
-
-def _at_end(file: LogFile, position: FilePosition, longest_line: int) -> FilePosition:
-    """Behind the last whole line that is there now."""
-    size, _ = file.status()
-    begin = max(0, size - longest_line)
-    last = file.read(begin, size - begin).rfind(b"\n") + 1
-    offset = begin + last if last else (0 if not begin else size)
-    head = file.read(0, min(HEAD_BYTES, size))
-    before = file.read(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
-    return replace(
-        position,
-        offset=offset,
-        head=digest(head),
-        head_bytes=len(head),
-        tail=digest(before) if before else "",
-        skipping=bool(begin and not last),
-    )
 
 
 def _cut_lines(whole: bytes, longest: int) -> tuple[pa.Array, npt.NDArray[np.int64]]:

@@ -30,14 +30,15 @@ log = logging.getLogger(__name__)
 
 HEAD_BYTES, TAIL_BYTES = 1024, 256
 #: An address and a time: so many first bytes are hardly the same in two logs.
-_TELLING_BYTES = 40
+TELLING_BYTES = 40
 _PACKED = ".gz"
 #: What rotation puts behind a name: a number, a date, a date and a time.
 _ROTATED = re.compile(
     r"[.-](?:\d{1,4}|\d{8}(?:[.-]?\d{2,6})?|\d{4}-\d{2}-\d{2}(?:[-_T.]\d+)*|\d{9,10})$"
-    r"|[.-]\d{8}(?:-\d+)?(?=\.log$)"
+    r"|[.-](?:\d{8}(?:-\d+)?|\d{4}-\d{2}-\d{2})(?=\.log$)"
 )
 Family = tuple[str, str]
+Found = dict[tuple[int, int], tuple[str, tuple[int, int]]]  # identity: path, (size, time of last write)
 
 
 def is_packed(path: str) -> bool:
@@ -151,7 +152,7 @@ class LogFile:
         """Whether one may be a copy of the other, even one that is still being written."""
         mine, theirs = self.read(0, HEAD_BYTES), other.read(0, HEAD_BYTES)
         shared = min(len(mine), len(theirs))
-        return shared >= _TELLING_BYTES and mine[:shared] == theirs[:shared]
+        return shared >= TELLING_BYTES and mine[:shared] == theirs[:shared]
 
     def close(self) -> None:
         self._file.close()
@@ -159,7 +160,7 @@ class LogFile:
 
 def can_compare(position: FilePosition) -> bool:
     """Whether enough was read to know the same bytes again in another file."""
-    return position.offset > 0 or position.head_bytes >= _TELLING_BYTES
+    return position.offset > 0 or position.head_bytes >= TELLING_BYTES
 
 
 def open_log(path: str) -> LogFile | None:
@@ -215,3 +216,33 @@ def find_copy(position: FilePosition) -> tuple[LogFile, FilePosition] | None:
             return file, found
         file.close()
     return None
+
+
+def stat_all(paths: list[str]) -> Found:
+    """What these names stand for now; of several names for one file the first."""
+    there: Found = {}
+    for path in paths:
+        try:
+            found = os.stat(path)
+        except OSError:  # it was there a moment ago
+            continue
+        there.setdefault((found.st_dev, found.st_ino), (path, (found.st_size, found.st_mtime_ns)))
+    return there
+
+
+def start_at_end(file: LogFile, position: FilePosition, longest_line: int) -> FilePosition:
+    """Behind the last whole line that is there now."""
+    size, _ = file.status()
+    begin = max(0, size - longest_line)
+    last = file.read(begin, size - begin).rfind(b"\n") + 1
+    offset = begin + last if last else (0 if not begin else size)
+    head = file.read(0, min(HEAD_BYTES, size))
+    before = file.read(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
+    return replace(
+        position,
+        offset=offset,
+        head=digest(head),
+        head_bytes=len(head),
+        tail=digest(before) if before else "",
+        skipping=bool(begin and not last),
+    )
