@@ -50,19 +50,23 @@ _idle = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The parsed lines of a column, and which of its rows are none."""
+    """The parsed lines of a column, and which of its rows are none.
 
-    data: NDArray[np.uint8]
-    rows: NDArray[np.int32]
-    starts: dict[str, NDArray[np.int32]]
-    lengths: dict[str, NDArray[np.int32]]
-    time_us: NDArray[np.int64]
-    status: NDArray[np.int16]
-    size: NDArray[np.int64]
-    latency_us: NDArray[np.int64]
-    is_json: NDArray[np.bool_]
-    bad_rows: NDArray[np.int32]
-    bad_reasons: NDArray[np.int8]
+    Text fields, each in `starts` and `lengths`: `client` (behind trusted proxies; always there), `peer` (as
+    it was logged), `user`, `method`, `target`, `protocol`, `referrer`, `agent`, `vhost` (without its port).
+    """
+
+    data: NDArray[np.uint8]  # the bytes of all lines; the column's own, unless queries had to be joined
+    rows: NDArray[np.int32]  # which row each parsed line was, rising
+    starts: dict[str, NDArray[np.int32]]  # where a text begins in `data` ...
+    lengths: dict[str, NDArray[np.int32]]  # ... and its length; -1: not in the log, or `-`
+    time_us: NDArray[np.int64]  # since 1970, UTC
+    status: NDArray[np.int16]  # 0: none
+    size: NDArray[np.int64]  # bytes sent; 0 for `-`
+    latency_us: NDArray[np.int64]  # -1: not logged
+    is_json: NDArray[np.bool_]  # texts have JSON's escapes, not Apache's
+    bad_rows: NDArray[np.int32]  # rows that could not be parsed, rising
+    bad_reasons: NDArray[np.int8]  # why, as places in `BAD_REASONS`
 
     def __len__(self) -> int:
         return int(self.rows.size)
@@ -102,11 +106,8 @@ def parse_input(source: Input, parser: Parser, allocate: Callable[..., Array] = 
     starts, lengths = (allocate((COUNT_OF_TEXTS, count), np.int32) for _ in range(2))
     time_us, size, latency_us = (allocate(count, np.int64) for _ in range(3))
     status, is_json = allocate(count, np.int16), allocate(count, np.bool_)
-    rows, bad_rows, bad_reasons = (
-        allocate(count, np.int32),
-        allocate(count, np.int32),
-        allocate(count, np.int8),
-    )
+    rows, bad_rows = (allocate(count, np.int32) for _ in range(2))
+    bad_reasons = allocate(count, np.int8)
     queries = allocate((count, 3), np.int32)
     good, bad, apart = k.parse_lines(
         source.data, source.ends, source.present,
