@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.apps.accesslog.simulation import Simulation, SimulationSettings, write_truth
+from penstock.apps.accesslog.simulation import Simulation, SimulationSettings, make_times, write_truth
 from penstock.apps.accesslog.simulation_attacks import CLASSES
 from penstock.apps.accesslog.simulation_events import ClientTable, escape_as_apache
+from penstock.apps.accesslog.simulation_kernel import FIXED, FRAME_BYTES, HEX, KEY_BYTES, write_lines
 from penstock.apps.accesslog.simulation_payloads import make_requests
 from penstock.cli import main
 from penstock.core.errors import OptionError
@@ -196,3 +197,24 @@ def test_the_truth_is_written_whole(tmp_path: Path, usual: tuple[Simulation, dic
     write_truth(usual[0], tmp_path / "truth.csv")
     assert len((tmp_path / "truth.csv").read_text().splitlines()) == 1 + usual[0].truth().num_rows
     assert [path.name for path in tmp_path.iterdir()] == ["truth.csv"]
+
+
+@pytest.mark.parametrize("wrong", ["client", "text", "time", "room", "key room", None])
+def test_the_kernel_refuses_numbers_that_lead_nowhere(wrong: str | None) -> None:
+    ids = np.array([1 if wrong == "client" else 0], np.int32)
+    texts = np.array([7 if wrong == "text" else 0], np.int32)
+    seconds = np.array([5 if wrong == "time" else 0], np.int64)
+    nothing = np.zeros(1, np.int32)
+    out = np.empty(FRAME_BYTES - 1 if wrong == "room" else FRAME_BYTES + 3, np.uint8)
+    keys = np.empty(KEY_BYTES - 1 if wrong == "key room" else KEY_BYTES, np.uint8)
+    starts = np.zeros(2, np.int64)
+    written = write_lines(
+        ids, seconds, texts, nothing.astype(np.int16), nothing, nothing, nothing, nothing, nothing.astype(np.int8),
+        nothing.astype(np.int64), np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_),
+        make_times(0, 1), np.frombuffer(b"-", np.uint8), np.array([0, 1]), FIXED, HEX, True, True,
+        out, starts, keys, starts.copy(),
+    )  # fmt: skip
+    assert written == (wrong is None)
+    if wrong is None:
+        expected = b'0.0.0.1 - - [01/Jan/1970:00:00:00 +0000] "-" 0 - "-" "-" 0\n'
+        assert bytes(out[: starts[1]]) == expected
