@@ -12,6 +12,7 @@ import importlib
 VERBS: dict[str, str] = {
     "blocklist": "write who is blocked now, for a firewall, a web server or a program",
     "decisions": "show what was decided, about whom and why",
+    "demo": "the whole application on this computer, with simulated web servers",
     "replay": "run log files through the defence and write down whom it would have blocked",
     "report": "write what was seen and done as one HTML file, with charts",
     "run": "read lines from a topic, count the load, find attackers and block them",

@@ -1,0 +1,302 @@
+"""The whole application on this computer: a real Kafka, simulated web servers, Spark, a report at the end.
+
+penstock accesslog demo
+penstock accesslog demo --seconds 120 --rate 5000 --out here/
+
+Web servers are simulated, with attacks of every class among ordinary visitors; each writes a log file, which
+a shipper follows into Kafka. The pipeline reads them, counts the load, and blocks. At the end: every line
+accounted for, decisions held against the simulator's truth, an HTML report. At a terminal it runs until
+Ctrl-C, otherwise for --seconds. Nothing is left running; what it made stays in the folder (--out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cli.accesslog.run_pipeline import Display, start_spark
+from penstock.cli.terminal import ProgressBar, escape, say
+from penstock.core.errors import ClusterError, OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
+    from penstock.apps.accesslog.pipeline_settings import PipelineSettings
+    from penstock.apps.accesslog.report_data import Check
+    from penstock.apps.accesslog.scoring import Found
+
+TOPIC, PARTITIONS = "access-log", 4
+#: What a run leaves in its folder; another run replaces these and nothing else.
+DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
+_FOR_EVER_S = 24 * 3600
+_CHILD_TIMEOUT_S = 120.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rate", type=float, default=2_000.0, help="lines per second of all servers (2000)")
+    parser.add_argument(
+        "--seconds", type=int, default=None, help="how long (60, or until Ctrl-C at a terminal)"
+    )
+    parser.add_argument("--servers", type=int, default=3, help="web servers (default 3)")
+    parser.add_argument("--seed", type=int, default=7, help="of the simulation (default 7)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("accesslog-demo"), metavar="DIR", help="for what it makes"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from penstock.cluster import LocalKafka
+
+    folder = prepare_folder(arguments.out)
+    attended = sys.stdin.isatty() and sys.stdout.isatty()
+    seconds = arguments.seconds or (_FOR_EVER_S if attended else 60)
+    say("Starting Kafka on this computer ...")
+    with ExitStack() as stack:
+        kafka = stack.enter_context(LocalKafka(progress=ProgressBar("fetching Kafka")))
+        _create_topic(kafka.bootstrap)
+        settings = _prepare(kafka.bootstrap, folder)
+        say("Starting Spark (local[2]) ...")
+        spark = start_spark("local[2]")
+        stack.callback(spark.stop)
+        servers = [f"web{number + 1}" for number in range(arguments.servers)]
+        say(f"{len(servers)} web servers, {arguments.rate:,.0f} lines/s, attacks of every class among them.")
+        children = Children(kafka.bootstrap, folder, servers)
+        stack.callback(children.end)
+        children.simulate(arguments.rate, seconds, arguments.seed)
+        children.ship()
+        if attended and not arguments.seconds:
+            say("Ctrl-C ends it.")
+        _run_pipeline(spark, settings, folder, children)
+        say("The servers have stopped; taking what is left ...")
+        children.ship_rest()
+        _run_pipeline(spark, settings, folder, None)
+    return conclude(folder, settings)
+
+
+def prepare_folder(folder: Path) -> Path:
+    """Make it, and take away what an earlier run has left there."""
+    if folder.exists() and not (folder / DATABASE).exists() and any(folder.iterdir()):
+        raise OptionError(
+            "FOLDER_NOT_EMPTY",
+            f"{folder} holds something, and not the results of an earlier demo.",
+            hint="Name another folder with --out.",
+            facts={"folder": str(folder)},
+        )
+    for name in (LOGS, LISTS):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for path in (folder / name).iterdir():
+            path.unlink()
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", TRUTH, REPORT):
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def _create_topic(bootstrap: str) -> None:
+    from penstock.core.client import ClientSettings
+    from penstock.kafka.admin import create_topic
+
+    host, port = bootstrap.split(":")
+    create_topic(
+        ClientSettings(((host, int(port)),), client_id="penstock-demo"), TOPIC, partitions=PARTITIONS
+    )
+
+
+def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
+    from penstock.apps.accesslog.pipeline_settings import PipelineSettings
+    from penstock.apps.accesslog.stage import warm_up
+    from penstock.apps.accesslog.tables import create_tables
+
+    settings = PipelineSettings(TOPIC, folder / DATABASE, {"bootstrap.servers": bootstrap})
+    create_tables(settings.place)
+    say("Preparing: the first time on a computer this compiles for a minute or two ...")
+    warm_up(settings.tools)
+    return settings
+
+
+class Children:
+    """The simulator and a shipper for each server, as processes of their own."""
+
+    def __init__(self, bootstrap: str, folder: Path, servers: Sequence[str]) -> None:
+        self._bootstrap, self._folder, self._servers = bootstrap, folder, servers
+        self._simulator: subprocess.Popen[bytes] | None = None
+        self._shippers: list[subprocess.Popen[bytes]] = []
+
+    def simulate(self, rate: float, seconds: int, seed: int) -> None:
+        logs = [str(self._find_log(server)) for server in self._servers]
+        options = [f"--rate={rate}", f"--seconds={seconds}", f"--seed={seed}"]
+        options += [f"--servers={len(logs)}", f"--truth={self._folder / TRUTH}", "--out", *logs]
+        self._simulator = self._start("simulate", *options)
+
+    def ship(self) -> None:
+        self._shippers = [self._start("ship", *self._name_shipper(server)) for server in self._servers]
+
+    def stop_when_over(self, pipeline: Pipeline) -> None:
+        """The pipeline is asked to stop when the servers have."""
+        assert self._simulator is not None
+        self._simulator.wait()
+        pipeline.stop()
+
+    def ship_rest(self) -> None:
+        """End the shippers and start them again to the end of the files: each goes on where it was."""
+        self.end()
+        for server in self._servers:
+            child = self._start("ship", "--once", *self._name_shipper(server))
+            self._shippers.append(child)
+            if child.wait(_CHILD_TIMEOUT_S):
+                raise ClusterError(
+                    "SHIP_FAILED",
+                    f"The shipper of {server} ended with {child.returncode}.",
+                    hint=f"Its words are in {self._folder / LOGS}.",
+                )
+
+    def end(self) -> None:
+        for child in (self._simulator, *self._shippers):
+            if child is not None and child.poll() is None:
+                child.terminate()
+                try:
+                    child.wait(_CHILD_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+        self._shippers = []
+
+    def _find_log(self, server: str) -> Path:
+        return self._folder / LOGS / f"{server}.log"
+
+    def _name_shipper(self, server: str) -> tuple[str, ...]:
+        where = f"--bootstrap-server={self._bootstrap}"
+        return (str(self._find_log(server)), f"--topic={TOPIC}", f"--server={server}", where)
+
+    def _start(self, verb: str, *options: str) -> subprocess.Popen[bytes]:
+        with (self._folder / LOGS / f"{verb}.txt").open("ab") as words:
+            return subprocess.Popen(
+                [sys.executable, "-m", "penstock.cli", "accesslog", verb, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+            )
+
+
+def _run_pipeline(
+    spark: SparkSession, settings: PipelineSettings, folder: Path, children: Children | None
+) -> None:
+    """Until the servers have stopped or somebody asks; without them until nothing is left."""
+    from penstock.apps.accesslog.blocklist_files import BlocklistWriter
+    from penstock.apps.accesslog.pipeline import Pipeline
+
+    pipeline = Pipeline(spark, settings)
+    display = Display(pipeline)
+    lists = BlocklistWriter(settings.place, folder / LISTS, ("text", "json", "nftables"))
+    pipeline.add_listener(display.show)
+
+    def refresh(news: BatchNews) -> None:
+        lists.refresh(has_new_decisions=bool(news.decisions.num_rows))
+
+    pipeline.add_listener(refresh)
+    if children is not None:
+        threading.Thread(target=children.stop_when_over, args=(pipeline,), daemon=True).start()
+    outcome = pipeline.run(until_idle=children is None)
+    display.close(outcome.reason)
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+def conclude(folder: Path, settings: PipelineSettings) -> int:
+    """Totals, decisions against the truth, the audit, the report. 1 when something is not accounted for."""
+    from penstock.apps.accesslog.report import write_report
+    from penstock.apps.accesslog.report_data import ClassScore, read_report
+    from penstock.apps.accesslog.scoring import count_visits, describe, read_labels, score
+    from penstock.cli.accesslog.report import save_page
+
+    logs = sorted((folder / LOGS).glob("*.log"))
+    checks = check_lines(settings, logs)
+    say("\nEvery line accounted for:")
+    for each in checks:
+        say(f"  {'yes' if each.is_good else 'NO '}  {each.what}: {each.detail}")
+    result = score(_read_found(settings), read_labels(folder / TRUTH), count_visits(logs))
+    say("\nDecisions against the simulator's truth:")
+    for line in describe(result):
+        say(f"  {escape(line)}")
+    data = read_report(settings.place, made_at=datetime.now(UTC), title="Simulated web servers")
+    scores = [
+        ClassScore(
+            name,
+            one.clients,
+            len(one.requests),
+            _median(one.requests),
+            _median(one.seconds),
+            None,
+        )
+        for name, one in sorted(result.classes.items())
+    ]
+    data = replace(
+        data, scores=scores, benign_hit=result.benign_hit, blocked_share=result.blocked, checks=checks
+    )
+    save_page(folder / REPORT, write_report(data))
+    say(f"\nReport: {folder / REPORT}\nResults: {folder / DATABASE}   Blocklists: {folder / LISTS}/")
+    return 0 if all(each.is_good for each in checks) else 1
+
+
+def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:
+    """The lines of the files, of the counts, of the load and of the books, held against each other."""
+    from penstock.apps.accesslog.report_data import Check
+    from penstock.stores.sql.sessions import Database
+
+    written = sum(log.read_bytes().count(b"\n") for log in logs)
+    (lines, parsed, dead), (letters,), (requests,) = Database(settings.place).run(
+        lambda session: [
+            tuple(int(each or 0) for each in session.execute(statement)[0])
+            for statement in (
+                "SELECT SUM(lines), SUM(parsed), SUM(dead) FROM accesslog_counts",
+                "SELECT COUNT(*) FROM accesslog_dead_letters",
+                "SELECT SUM(requests) FROM accesslog_seconds",
+            )
+        ]
+    )
+    audit = io.StringIO()
+    with contextlib.redirect_stdout(audit):
+        from penstock.cli import main
+
+        code = main(["audit", str(settings.database)])
+    words = audit.getvalue().rstrip().rpartition("\n")[2]
+    return [
+        Check("lines in the log files = lines from Kafka", written == lines, f"{written:,} and {lines:,}"),
+        Check("parsed + dead letters = lines", parsed + dead == lines, f"{parsed:,} + {dead:,}"),
+        Check("dead letters kept", letters == dead, f"{letters:,}"),
+        Check("requests in the load = parsed", requests == parsed, f"{requests:,} and {parsed:,}"),
+        Check("offsets and rows agree (penstock audit)", code == 0, words),
+    ]
+
+
+def _read_found(settings: PipelineSettings) -> list[Found]:
+    """The first block of each client."""
+    from penstock.apps.accesslog.scoring import Found, unify
+    from penstock.stores.sql.sessions import Database
+
+    rows = Database(settings.place).run(
+        lambda session: session.execute(
+            "SELECT client, request_index, decided_at FROM accesslog_decisions WHERE action = 'block' "
+            "ORDER BY decided_at"
+        )
+    )
+    first: dict[str, Found] = {}
+    for client, index, decided_us in rows:
+        name = unify(str(client))
+        first.setdefault(name, Found(name, int(index), int(decided_us) / 1e6))
+    return list(first.values())
+
+
+def _median(numbers: Sequence[float]) -> float | None:
+    return sorted(numbers)[len(numbers) // 2] if numbers else None
