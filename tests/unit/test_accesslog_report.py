@@ -10,9 +10,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +26,6 @@ from penstock.apps.accesslog.charts import (
     show_micros,
     show_text,
 )
-from penstock.apps.accesslog.monitoring import Merged, merge
 from penstock.apps.accesslog.report import write_report
 from penstock.apps.accesslog.report_data import (
     Check,
@@ -40,13 +37,11 @@ from penstock.apps.accesslog.report_data import (
     TopText,
     read_report,
 )
-from penstock.apps.accesslog.tables import COUNTS, DECISIONS, TABLES, create_tables
 from penstock.cli import main
 from penstock.core.errors import OffsetStoreError
 from penstock.core.places import parse_place
-from penstock.stores.sql.loading import load_rows
 from penstock.stores.sql.sessions import Database
-from tests.accesslog_lines import Line, observe_lines
+from tests.monitored import make_results
 
 START = 1_700_000_000 // 60 * 60
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -265,59 +260,8 @@ def test_numbers_are_shown_as_people_say_them() -> None:
 # --- from the tables ---------------------------------------------------------------------------------------
 
 
-def fill(path: Path, merged: Merged, decisions: list[dict[str, Any]], counts: list[dict[str, Any]]) -> None:
-    create_tables(str(path))
-    schemas = {table.name: schema for table, schema in TABLES.items()}
-    rows = {
-        "accesslog_seconds": merged.seconds,
-        "accesslog_minutes": merged.minutes,
-        "accesslog_tops": merged.tops,
-        "accesslog_alerts": merged.alerts,
-        DECISIONS: pa.Table.from_pylist(decisions, schema=schemas[DECISIONS]),
-        COUNTS: pa.Table.from_pylist(counts, schema=schemas[COUNTS]),
-    }
-
-    def load(session: Any) -> None:
-        for name, table in rows.items():
-            load_rows(session, name, table)
-
-    Database(parse_place(str(path))).run(load, writes=True)
-
-
-def make_results(path: Path) -> int:
-    lines = [
-        Line(
-            (START + second) * 1_000_000 + at,
-            server="ab"[at % 2],
-            client=f"192.0.2.{at}",
-            target=f"/<script>{at}</script>?x",
-            status=503 if at == 3 else 200,
-            latency_us=1000 * at,
-        )
-        for second in range(0, 1500)
-        for at in range(8 if second < 1200 else 80)
-    ]
-    merged = merge([observe_lines(lines)])
-    decision = {
-        **{"decision_id": "d1", "subject": "192.0.2.3", "kind": "client", "client": "192.0.2.3"},
-        **{"decided_at": (START + 30) * 1_000_000, "rule": "sqli.x", "class": "sql_injection"},
-        **{"action": "block", "score": 10.0, "ban_seconds": 600, "expires_at": (START + 630) * 1_000_000},
-        **{"level": 1, "server": "a", "partition": 0, "offset": 4, "request_index": 2, "evidence": "[]"},
-    }
-    counts = {
-        "topic": "t",
-        "partition": 0,
-        "lines": len(lines) + 2,
-        "parsed": len(lines),
-        "dead": 2,
-        "late": 0,
-    }
-    fill(path, merged, [decision], [counts])
-    return len(lines)
-
-
 def test_a_report_is_read_from_the_tables_of_a_pipeline(tmp_path: Path) -> None:
-    total = make_results(tmp_path / "results.db")
+    total = make_results(str(tmp_path / "results.db"))
     data = read_report(parse_place(str(tmp_path / "results.db")), made_at=NOW)
     assert sum(each.requests for each in data.load) == total
     assert {each.length_s for each in data.load} == {1.0}
@@ -334,7 +278,7 @@ def test_a_report_is_read_from_the_tables_of_a_pipeline(tmp_path: Path) -> None:
 def test_the_command_writes_a_whole_page_and_leaves_nothing_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_results(tmp_path / "results.db")
+    make_results(str(tmp_path / "results.db"))
     out = tmp_path / "report.html"
     out.write_text("an older one")
     assert (
@@ -354,7 +298,7 @@ def test_a_place_without_tables_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_results(tmp_path / "results.db")
+    make_results(str(tmp_path / "results.db"))
     out = tmp_path / "nowhere" / "report.html"
     assert main(["accesslog", "report", str(tmp_path / "results.db"), "--out", str(out)]) != 0
     assert "REPORT_NOT_WRITTEN" in capsys.readouterr().err

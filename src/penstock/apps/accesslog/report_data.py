@@ -209,7 +209,8 @@ def _read_alerts(session: Session) -> list[dict[str, Any]]:
         "new_level",
     )
     name, mark = session.grammar.name, session.grammar.mark
-    query = f"{_select(session, _ALERTS, *columns)} ORDER BY {name('opened_at')} DESC LIMIT {mark}"
+    order = f"{name('opened_at')} DESC, {name('alert_id')}"
+    query = f"{_select(session, _ALERTS, *columns)} ORDER BY {order} LIMIT {mark}"
     alerts = [dict(zip(columns, row, strict=True)) for row in session.execute(query, [_MOST_ALERTS])]
     for each in alerts:
         for column in ("opened_at", "closed_at"):
@@ -223,7 +224,7 @@ def _read_decisions(session: Session) -> list[Decided]:
     columns = ("decided_at", "subject", "kind", "rule", "class", "action", "score", "expires_at")
     name, mark = session.grammar.name, session.grammar.mark
     query = _select(session, _DECISIONS, *columns, "request_index")
-    query += f" ORDER BY {name('decided_at')} DESC LIMIT {mark}"
+    query += f" ORDER BY {name('decided_at')} DESC, {name('decision_id')} LIMIT {mark}"
     decisions = []
     for at, subject, kind, rule, of_class, action, score, until, index in session.execute(
         query, [_MOST_DECISIONS]
