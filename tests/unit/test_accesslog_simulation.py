@@ -205,12 +205,12 @@ def test_the_kernel_refuses_numbers_that_lead_nowhere(wrong: str | None) -> None
     texts = np.array([7 if wrong == "text" else 0], np.int32)
     seconds = np.array([5 if wrong == "time" else 0], np.int64)
     nothing = np.zeros(1, np.int32)
-    out = np.empty(FRAME_BYTES - 1 if wrong == "room" else FRAME_BYTES + 3, np.uint8)
+    out = np.empty(FRAME_BYTES + (3 if wrong == "room" else 4), np.uint8)
     keys = np.empty(KEY_BYTES - 1 if wrong == "key room" else KEY_BYTES, np.uint8)
     starts = np.zeros(2, np.int64)
     written = write_lines(
-        ids, seconds, texts, nothing.astype(np.int16), nothing, nothing, nothing, nothing, nothing.astype(np.int8),
-        nothing.astype(np.int64), np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_),
+        ids, seconds, texts, nothing.astype(np.int16), nothing, nothing, nothing, nothing,
+        nothing.astype(np.int8), nothing.astype(np.int64), np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_),
         make_times(0, 1), np.frombuffer(b"-", np.uint8), np.array([0, 1]), FIXED, HEX, True, True,
         out, starts, keys, starts.copy(),
     )  # fmt: skip
