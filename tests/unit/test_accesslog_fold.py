@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.bans import DefenceSettings, Orders
+from penstock.apps.accesslog.clocks import finish
 from penstock.apps.accesslog.lanes import LaneState
 from tests.accesslog_fold_reference import (
     CLIENTS,
@@ -236,3 +237,13 @@ def test_state_of_another_rule_set_keeps_what_is_still_there() -> None:
     assert sum(state.pending.num_rows for state in again) == sum(
         state.pending.num_rows for state in runner.states
     )
+
+
+def test_a_line_that_comes_when_all_were_idle_is_folded_at_once() -> None:
+    runner = Runner(SETTINGS, partitions=2)
+    runner.feed([(0, [make_line(0, CLIENTS[0], 100)])])
+    runner.clocks = finish(runner.clocks)
+    runner.feed([])
+    runner.feed([(1, [make_line(1, CLIENTS[1], 5, "hard.ten")])])
+    assert [row["client"] for row in runner.rows] == [CLIENTS[1]]
+    assert sum(state.pending.num_rows for state in runner.states) == 0

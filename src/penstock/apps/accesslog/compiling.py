@@ -20,12 +20,16 @@ from penstock.formats import jit
 
 __all__ = ["kernel"]
 
+#: Files whose text becomes part of a kernel; all others may change without a compilation.
+_SOURCES = ("*kernel*.py", "*shapes*.py", "*steps*.py", "rules.py")
+
 
 @functools.cache
 def _stamp() -> tuple[str, int]:
-    """Shaped like numba's own stamp; changes with any source here or in the formats."""
+    """Shaped like numba's own stamp; changes with the sources of kernels here and with the formats."""
     digest = hashlib.sha256(jit.source_stamp()[0].encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    folder = Path(__file__).parent
+    for path in sorted({path for pattern in _SOURCES for path in folder.glob(pattern)}):
         digest.update(path.read_bytes())
     return digest.hexdigest(), 0
 

@@ -10,7 +10,6 @@ itself (`dense`); all others have an entry only where something was counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,9 @@ SHARED_SIGNALS = ("signal.not-found", "signal.client-error")
 NET_BIT, PRINT_BIT = 1, 2
 #: How long a counter is remembered, in half-lives or windows.
 MEMORY_HALF_LIVES, MEMORY_WINDOWS = 8, 2
+
+
+_MOST_COMPILED = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,10 @@ class Program:
         return int(self.dense_list.size)
 
 
-@lru_cache(maxsize=8)
-def _compile(digest: str, ruleset: RuleSet) -> Program:
+_compiled: dict[str, Program] = {}
+
+
+def _compile(ruleset: RuleSet) -> Program:
     rules, behaviour = ruleset.rules, ruleset.behaviour
     counted = [ruleset.counted(rule) for rule in behaviour]
     everything = [ANY_REQUEST in rule.count for rule in behaviour]
@@ -119,7 +123,11 @@ def _compile(digest: str, ruleset: RuleSet) -> Program:
 
 def compile_rules(ruleset: RuleSet) -> Program:
     """The program of these rules; made once for each set."""
-    return _compile(ruleset.digest, ruleset)
+    if ruleset.digest not in _compiled:
+        if len(_compiled) >= _MOST_COMPILED:
+            _compiled.clear()
+        _compiled[ruleset.digest] = _compile(ruleset)
+    return _compiled[ruleset.digest]
 
 
 def _has_points(rule: object) -> bool:

@@ -111,7 +111,8 @@ def _join(
         state.servers |= header.servers
         if batch.num_rows == 0:
             continue
-        floor = max(before - settings.lateness_us, state.released_us) if before > NEVER else state.released_us
+        # What comes behind the fold is folded at once: at the last moment before what may still come.
+        floor = max(before - settings.lateness_us, state.released_us - 1)
         times = batch.column("time").to_numpy()
         if times.min() < floor:
             late = batch.column("late").to_numpy().copy()
