@@ -26,8 +26,8 @@ $(STAMP): requirements-dev.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(STAMP)
 
-run: $(STAMP)  ## start a local Kafka, write a million lines, count them with Spark, stop it again
-	$(VENV)/bin/penstock demo </dev/null
+run: $(STAMP)  ## the main application here: simulated web servers, Kafka, Spark, attackers found, a report
+	$(VENV)/bin/penstock accesslog demo
 
 lint: $(STAMP)  ## ruff, mypy, import rules
 	$(VENV)/bin/ruff check .
@@ -49,6 +49,7 @@ bench: $(STAMP)  ## measure against Spark's JVM connector; prints machine, versi
 	$(PY) -m bench.stream </dev/null
 	$(PY) -m bench.direct </dev/null
 	$(PY) -m bench.sql </dev/null
+	$(PY) -m bench.accesslog </dev/null
 
 docs: $(STAMP)  ## write docs/reference/ again from the tests and the sources
 	$(PY) tools/reference.py

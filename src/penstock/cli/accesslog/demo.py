@@ -114,10 +114,13 @@ def _create_topic(bootstrap: str) -> None:
 
 def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
     from penstock.apps.accesslog.pipeline_settings import PipelineSettings
+    from penstock.apps.accesslog.simulation import LOG_FORMAT
     from penstock.apps.accesslog.stage import warm_up
     from penstock.apps.accesslog.tables import create_tables
 
-    settings = PipelineSettings(TOPIC, folder / DATABASE, {"bootstrap.servers": bootstrap})
+    settings = PipelineSettings(
+        TOPIC, folder / DATABASE, {"bootstrap.servers": bootstrap}, log_format=LOG_FORMAT
+    )
     create_tables(settings.place)
     say("Preparing: the first time on a computer this compiles for a minute or two ...")
     warm_up(settings.tools)
