@@ -62,7 +62,7 @@ _compiled: dict[str, Program] = {}
 
 def _compile(ruleset: RuleSet) -> Program:
     rules, behaviour = ruleset.rules, ruleset.behaviour
-    counted = [ruleset.counted(rule) for rule in behaviour]
+    counted = [_list_counted(ruleset, rule) for rule in behaviour]
     everything = [ANY_REQUEST in rule.count for rule in behaviour]
     kinds = [KINDS.index(rule.per) for rule in behaviour]
     groups = np.zeros(len(rules), np.uint8)
@@ -128,6 +128,14 @@ def compile_rules(ruleset: RuleSet) -> Program:
             _compiled.clear()
         _compiled[ruleset.digest] = _compile(ruleset)
     return _compiled[ruleset.digest]
+
+
+def _list_counted(ruleset: RuleSet, rule: BehaviourRule) -> tuple[int, ...]:
+    """What a rule counts; a group counts rules that are named, and of the others those that are `near`."""
+    numbers = ruleset.counted(rule)
+    if rule.per == KINDS[CLIENT]:
+        return numbers
+    return tuple(n for n in numbers if ruleset.rules[n].near or ruleset.rules[n].id in rule.count)
 
 
 def _has_points(rule: object) -> bool:
