@@ -96,7 +96,12 @@ def create_tables(place: str | os.PathLike[str] | Place) -> None:
 def check_tables(place: str | os.PathLike[str] | Place) -> None:
     """Refuse a place without tables, or with those of a newer version."""
     found = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
-    version = Database(found).run(lambda session: read_version(session, found, _VERSIONED))
+    try:
+        version = Database(found).run(lambda session: read_version(session, found, _VERSIONED))
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_NOT_FOUND":
+            raise
+        version = None
     if version is None:
         raise OffsetStoreError(
             "TABLES_NOT_FOUND",
