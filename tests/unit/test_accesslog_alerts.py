@@ -7,6 +7,7 @@ import hmac
 import json
 import logging
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -201,6 +202,31 @@ def test_a_receiver_that_hangs_holds_nobody_up_and_what_waits_is_not_settled(
     assert settled == []
 
 
+def test_a_receiver_that_answers_byte_by_byte_is_left_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            with listening.accept()[0] as answering:
+                answering.sendall(b"HTTP/1.1 200 OK\r\n")
+                while True:
+                    try:
+                        answering.sendall(b"X")
+                    except OSError:
+                        return
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(OSError):
+            Webhook(f"http://127.0.0.1:{listening.getsockname()[1]}/", deadline_s=0.5).post(
+                list_events([make_row()])[0]
+            )
+        assert time.monotonic() - begun < 10
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_an_event_that_nobody_takes_is_given_up_in_the_end(unused_port: int) -> None:
     settled: list[tuple[str, bool]] = []
     sender = WebhookSender(
@@ -217,8 +243,6 @@ def test_an_event_that_nobody_takes_is_given_up_in_the_end(unused_port: int) -> 
 @pytest.fixture
 def unused_port() -> int:
     """A port that was free a moment ago."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

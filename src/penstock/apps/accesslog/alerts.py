@@ -16,12 +16,14 @@ what is committed, after it is.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.client
 import json
 import logging
 import queue
+import socket
 import ssl
 import threading
 import time
@@ -35,7 +37,6 @@ from penstock.core.errors import OptionError
 
 JSON_VERSION = 1
 _LOG = logging.getLogger("penstock.accesslog.alerts")
-_MOST_ANSWER_BYTES = 4096
 _BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 
 
@@ -188,18 +189,31 @@ class Webhook:
         else:
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self.deadline_s)
         path = parts.path or "/"
+        # The connection's own timeout begins anew with every byte; this one does not.
+        too_late = threading.Event()
+        end = threading.Timer(self.deadline_s, _cut_off, [connection, too_late])
+        end.daemon = True
+        end.start()
         try:
             connection.request("POST", f"{path}?{parts.query}" if parts.query else path, body, headers)
             answer = connection.getresponse()
-            answer.read(_MOST_ANSWER_BYTES)
         except http.client.HTTPException as error:
             raise ConnectionError(f"the answer was no HTTP: {type(error).__name__}") from error
         finally:
+            end.cancel()
             connection.close()
+        if too_late.is_set():
+            raise TimeoutError("no whole answer before the deadline")
         if answer.status in (408, 425, 429) or answer.status >= 500:
             raise ConnectionError(f"status {answer.status}")
         if not 200 <= answer.status < 300:
             raise WebhookRefusedError(f"status {answer.status}")
+
+
+def _cut_off(connection: http.client.HTTPConnection, told: threading.Event) -> None:
+    told.set()
+    with contextlib.suppress(OSError, AttributeError):  # closed already, or not open yet
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 class WebhookRefusedError(ValueError):

@@ -76,11 +76,11 @@ def show_time(seconds: float, step_s: float = 1) -> str:
 
 def pick_ticks(top: float, most: int = 4) -> list[float]:
     """Round numbers from 0 up to `top`."""
-    if top <= 0 or not math.isfinite(top):
+    if top < 1e-9 or not math.isfinite(top):
         return [0]
     raw = top / most
     unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw)
+    step = next((unit * factor for factor in (1, 2, 2.5, 5) if unit * factor >= raw), 10 * unit)
     count = int(top / step + 1e-9)
     return [round(step * at, 12) if step < 1 else round(step * at, 6) for at in range(count + 1)]
 
