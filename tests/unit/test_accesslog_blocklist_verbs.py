@@ -129,9 +129,11 @@ def test_decisions_are_listed_the_last_first(place: Place, run: Console) -> None
     first = ban(place, "192.0.2.1")
     last = decide(place, "192.0.2.2", decided_at=moment + SECOND_US, action="simulate")
     lines = run("decisions").splitlines()
-    assert lines[0].split() == ["decided", "action", "class", "rule", "subject", "until", "request", "id"]
+    assert lines[0].split() == ["decided", "action", "class", "rule", "who", "until", "request", "id"]
     assert [line.split()[-1] for line in lines[1:]] == [last, first]
     assert lines[1].split()[1:5] == ["simulate", "sql_injection", "sqli.union-select", "192.0.2.2"]
+    decide(place, "print:14ab8f", decided_at=5, kind="print", client="192.0.2.9")
+    assert run("decisions").splitlines()[3].split()[4] == "192.0.2.9"
     assert [each["decision_id"] for each in run.json("decisions", "--limit", "1")["decisions"]] == [last]
     assert run.json("decisions", "--since", "2999-01-01T00:00:00Z")["decisions"] == []
     assert run("decisions", "--client", "203.0.113.1") == "No decisions.\n"

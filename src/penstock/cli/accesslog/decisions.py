@@ -80,11 +80,18 @@ def run(arguments: argparse.Namespace) -> int:
     elif not decisions:
         say("No decisions.")
     else:
-        rows = [[_show(each, column) for column in _TABLE] for each in decisions]
-        head = ("decided", "action", "class", "rule", "subject", "until", "request", "id")
+        rows = [[_show(each, column) for column in _name_columns(each)] for each in decisions]
+        head = ("decided", "action", "class", "rule", "who", "until", "request", "id")
         for line in align(head, rows, right={6}):
             say(line)
     return 0
+
+
+def _name_columns(decision: Decision) -> tuple[str, ...]:
+    """A fingerprint says little to a person; the client that showed it is the one that is blocked."""
+    if decision["kind"] != "print":
+        return _TABLE
+    return tuple("client" if each == "subject" else each for each in _TABLE)
 
 
 def _send(arguments: argparse.Namespace) -> int:
