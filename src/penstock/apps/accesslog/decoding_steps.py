@@ -327,7 +327,8 @@ def squeeze_path(out, at, end):
 
 @part
 def write_bare(out, at, end, to):
-    """The text without what shells overlook, written behind it."""
+    """The text without what shells overlook, written behind it; blanks that meet become one."""
+    first = to
     i = at
     while i < end:
         c = out[i]
@@ -344,10 +345,10 @@ def write_bare(out, at, end, to):
             if end - name >= 3 and out[name] == 0x69 and out[name + 1] == 0x66 and out[name + 2] == 0x73:
                 after = name + 3
                 if not braced or (after < end and out[after] == 0x7D):
-                    out[to] = 0x20
-                    to += 1
+                    c = np.uint8(0x20)
                     i = after + 1 if braced else after
-                    continue
+        if SIGNS[c] & BLANK_SIGN != 0 and to > first and SIGNS[out[to - 1]] & BLANK_SIGN != 0:
+            continue
         out[to] = c
         to += 1
     return to

@@ -125,7 +125,7 @@ class Matcher:
                 wanted += [(text, 1, 1, 1) for text in rule.equals]
                 wanted += [(text, 1 << bit, 0, 0) for bit, text in enumerate(rule.words, 1)]
                 for text, bit, begins, ends in wanted:
-                    literal = text.encode()
+                    literal = text.encode("latin-1")
                     link = (probe, bit, region, kind, begins, ends, len(literal))
                     links.setdefault(literal, []).append(link)
                 complete.append(sum({bit for _, bit, _, _ in wanted}))
@@ -145,6 +145,8 @@ class Matcher:
         """Pairs of a text and the number of a rule that hits it; a pair may be there twice."""
         texts, probes = self.find_candidates(decoded)
         rules = self._rule_of[probes]
+        if not texts.size:
+            return texts, rules
         kept = np.ones(texts.size, np.bool_)
         order = np.argsort(rules, kind="stable")
         present, firsts = np.unique(rules[order], return_index=True)

@@ -1,8 +1,8 @@
 """One file of rules: YAML text into checked rules, and what is wrong with it in words an operator can use.
 
 Rule: nothing is guessed. An unknown key, a literal in capitals (texts are matched in lower case), an
-expression that RE2 does not take, an expression without literals before it (it would run over every line) or
-a rule without examples is refused by file and rule, with the next step.
+expression that RE2 does not take, one in which no literal can be found (it would run over every line) or a
+rule without examples is refused by file and rule, with the next step.
 
 >>> from penstock.core.errors import OptionError
 >>> try:
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import yaml
 
 from penstock.apps.accesslog import rules as r
+from penstock.apps.accesslog.prefilter import find_literals
 from penstock.core.errors import OptionError
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+")
@@ -37,7 +38,7 @@ _SHARED = {"id", "class", "what", "points", "block", "mode", "near", "hits", "mi
 _LITERALS = ("any", "begins", "ends", "equals")
 _CONTENT = _SHARED | {"look", "words", *_LITERALS, "regex", "except", "unless", "when"}
 _BEHAVIOUR = _SHARED | {"count", "distinct", "per", "limit", "half_life", "window"}
-_EXAMPLE = {"request", "status", "agent", "referrer"}
+_EXAMPLE = {"request", "status", "agent", "referrer", "pad"}
 _WHEN = {"status", "not_status", "method", "not_method", "longer", "empty", "seen"}
 
 
@@ -97,16 +98,17 @@ class _RuleText:
         regex, veto = self._regex("regex"), self._regex("except")
         when = self._when()
         look = self._texts("look", r.FIELDS)
+        if regex and not any(groups[each] for each in _LITERALS):
+            groups["any"] = self._derive(regex, needed=not groups["words"])
         literal = any(groups.values())
-        if (regex or veto) and not literal:
-            raise self._refuse(
-                "an expression stands alone and would run over every line",
-                "Give `words` (all must occur), `any`, `begins`, `ends` or `equals` as well",
-            )
+        if veto and not literal:
+            raise self._refuse("`except` stands alone", "Say what to look for: `regex`, `words` or `any`")
         if literal and not look:
             raise self._refuse("`look` is missing", f"Name the fields: {', '.join(r.FIELDS)}")
         if look and not literal:
-            raise self._refuse("`look` without literals", "Give `words`, `any`, `begins`, `ends` or `equals`")
+            raise self._refuse(
+                "nothing to look for", "Give `regex`, `words`, `any`, `begins`, `ends` or `equals`"
+            )
         if not literal and when == r.Condition():
             raise self._refuse(
                 "it would hit every line", "Give literals to look for or a condition in `when`"
@@ -222,8 +224,11 @@ class _RuleText:
         value = (self._given if holder is None else holder).get(key, [])
         if isinstance(value, str):
             value = [value]
-        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
-            raise self._refuse(f"`{key}` is not a list of texts", "Put numbers and signs into single quotes")
+        if not isinstance(value, list):
+            raise self._refuse(f"`{key}` is {value!r}", "Write a list of texts")
+        for each in value:
+            if not isinstance(each, str) or not each:
+                raise self._refuse(f"`{key}` has {each!r}, which is no text", "Put it into single quotes")
         for each in value:
             if known and each not in known:
                 raise self._refuse(f"`{key}` has {each!r}", f"Use: {', '.join(known)}")
@@ -243,9 +248,12 @@ class _RuleText:
         return texts
 
     def _regex(self, key: str) -> str:
+        """One expression; a list stands for "one of these"."""
         value = self._given.get(key, "")
-        if not isinstance(value, str):
-            raise self._refuse(f"`{key}` is {value!r}", "Put the expression into single quotes")
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, str) for part in parts):
+            raise self._refuse(f"`{key}` is {value!r}", "Put each expression into single quotes")
+        value = "|".join(f"(?:{part})" for part in parts) if len(parts) > 1 else "".join(parts)
         if not value:
             return ""
         capital = next((found[1] for found in _CAPITAL.finditer(value) if found[1]), None)
@@ -260,6 +268,18 @@ class _RuleText:
                 f"`{key}` is no expression of RE2 ({error})", "RE2 has no look-around"
             ) from error
         return value
+
+    def _derive(self, regex: str, needed: bool) -> tuple[str, ...]:
+        """The literals that the automaton finds candidates by, when the rule names none."""
+        literals = find_literals(regex)
+        if literals is None:
+            if not needed:
+                return ()
+            raise self._refuse(
+                "the expression has no part that tells, and would run over every line",
+                "Give `words` (all must occur), `any`, `begins`, `ends` or `equals` as well",
+            )
+        return tuple(sorted(literals))
 
     def _when(self) -> r.Condition:
         given = self._given.get("when", {})
@@ -304,7 +324,9 @@ class _RuleText:
         texts = {name: given[name] for name in ("request", "agent", "referrer") if name in given}
         if "request" not in texts or not all(isinstance(each, str) for each in texts.values()):
             raise self._refuse(f"`{key}` has {given!r}", "`request`, `agent` and `referrer` are texts")
-        return r.Example(status=self._whole("status", 0, 999, given.get("status", 200)), **texts)
+        status = self._whole("status", 0, 999, given.get("status", 200))
+        pad = self._whole("pad", 0, 1 << 20, given.get("pad", 0))
+        return r.Example(status=status, pad=pad, **texts)
 
     def _scenarios(self, key: str) -> tuple[Mapping[str, Any], ...]:
         value = self._given.get(key, [])

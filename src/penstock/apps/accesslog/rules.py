@@ -100,6 +100,7 @@ class Example:
     status: int = 200
     agent: str = "Mozilla/5.0"
     referrer: str = ""
+    pad: int = 0  # so many letters are added to the request
 
 
 @dataclass(frozen=True, slots=True)
