@@ -210,7 +210,8 @@ def test_the_kernel_refuses_numbers_that_lead_nowhere(wrong: str | None) -> None
     starts = np.zeros(2, np.int64)
     written = write_lines(
         ids, seconds, texts, nothing.astype(np.int16), nothing, nothing, nothing, nothing,
-        nothing.astype(np.int8), nothing.astype(np.int64), np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_),
+        nothing.astype(np.int8), nothing.astype(np.int64),
+        np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_),
         make_times(0, 1), np.frombuffer(b"-", np.uint8), np.array([0, 1]), FIXED, HEX, True, True,
         out, starts, keys, starts.copy(),
     )  # fmt: skip
