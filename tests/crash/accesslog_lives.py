@@ -1,0 +1,152 @@
+"""One pipeline over several lives: killed at a step, started again, and held against one that was left alone.
+
+All tables that are a function of the log must be the same as those of the undisturbed run, row by row. A life
+whose gate nobody came to, or that outlived its kill, fails the round: nothing would have been proven.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.apps.accesslog.tables import TABLES, create_tables
+from penstock.core.places import parse_place
+from penstock.stores.sql.sessions import GRAMMARS
+from tests.crash.accesslog_program import LogOrder
+from tests.crash.drills import ROOT
+from tests.crash.gates import FOLDER_VARIABLE
+from tests.crash.sql_crew import _MARK, Crew, Driver
+from tests.sql.databases import OwnDatabase
+
+#: Columns that tell when something was seen on the wall's clock.
+OF_THE_WALL = {"accesslog_clocks": ("seen_at", "idle_since")}
+#: Steps of a batch, and of the transaction that publishes it; `Begin` and `Commit` also of taking over.
+STEPS = [
+    ("plan", "after"), ("stage", "after"), ("lanes", "before"), ("lanes", "after"), ("Begin", "before"),
+    ("LockWriter", "after"), ("ReadLedger", "after"), ("InsertStages", "before"), ("InsertStages", "after"),
+    ("WriteLedger", "before"), ("WriteLedger", "after"), ("Commit", "before"), ("Commit", "after"),
+    ("batch", "after"),
+]  # fmt: skip
+ARRIVAL_S = 240.0
+
+Dump = dict[str, list[tuple[Any, ...]]]
+
+
+class LogDriver(Driver):
+    """One process of `tests.crash.accesslog_program`, and what it has started."""
+
+    def __init__(self, folder: Path, master: str) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self._gates = folder, folder / "gates"
+        self._gates.mkdir()
+        self._mark, self._gate, self._armed = uuid.uuid4().hex, "", 0
+        self._answers: deque[dict[str, Any]] = deque()
+        self._rest = b""
+        self.is_frozen = False
+        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        environment = {
+            **os.environ,
+            _MARK: self._mark,
+            FOLDER_VARIABLE: str(self._gates),
+            "PYTHONPATH": path,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        with (folder / "console.log").open("wb") as console:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.accesslog_program", master],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=console,
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+
+class LogCrew(Crew):
+    def _start(self) -> None:
+        driver = LogDriver(self.folder / f"driver-{uuid.uuid4().hex[:8]}", self.master)
+        self._all.append(driver)
+        self._ready.append(driver)
+
+
+@dataclass
+class LogRound:
+    """Some lives of one pipeline. `log` tells what was done to it."""
+
+    seed: int
+    drivers: Crew
+    order: LogOrder
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, kills: int, steps: list[tuple[str, str]] | None = None) -> None:
+        """Kill it so often, at steps by the seed or at these, then let it finish."""
+        dice = random.Random(self.seed)
+        create_tables(self.order.url)
+        chosen = steps or [dice.choice(STEPS) for _ in range(kills)]
+        for step, moment in chosen:
+            self._live_until(step, moment, dice.choice((1, 1, 2)))
+        answer = self._finish()
+        assert answer["ended"] == "idle", f"{answer}; {self.log}"
+
+    def _live_until(self, step: str, moment: str, call: int) -> None:
+        driver = self.drivers.take()
+        driver.arm(step, moment, call)
+        driver.begin(self.order)
+        deadline = time.monotonic() + ARRIVAL_S
+        while (pid := driver.look_at_gate()) is None:
+            answer = driver.answer()
+            assert answer is None, f"it came to its end before {step} {moment}: {answer}; {self.log}"
+            assert time.monotonic() < deadline, f"nobody comes to {step} {moment}: {driver.console}"
+            time.sleep(0.02)
+        driver.kill()
+        assert driver.process.returncode == -signal.SIGKILL
+        self.log.append({"step": step, "moment": moment, "call": call, "pid": pid})
+        self.drivers.bury(driver)
+
+    def _finish(self) -> dict[str, Any]:
+        driver = self.drivers.take()
+        driver.begin(self.order)
+        deadline = time.monotonic() + ARRIVAL_S
+        while (answer := driver.answer()) is None:
+            assert time.monotonic() < deadline, f"it does not end: {driver.console}; {self.log}"
+            time.sleep(0.02)
+        self.drivers.put_back(driver)
+        return answer
+
+
+def dump_tables(database: OwnDatabase) -> Dump:
+    """All rows of all tables, but for the columns that tell the time of the wall."""
+    quote = GRAMMARS[parse_place(database.url).dialect].quote
+    dump: Dump = {}
+    for table, schema in TABLES.items():
+        left_out = OF_THE_WALL.get(table.name, ())
+        columns = [f"{quote}{name}{quote}" for name in schema.names if name not in left_out]
+        rows = database.run(f"SELECT {', '.join(columns)} FROM {table.name}")
+        dump[table.name] = sorted(
+            (tuple(bytes(cell) if isinstance(cell, memoryview) else cell for cell in row) for row in rows),
+            key=repr,
+        )
+    return dump
+
+
+def compare(found: Dump, undisturbed: Dump, log: list[dict[str, Any]]) -> int:
+    """Row by row; how many rows were the same."""
+    for table, rows in undisturbed.items():
+        wrong = [row for row in found[table] if row not in rows][:3]
+        missing = [row for row in rows if row not in found[table]][:3]
+        assert found[table] == rows, f"{table}: {wrong} instead of {missing}; {log}"
+    return sum(map(len, undisturbed.values()))
