@@ -259,6 +259,7 @@ class Subject:
     last: int = 0
     expires: int = 0
     requests: int = 0
+    classes: frozenset[str] = frozenset()
     agent: int = 0
     level: int = 0
     ban_from: int = 0
@@ -343,16 +344,24 @@ class Reference:
         one.agent, one.last = line.agent, time
         enforced = [name for verdict, name in verdicts if verdict == 1]
         simulated = [name for verdict, name in verdicts if verdict == 2]
-        if enforced:
-            if time >= one.ban_until:
-                ban = self.escalate(one, time)
-                self.decisions.append(
-                    (line.client, enforced[0], "block", line.number, one.level, ban // SECOND)
-                )
+        if enforced and time < one.ban_until:
+            news = [name for name in enforced if self.is_news(one, name)]
+            if news:
+                one.classes |= {self.rules.find(news[0]).attack_class}
+                left = (one.ban_until - time) // SECOND
+                self.decisions.append((line.client, news[0], "block", line.number, one.level, left))
+        elif enforced:
+            ban = self.escalate(one, time)
+            one.classes = frozenset({self.rules.find(enforced[0]).attack_class})
+            self.decisions.append((line.client, enforced[0], "block", line.number, one.level, ban // SECOND))
         elif simulated and time >= one.quiet_until and time >= one.ban_until:
             one.quiet_until = time + self.settings.quiet_us
             one.expires = max(one.expires, one.quiet_until)
             self.decisions.append((line.client, simulated[0], "simulate", line.number, one.level, 0))
+
+    def is_news(self, one: Subject, name: str) -> bool:
+        rule = self.rules.find(name)
+        return rule.attack_class not in one.classes and 2 * rule.points >= 10
 
     def fold_group(self, time: int, line: Line, kind: str, name: str, rules: list[BehaviourRule]) -> None:
         group = self.find(kind, name, time)

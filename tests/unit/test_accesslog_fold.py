@@ -52,7 +52,7 @@ def test_the_kernel_decides_what_its_plain_twin_decides(seed: int, size: int, ji
     assert run_at_once(topic) == Reference(SETTINGS).run(topic)
 
 
-@given(seed=SEEDS, size=st.integers(1, 160), packs=st.booleans(), jitter=st.sampled_from([0, 5 * SECOND]))
+@given(seed=SEEDS, size=st.integers(1, 120), packs=st.booleans(), jitter=st.sampled_from([0, 5 * SECOND]))
 @settings(deadline=None)
 def test_any_batches_in_any_mixture_stopped_and_resumed_anywhere_give_the_same_decisions(
     seed: int, size: int, packs: bool, jitter: int
@@ -65,7 +65,7 @@ def test_any_batches_in_any_mixture_stopped_and_resumed_anywhere_give_the_same_d
         chosen = [number for number in left if dice.random() < 0.6]
         batch = []
         for number in chosen:
-            cut = dice.randint(0, min(len(left[number]), dice.choice((3, 20, 80))))
+            cut = dice.randint(0, min(len(left[number]), dice.choice((5, 30, 80))))
             pieces = left[number][:cut]
             half = dice.randint(0, cut)  # a range that two tasks have read
             batch += [(number, pieces[:half]), (number, pieces[half:])]
@@ -130,8 +130,18 @@ def test_bans_double_up_to_a_cap_and_are_forgotten_step_by_step() -> None:
 
 
 def test_while_a_ban_runs_nothing_is_decided_again() -> None:
-    lines = [make_line(n, CLIENTS[0], n, "hard.ten") for n in range(20)]
+    lines = [make_line(n, CLIENTS[0], n, "hard.ten") for n in range(9)]
     assert decide(lines) == [(CLIENTS[0], "block", 0)]
+
+
+def test_what_else_a_blocked_client_does_is_told_once_for_each_class() -> None:
+    lines = [make_line(n, CLIENTS[0], n * 0.1, "hard.ten", "signal.a", path=n + 1) for n in range(30)]
+    runner = Runner(replace(SETTINGS, ban_us=100 * SECOND), partitions=1)
+    runner.feed([(0, lines)])
+    runner.end()
+    told = [(row["rule"], row["class"], row["level"]) for row in runner.rows if row["action"] == "block"]
+    assert told == [("hard.ten", "xss", 1), ("paths.many", "probing", 1), ("any.fast", "flood", 1)]
+    assert len({row["expires_at"] for row in runner.rows if row["action"] == "block"}) == 1
 
 
 def test_what_is_allowed_is_written_down_and_not_blocked() -> None:

@@ -127,20 +127,36 @@ def test_the_addresses_of_a_distributed_attack_are_found(measured: dict[str, Sco
     assert len(spam.requests) >= 0.8 * spam.clients
 
 
-#: What each of these logs must be called, as its name says; the first decision of its attackers decides.
+#: What each of these logs must be called, as its name says.
 HUB_CLASSES = {
-    "apache-http-probing": {"probing", "file_inclusion", "scanner", "cve_probe"},
-    "http-bf-wordpress-bf": {"brute_force"},
-    "http-dos-bypass-cache": {"flood"},
-    "http-dos-random-uri": {"flood"},
-    "http-dos-switching-ua": {"agent_switching"},
-    "http-wordpress_user-enum": {"enumeration"},
+    "apache-http-probing": "probing",
+    "apache2-http-sensitive-files": "secret_file",
+    "apache2-malformed": "protocol_abuse",
+    "apache_log4j2_cve-2021-44228": "java_injection",
+    "http-admin-interface-probing": "cms_probe",
+    "http-bf-wordpress-bf": "brute_force",
+    "http-cve-probing": "cve_probe",
+    "http-dos-bypass-cache": "flood",
+    "http-dos-invalid-http-versions": "protocol_abuse",
+    "http-dos-random-uri": "flood",
+    "http-dos-switching-ua": "agent_switching",
+    "http-technology-probing": "cve_probe",
+    "http-wordpress-scan": "cms_probe",
+    "http-wordpress_user-enum": "enumeration",
+    "http-wordpress_wpconfig": "cms_probe",
+    "nginx-http-backdoor": "web_shell",
+    "nginx-http-open-proxy": "proxy_abuse",
+    "nginx-http-path-traversal": "path_traversal",
+    "nginx-http-sensitive-files": "secret_file",
+    "nginx-http-sqli-probing": "sql_injection",
+    "nginx-http-w00twoot": "scanner",
+    "nginx-http-xss-probing": "xss",
 }
 
 
 @pytest.mark.parametrize("name", sorted(HUB_CLASSES))
-def test_a_log_of_counted_attacks_raises_its_class(accesslog_data: Path, name: str) -> None:
+def test_a_log_of_one_kind_of_attack_raises_its_class(accesslog_data: Path, name: str) -> None:
     rows = replay(
         [accesslog_data / "attack" / "crowdsec-hub" / f"{name}.log"], DefenceSettings.default()
     ).rows
-    assert {row["class"] for row in rows} & HUB_CLASSES[name]
+    assert HUB_CLASSES[name] in {row["class"] for row in rows}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.clients import CLIENT, KINDS, NET, PRINT
-from penstock.apps.accesslog.rules import ANY_REQUEST, DISTINCT, BehaviourRule, RuleSet
+from penstock.apps.accesslog.rules import ANY_REQUEST, CLASSES, DISTINCT, BehaviourRule, RuleSet
 
 #: 404s that many clients share are broken links; rules that count these by path leave such paths out.
 SHARED_SIGNALS = ("signal.not-found", "signal.client-error")
@@ -35,6 +35,7 @@ class Program:
     ruleset: RuleSet
     points: NDArray[np.int32]  # per rule
     enforced: NDArray[np.uint8]  # per rule
+    class_bit: NDArray[np.int64]  # per rule
     is_client_hit: NDArray[np.bool_]  # per rule: an event of a client needs it
     groups: NDArray[np.uint8]  # per rule: bits of the groups that count it
     all_groups: int  # bits of the groups that count every line
@@ -102,6 +103,7 @@ def _compile(ruleset: RuleSet) -> Program:
         ruleset,
         points=np.array([rule.points for rule in rules], np.int32),
         enforced=np.array([rule.mode == "enforce" for rule in rules], np.uint8),
+        class_bit=np.array([1 << CLASSES.index(rule.attack_class) for rule in rules], np.int64),
         is_client_hit=is_client_hit,
         groups=groups,
         all_groups=all_groups,

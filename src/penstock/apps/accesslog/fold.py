@@ -201,9 +201,9 @@ def _fold_part(
 def _bundle(program: Program) -> s.Rules:
     any_client, any_net, any_print = program.any_lists
     return s.Rules(
-        program.points, program.enforced, program.rule_of, program.limit, program.half_life, program.window,
-        program.memory, program.distinct, program.leaves_shared, program.dense_list, any_client, any_net,
-        any_print, program.count_starts, program.count_lists,
+        program.points, program.enforced, program.class_bit, program.rule_of, program.limit,
+        program.half_life, program.window, program.memory, program.distinct, program.leaves_shared,
+        program.dense_list, any_client, any_net, any_print, program.count_starts, program.count_lists,
     )  # fmt: skip
 
 

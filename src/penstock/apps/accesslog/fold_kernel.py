@@ -57,8 +57,8 @@ def fold_client(events, i, table, rules, limits, out, out_score):
             if rules.points[rule] > 0:
                 harmless = False
                 verdict = add_points(table, row, rules, rule, time, limits)
-                if verdict == 1 and tipped < 0:
-                    tipped = rule
+                if verdict == 1:
+                    tipped = choose(rows, row, rules, time, limits, tipped, rule)
                 elif verdict == 2 and simulated < 0:
                     simulated = rule
         shared = np.int64(-1)
@@ -96,7 +96,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     rows[row, s.AGENT] = np.int64(events.agent[i])
     rows[row, s.LAST] = time
     if tipped >= 0:
-        decide_client(events, i, table, row, tipped, time, limits, out, out_score)
+        decide_client(events, i, table, row, rules, tipped, time, limits, out, out_score)
     elif simulated >= 0 and time >= rows[row, s.QUIET_UNTIL] and time >= rows[row, s.BAN_UNTIL]:
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
@@ -171,13 +171,21 @@ def name_member(events, i, table, row, member, rules, b, time, limits, out, out_
 
 
 @part
-def decide_client(events, i, table, row, rule, time, limits, out, out_score):
+def decide_client(events, i, table, row, rules, rule, time, limits, out, out_score):
+    """Block a client; while it is blocked, say once for each class what else it did."""
     rows = table.rows
-    if time < rows[row, s.BAN_UNTIL]:
+    is_banned = time < rows[row, s.BAN_UNTIL]
+    if is_banned and not is_news(rows, row, rules, limits, rule):
         return
     action = may_block(limits, events.high[i], events.low[i], time)
     ban_us = np.int64(0)
-    if action == s.BLOCK:
+    if is_banned:
+        if action != s.BLOCK:
+            return
+        rows[row, s.CLASSES] |= rules.class_bit[rule]
+        ban_us = rows[row, s.BAN_UNTIL] - time
+    elif action == s.BLOCK:
+        rows[row, s.CLASSES] = rules.class_bit[rule]
         ban_us = escalate(rows, row, time, limits)
     else:
         if time < rows[row, s.QUIET_UNTIL]:
@@ -225,11 +233,28 @@ def note_trigger(table, row, rules, b, time, limits, tipped, simulated):
     if rules.points[rule] < limits.blocking:
         reset_level(table, row, rules, b)
     verdict = add_points(table, row, rules, rule, time, limits)
-    if verdict == 1 and tipped < 0:
-        tipped = rule
+    if verdict == 1:
+        tipped = choose(table.rows, row, rules, time, limits, tipped, rule)
     elif verdict == 2 and simulated < 0:
         simulated = rule
     return tipped, simulated
+
+
+@part
+def choose(rows, row, rules, time, limits, tipped, rule):
+    """Of several rules that want a client blocked the first; while it is, one whose class is news."""
+    if tipped < 0:
+        return rule
+    is_known = time < rows[row, s.BAN_UNTIL] and not is_news(rows, row, rules, limits, tipped)
+    if is_known and is_news(rows, row, rules, limits, rule):
+        return rule
+    return tipped
+
+
+@inlined
+def is_news(rows, row, rules, limits, rule):
+    """A class that the running ban does not name yet, by a rule that is worth half a ban."""
+    return rows[row, s.CLASSES] & rules.class_bit[rule] == 0 and 2 * rules.points[rule] >= limits.blocking
 
 
 @part

@@ -10,18 +10,9 @@ from typing import Any, NamedTuple
 
 # Columns of `rows`: a subject.
 HIGH, LOW, KIND, LAST, EXPIRES, REQUESTS = 0, 1, 2, 3, 4, 5
-BAN_FROM, BAN_UNTIL, LEVEL, CHAIN, MEMBERS, QUIET_UNTIL, AGENT, SCORED_AT, SLOT = (
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-    14,
-)
-ROW_WIDTH = 15
+BAN_FROM, BAN_UNTIL, LEVEL, CHAIN, MEMBERS, QUIET_UNTIL, AGENT, SCORED_AT = 6, 7, 8, 9, 10, 11, 12, 13
+SLOT, CLASSES = 14, 15
+ROW_WIDTH = 16
 # Columns of `marks`: its score, its score with simulated rules, then the dense levels.
 SCORE, SHADOW, DENSE = 0, 1, 2
 # Columns of `counters`: a behaviour rule that has counted something of a subject.
@@ -94,6 +85,7 @@ class Rules(NamedTuple):
 
     points: Any
     enforced: Any
+    class_bit: Any
     rule_of: Any
     limit: Any
     half_life: Any

@@ -49,6 +49,7 @@ _STORED = {
     "high": s.HIGH, "low": s.LOW, "kind": s.KIND, "last": s.LAST, "expires": s.EXPIRES,
     "requests": s.REQUESTS, "ban_from": s.BAN_FROM, "ban_until": s.BAN_UNTIL, "level": s.LEVEL,
     "quiet_until": s.QUIET_UNTIL, "agent": s.AGENT, "scored_at": s.SCORED_AT,
+    "classes": s.CLASSES,
 }  # fmt: skip
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
