@@ -203,14 +203,14 @@ def test_a_commit_whose_request_never_arrives_is_unknown_and_fencing_takes_it_ba
 ) -> None:
     proxy, cluster = proxied
     name = make_topic(cluster, "never-arrives")
-    writer = begun(settings_for(proxy.bootstrap, request_timeout_ms=500), max_block_ms=1_500)
+    writer = begun(settings_for(proxy.bootstrap, request_timeout_ms=1_000))
     writer.begin()
     writer.write(name, rows("in doubt"))
     proxy.cut()
     proxy.refuse()
     try:
         with pytest.raises(BrokerError, match=rf"^\[{OUTCOME_UNKNOWN}\]"):
-            writer.commit()
+            writer.commit(timeout_ms=1_500)
     finally:
         proxy.accept()
     writer.fence()
@@ -224,13 +224,13 @@ def test_a_commit_whose_answer_never_comes_is_unknown_and_fencing_shows_it_done(
 ) -> None:
     proxy, cluster = proxied
     name = make_topic(cluster, "never-answered")
-    writer = begun(settings_for(proxy.bootstrap, request_timeout_ms=500), max_block_ms=1_500)
+    writer = begun(settings_for(proxy.bootstrap, request_timeout_ms=1_000))
     writer.begin()
     writer.write(name, rows("in doubt"))
     proxy.hold_answers(api_keys=[END_TXN])
     try:
         with pytest.raises(BrokerError, match=rf"^\[{OUTCOME_UNKNOWN}\]"):
-            writer.commit()
+            writer.commit(timeout_ms=1_500)
     finally:
         proxy.pass_on()
     with pytest.raises(SinkError, match=r"^\[TRANSACTION_MISUSED\]"):

@@ -150,11 +150,14 @@ class TransactionalWriter(Writer):
             raise
         return written
 
-    def commit(self) -> None:
-        """Make all of it visible. TRANSACTION_OUTCOME_UNKNOWN: it may or may not be, see `fence`."""
+    def commit(self, *, timeout_ms: int | None = None) -> None:
+        """Make all of it visible, within `max_block_ms` unless told otherwise.
+
+        TRANSACTION_OUTCOME_UNKNOWN: it may or may not be visible; see `fence`.
+        """
         if self._state != "open":
             raise self._misuse("commit")
-        self._end(committed=True)
+        self._end(committed=True, timeout_ms=timeout_ms)
 
     def abort(self) -> None:
         """Take all of it back. Where that cannot be told to the broker, `fence` does it."""
@@ -184,7 +187,7 @@ class TransactionalWriter(Writer):
         except BrokerError:
             self._state = "doubtful"
 
-    def _end(self, *, committed: bool) -> None:
+    def _end(self, *, committed: bool, timeout_ms: int | None = None) -> None:
         assert self._producer is not None
         stamp = self._producer
         if not self._added:  # the coordinator has not heard of this transaction
@@ -202,7 +205,9 @@ class TransactionalWriter(Writer):
 
         try:
             # A repeated request is answered as the first one: the coordinator remembers how it ended.
-            response, broker = self._ask(build, lambda answer: int(answer.error_code), _END_VERSION)
+            response, broker = self._ask(
+                build, lambda answer: int(answer.error_code), _END_VERSION, timeout_ms
+            )
         except BrokerError as error:
             if not error.retriable or not committed:
                 raise
@@ -294,8 +299,15 @@ class TransactionalWriter(Writer):
 
     # --- asking the coordinator ------------------------------------------------------------------------
 
-    def _ask(self, build: Callable[[], Any], read: Callable[[Any], int], version: int) -> tuple[Any, str]:
-        deadline = Deadline.after_ms(self._max_block_ms, "max.block.ms")
+    def _ask(
+        self,
+        build: Callable[[], Any],
+        read: Callable[[Any], int],
+        version: int,
+        timeout_ms: int | None = None,
+    ) -> tuple[Any, str]:
+        limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+        deadline = Deadline.after_ms(limit_ms, "max.block.ms")
         pause_ms = _FIRST_PAUSE_MS
         while True:
             response, broker = self._routing.call_coordinator(
