@@ -42,25 +42,13 @@ def _pick(rng: random.Random, usual: tuple[bytes, ...], odd: tuple[bytes, ...]) 
 
 def _address(rng: random.Random) -> bytes:
     usual = (
-        b"192.0.2.7",
-        b"10.1.2.3",
-        b"2001:db8::7",
-        b"::1",
-        b"2a00::5",
-        b"host.example",
-        b"::ffff:10.0.0.1",
-    )
+        b"192.0.2.7", b"10.1.2.3", b"2001:db8::7", b"::1", b"2a00::5", b"host.example", b"::ffff:10.0.0.1",
+    )  # fmt: skip
     odd = (
-        b"-",
-        b"198.51.100.4:80",
-        b"x,y",
-        b"[2a00::1]:80",
-        b"256.1.1.1",
-        b"1.2.3",
-        b"a b",
-        b"unix:",
-        b"1::2::3",
-    )
+        b"-", b"198.51.100.4:80", b"x,y", b"[2a00::1]:80", b"256.1.1.1", b"1.2.3", b"a b", b"unix:", b":",
+        b"1::2::3", b"010.0.0.1", b"1:2:3:4:5:6:7:8", b"1:2:3:4:5:6:7:8:9", b"2a00::1.2.3.4", b"1:",
+        b"10.0.0.1.", b"2001:db8:0:0:0:0:0:0:0", b"1:2:3:4:5:6:7::", b"2001:db8::%eth0", b"2001:0DB8::12345",
+    )  # fmt: skip
     return _pick(rng, usual, odd)
 
 
@@ -305,7 +293,20 @@ def make_line(rng: random.Random, log_format: str) -> bytes:
 
 def damage(rng: random.Random, line: bytes) -> tuple[str, bytes]:
     kind = rng.choice(
-        ("none", "none", "frame", "cut", "flip", "set", "insert", "remove", "repeat", "long", "noise")
+        (
+            "none",
+            "none",
+            "frame",
+            "cut",
+            "flip",
+            "set",
+            "insert",
+            "remove",
+            "repeat",
+            "long",
+            "noise",
+            "short",
+        )
     )
     at = rng.randrange(len(line) + 1)
     if kind == "frame":
@@ -328,6 +329,27 @@ def damage(rng: random.Random, line: bytes) -> tuple[str, bytes]:
         return kind, line[:at] + rng.choice((b"A", b" ", b'"', b"\\", b"[", b"1", b",")) * rng.randrange(
             500
         ) + line[at:]
+    if kind == "short":
+        pieces = (
+            b" ",
+            b":",
+            b'"',
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b"\\",
+            b"-",
+            b"<",
+            b">",
+            b"1",
+            b",",
+            b".",
+            b"x",
+            b"Oct ",
+            b"T",
+        )
+        return kind, b"".join(rng.choice(pieces) for _ in range(rng.randrange(12)))
     if kind == "noise":
         return kind, bytes(rng.randrange(256) for _ in range(rng.randrange(80)))
     return "none", line

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import random
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.accesslog import make_parser
+from penstock.formats.accesslog import make_parser, take_texts
 from tests.accesslog_reference import parse_line
+from tests.accesslog_reference_values import read_address, strip_port
 from tests.proof.fuzz_accesslog import FORMATS, PROXIES, as_rows, damage, make_format, make_line
+
+IPAddress = IPv4Address | IPv6Address
 
 
 def compare(values: list[bytes | None], log_format: str, proxies: tuple[str, ...] = ()) -> None:
@@ -43,6 +47,57 @@ def test_lines_of_any_format_are_what_the_reference_reads(rng: random.Random) ->
 @settings(max_examples=100, deadline=None)
 def test_random_bytes_are_read_as_the_reference_reads_them(values: list[bytes], log_format: str) -> None:
     compare(list(values), log_format)
+
+
+# --- addresses ----------------------------------------------------------------------------------------
+
+ADDRESSES = st.one_of(
+    st.ip_addresses().map(str),
+    st.ip_addresses(v=6).map(lambda address: address.exploded),
+    st.ip_addresses(v=4).map(lambda address: f"::ffff:{address}"),
+    st.lists(st.sampled_from(["0", "1", "ab", "FFFF", "", "12345", "1.2.3.4", "256", "01"]), max_size=10).map(
+        ":".join
+    ),
+    st.lists(st.sampled_from(["0", "1", "255", "256", "01", "", "a", "1234"]), max_size=6).map(".".join),
+    st.text("0123456789abcdef:.", max_size=20),
+)
+
+
+def find_clients(entries: list[str], proxies: tuple[str, ...]) -> list[str]:
+    """The client of each line whose forwarding header ends in the entry, behind a proxy that is trusted."""
+    line = '10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1 "-" "-" "203.0.113.250, {}"'
+    lines = make_parser("nginx", ("10.0.0.1", *proxies)).parse(
+        pa.array([line.format(each) for each in entries])
+    )
+    return [each.decode() for each in take_texts(lines, "client").to_pylist()]
+
+
+@given(st.lists(ADDRESSES, min_size=1, max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_an_address_is_one_exactly_when_python_says_so(entries: list[str]) -> None:
+    named = [strip_port(each.encode()) for each in entries]
+    expected = ["10.0.0.1" if read_address(each) is None else each.decode() for each in named]
+    expected = ["203.0.113.250" if each == "10.0.0.1" and name == b"10.0.0.1" else each
+                for each, name in zip(expected, named, strict=True)]  # fmt: skip
+    assert find_clients(entries, ()) == expected
+
+
+@given(
+    st.ip_addresses(), st.integers(0, 128), st.lists(st.ip_addresses(), min_size=1, max_size=20), st.randoms()
+)
+@settings(max_examples=100, deadline=None)
+def test_a_proxy_is_trusted_exactly_when_it_is_in_a_network_that_was_named(
+    base: IPAddress, bits: int, others: list[IPAddress], rng: random.Random
+) -> None:
+    assume(read_address(str(base).encode()) == base)  # no IPv4 address in the clothes of IPv6
+    network = ip_network(f"{base}/{min(bits, base.max_prefixlen)}", strict=False)
+    near = [type(base)(int(base) ^ (1 << rng.randrange(base.max_prefixlen))) for _ in range(10)]
+    entries = [each for each in (*others, *near, base) if read_address(str(each).encode()) == each]
+    clients = find_clients([str(each) for each in entries], (str(network),))
+    trusted = [each in network or str(each) == "10.0.0.1" for each in entries]
+    assert [client != str(each) for client, each in zip(clients, entries, strict=True)] == [
+        known and str(each) != "203.0.113.250" for known, each in zip(trusted, entries, strict=True)
+    ]
 
 
 # --- real logs ----------------------------------------------------------------------------------------

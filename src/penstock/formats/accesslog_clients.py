@@ -147,6 +147,12 @@ def read_address(buf, at, end):
 
 
 @inlined
+def is_mapped(high, low):
+    """Whether it is an IPv4 address."""
+    return high == np.uint64(0) and (low >> np.uint64(32)) == np.uint64(0xFFFF)
+
+
+@inlined
 def strip_port(buf, at, end):
     """`[address]:port`, `[address]` and `name:port` without what is around the name: (begin, end)."""
     if end - at >= 3 and buf[at] == 0x5B:
@@ -183,8 +189,13 @@ def is_trusted(buf, at, end, networks):
     fits, high, low = read_address(buf, at, end)
     if not fits:
         return False, False
+    old = is_mapped(high, low)
     for row in range(len(networks)):
-        if (high & networks[row, 0]) == networks[row, 2] and (low & networks[row, 1]) == networks[row, 3]:
+        if (
+            (high & networks[row, 0]) == networks[row, 2]
+            and (low & networks[row, 1]) == networks[row, 3]
+            and is_mapped(networks[row, 2], networks[row, 3]) == old  # `::/0` says nothing of IPv4
+        ):
             return True, True
     return True, False
 
