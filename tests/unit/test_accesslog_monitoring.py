@@ -176,6 +176,25 @@ def test_servers_beyond_the_most_there_may_be_share_one_name() -> None:
     assert other[0]["requests"] == 300 - 256
 
 
+def test_pieces_of_state_stay_small_with_many_servers_partitions_and_a_partition_that_holds_back() -> None:
+    """No watermark, and partition 0 stands still: nothing can be judged or closed in the usual way."""
+    names = [f"{n:03d}" + "x" * 200 for n in range(300)]
+    database = Database()
+    database.add({0: [[Line(START_US, server=names[0])] * 2]})
+    for step in range(2):
+        log = [
+            Line(START_US + (step * 50 + n // 300) * MINUTE_US, server=names[n % 300])
+            for n in range(50 * 300)
+        ]
+        database.add({partition: [log[partition::7]] for partition in range(1, 8)})
+        assert database.last is not None
+    open_minutes = {(number - 32) // 256 for number in database.state if number >= 32}
+    assert len(open_minutes) <= 180
+    seconds = sum(row["requests"] for row in database.tables["seconds"].values())
+    assert database.last is not None
+    assert (seconds, database.last.too_late_total) == (database.last.lines_total, 0)
+
+
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_tops_of_more_texts_than_there_is_room_for_keep_their_bound(pieces: int) -> None:
     """Hits are never too many, `hits_at_most` never too few, and they differ by N / (ROOM + 1) at most."""

@@ -119,6 +119,17 @@ class Watch:
             changes += self._judge(first, stop)
         return changes
 
+    def relieve(self, most: int) -> list[AlertChange]:
+        """Judge the oldest seconds that wait, without waiting longer, until no more than `most` are left."""
+        waiting = sum(map(len, self.pending.values()))
+        until = None
+        for second in sorted(self.pending):
+            if waiting <= most:
+                break
+            waiting -= len(self.pending[second])
+            until = second + 1
+        return [] if until is None else self.advance(until)
+
     def forget(self, server: str) -> None:
         """A server that will not be heard any more."""
         if server in self.servers and server != ALL:
@@ -208,6 +219,7 @@ class Watch:
         types = [pa.int64(), pa.string(), *[pa.int64()] * loop.FACTS]
         names = ["second", "server", *(f"f{at}" for at in range(loop.FACTS))]
         waiting = [pa.array(list(of), kind) for of, kind in zip(columns, types, strict=True)]
+        waiting[1] = waiting[1].dictionary_encode()
         return {
             "series": pa.table(series),
             "pending": pa.Table.from_arrays(waiting, names=names),

@@ -65,6 +65,8 @@ OTHER = "(other)"
 _MOST_SERVERS = 256
 _MOST_CLOCKS = 16_384
 _MOST_MINUTES = 180
+#: Seconds of servers that wait to be judged while a partition holds back its clock.
+_MOST_PENDING = 8_192
 _MOST_BYTES = 64 << 20
 _DEAD_US = 3_600 * MICROS
 _FORGOTTEN_US = 86_400 * MICROS
@@ -195,13 +197,16 @@ class _Books:
         watched["series"] = pa.concat_tables([each["series"] for each in known])
         rows = tables["clocks"].to_pydict()
         keys = zip(rows["partition"], rows["server"], strict=True)
+        pieces: dict[int, list[str]] = {}
+        for minute, name in zip(*tables["minutes"].to_pydict().values(), strict=True):
+            pieces.setdefault(minute, []).append(name)
         return cls(
             settings,
             Watch.from_tables(watched, settings.limits),
             tables["servers"]["name"].to_pylist(),
             dict(zip(keys, zip(rows["last"], rows["clock"], strict=True), strict=True)),
             dict(zip(*tables["closed"].to_pydict().values(), strict=True)),
-            {int(minute): names for minute, names in head["minutes"].items()},
+            pieces,
             head["lines"],
             head["too_late"],
             head["too_late"],
@@ -247,6 +252,7 @@ class _Books:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The number of each server of a partial, and its clock when the partial began."""
         numbers, begins = np.zeros(len(names), np.int64), np.full(len(names), NEVER, np.int64)
+        after: dict[tuple[str, str], tuple[int, int]] = {}
         for at, name in enumerate(names):
             if name != ALL:
                 numbers[at] = self._number(name)
@@ -256,7 +262,10 @@ class _Books:
                 continue
             last_before, clock_before = self.clocks.get((partition, name), (NEVER, NEVER))
             begins[at] = max(clock_before, min(last_before, first))
-            self.clocks[partition, name] = (last, max(int(begins[at]), clock))
+            # Servers that share a name (the rest) are told by the one that is furthest.
+            _, furthest = after.get((partition, name), (NEVER, NEVER))
+            after[partition, name] = (last, max(int(begins[at]), clock, furthest))
+        self.clocks |= after
         return numbers, begins
 
     def _number(self, name: str) -> int:
@@ -292,7 +301,8 @@ class _Books:
         reached = self._find_reached(watermark_us).get(ALL, NEVER)
         if reached == NEVER:
             return []
-        return self.watch.advance((reached - self.settings.lateness_us) // MICROS)
+        changes = self.watch.advance((reached - self.settings.lateness_us) // MICROS)
+        return changes + self.watch.relieve(_MOST_PENDING)
 
     def close(self, watermark_us: int | None) -> None:
         """Close what is past, and forget servers that have not been heard for a day."""
@@ -363,12 +373,13 @@ class _Books:
         self.closed = {name: minute for name, minute in self.closed.items() if name in used}
         clocks = sorted(self.clocks.items())
         closed = sorted(self.closed.items())
+        cells = [(minute, name) for minute, names in sorted(self.pieces.items()) for name in names]
         tables = {
             "servers": pa.table({"name": pa.array([n for n in self.servers if n in used], pa.string())}),
             "clocks": pa.table(
                 {
-                    "partition": pa.array([key[0] for key, _ in clocks], pa.string()),
-                    "server": pa.array([key[1] for key, _ in clocks], pa.string()),
+                    "partition": pa.array([key[0] for key, _ in clocks], pa.string()).dictionary_encode(),
+                    "server": pa.array([key[1] for key, _ in clocks], pa.string()).dictionary_encode(),
                     "last": pa.array([value[0] for _, value in clocks], pa.int64()),
                     "clock": pa.array([value[1] for _, value in clocks], pa.int64()),
                 }
@@ -379,9 +390,15 @@ class _Books:
                     "minute": pa.array([minute for _, minute in closed], pa.int64()),
                 }
             ),
+            "minutes": pa.table(
+                {
+                    "minute": pa.array([minute for minute, _ in cells], pa.int64()),
+                    "server": pa.array([name for _, name in cells], pa.string()).dictionary_encode(),
+                }
+            ),
         }
         head = {"lines": self.lines, "too_late": self.too_late, "watch_pieces": watch_pieces}
-        return pack_tables(tables, {**head, "minutes": {str(k): v for k, v in sorted(self.pieces.items())}})
+        return pack_tables(tables, head)
 
     def _write_minute(self, united: Minutes, minute: int) -> dict[int, bytes]:
         begin, end = np.int64(minute * SERVERS), np.int64((minute + 1) * SERVERS)

@@ -120,7 +120,8 @@ def _list_tiles(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
     blocked = {each.subject for each in data.decisions if each.action == "block"}
     yield "Blocked", show_count(len(blocked)), "clients and networks", "good" if blocked else ""
     if data.blocked_share is not None:
-        yield "Attack requests blocked", f"{data.blocked_share:.1%}", "after the first decision", "good"
+        look = "good" if data.blocked_share >= 0.9 else ""
+        yield "Attack requests blocked", f"{data.blocked_share:.1%}", "after the first decision", look
 
 
 def _moment(seconds: float) -> str:
