@@ -39,7 +39,7 @@ class PipelineSettings:
     use instead of the rules that come with Penstock. `name`: the stream's in the database."""
 
     topic: str
-    database: str | os.PathLike[str] | Place
+    database: str | os.PathLike[str] | Place = field(repr=False)  # may hold a password
     kafka: Mapping[str, str] = field(repr=False)
     name: str = "accesslog"
     log_format: str = "auto"
