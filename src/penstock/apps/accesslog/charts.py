@@ -8,7 +8,7 @@ What a mark stands for is told by a title, which browsers show when one points a
 >>> show_text("a\\x1b[31m<b>")
 'a\\\\x1b[31m<b>'
 >>> pick_ticks(230)
-[0, 100, 200]
+[0.0, 100.0, 200.0]
 """
 
 from __future__ import annotations
