@@ -16,14 +16,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.detection import Detector
+from penstock.apps.accesslog.detection import make_detector
 from penstock.apps.accesslog.examples import make_target_lines
-from penstock.apps.accesslog.rules import Rule, RuleSet, default_rules
+from penstock.apps.accesslog.rules import ATTACK_POINTS, Rule, RuleSet, default_rules
 
-__all__ = ["ATTACK_POINTS", "Judgement", "classify", "default_rules"]
-
-#: From so many points on a single target is called an attack; a client is blocked at ten.
-ATTACK_POINTS = 5
+__all__ = ["Judgement", "classify", "default_rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,10 @@ class Judgement:
 
 def classify(targets: Sequence[str], ruleset: RuleSet, *, least: int = ATTACK_POINTS) -> list[Judgement]:
     """Judge each target on its own."""
-    lines = make_target_lines(pa.array([target.encode() for target in targets], pa.binary()))
-    findings = Detector(ruleset).detect(lines)
+    lines = make_target_lines(
+        pa.array([target.encode(errors="surrogateescape") for target in targets], pa.binary())
+    )
+    findings = make_detector(ruleset).detect(lines)
     hits: list[list[int]] = [[] for _ in targets]
     for row, number in zip(findings.hit_rows.tolist(), findings.hit_rules.tolist(), strict=True):
         if ruleset.rules[number].points:

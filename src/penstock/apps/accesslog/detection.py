@@ -56,7 +56,7 @@ class Detector:
         self._conditions = _Conditions(ruleset)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_build_once, (RuleSet(tuple(_strip(rule) for rule in self._ruleset.rules)),))
+        return (make_detector, (RuleSet(tuple(_strip(rule) for rule in self._ruleset.rules)),))
 
     def detect(self, lines: Lines) -> Findings:
         rows = lines.rows.size
@@ -205,7 +205,8 @@ def _strip(rule: Rule) -> Rule:
 
 
 @functools.lru_cache(maxsize=4)
-def _build_once(ruleset: RuleSet) -> Detector:
+def make_detector(ruleset: RuleSet) -> Detector:
+    """A detector, built once in a process for each set of rules."""
     return Detector(ruleset)
 
 

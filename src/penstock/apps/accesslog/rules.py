@@ -31,7 +31,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +39,8 @@ from penstock.core.errors import OptionError
 
 #: A client that has this many points is blocked.
 BLOCKING_POINTS = 10
+#: A single request with this many is called an attack by `classify`.
+ATTACK_POINTS = 5
 #: In `count`: every line, and every line that a rule with points has hit.
 ANY_REQUEST, ANY_HIT = "any-request", "any-hit"
 FOLDER = Path(__file__).parent / "rules"
@@ -242,8 +244,9 @@ class RuleSet:
                     )
 
 
+@cache
 def default_rules() -> RuleSet:
-    """The rules that come with Penstock."""
+    """The rules that come with Penstock; read once in a process."""
     return RuleSet.load(FOLDER)
 
 

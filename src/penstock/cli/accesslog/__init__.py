@@ -11,10 +11,12 @@ import importlib
 #: Verb to what it does; its file is penstock/cli/accesslog/<verb>.py with `add_arguments` and `run`.
 VERBS: dict[str, str] = {
     "blocklist": "write who is blocked now, for a firewall, a web server or a program",
+    "classify": "judge single requests by their addresses: a CSV with a column `uri` in, verdicts out",
     "decisions": "show what was decided, about whom and why",
     "demo": "the whole application on this computer, with simulated web servers",
     "replay": "run log files through the defence and write down whom it would have blocked",
     "report": "write what was seen and done as one HTML file, with charts",
+    "rules": "list the rules of the defence, show one, check files of your own",
     "run": "read lines from a topic, count the load, find attackers and block them",
     "score": "hold decisions against labels: recall, precision, what was blocked, how fast",
     "serve": "give the blocklist to enforcers on other servers, over HTTP",
