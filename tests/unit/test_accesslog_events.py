@@ -17,8 +17,10 @@ from penstock.apps.accesslog.events import EVENTS, LONGEST_TEXT, Header, make_ev
 from penstock.apps.accesslog.rules import default_rules
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_fold_reference import RULES, make_batch, make_history, number_client
+from tests.guard_page import GuardedMemory
 
 LONG = b"x" * 500
+GUARDED = GuardedMemory(4096)
 
 
 def read(texts: list[bytes]) -> list[tuple[int, int, int]]:
@@ -162,3 +164,23 @@ def test_times_never_stand_before_the_running_maximum_less_the_lateness() -> Non
     assert (moved == np.maximum(times, before - 1_000_000)).all()
     assert (late == (moved > times)).all()
     assert (most, count) == (times.max(), late.sum())
+
+
+@given(st.lists(st.binary(max_size=50), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_a_client_at_the_end_of_the_buffer_is_read_no_further(texts: list[bytes]) -> None:
+    """The last text ends at a page that nobody may touch."""
+    data = GUARDED.place(b"".join(texts)) if any(texts) else np.zeros(1, np.uint8)
+    sizes = np.array([len(text) for text in texts], np.int32)
+    starts = (np.cumsum(sizes) - sizes).astype(np.int32)
+    high, low, present = (np.empty(len(texts), kind) for kind in (np.uint64, np.uint64, np.int8))
+    k.read_clients(data, starts, sizes, np.zeros(8, np.int64), high, low, present)
+    assert (present > 0).tolist() == [len(text) > 0 for text in texts]
+
+
+def test_places_outside_the_buffer_name_no_client() -> None:
+    data = np.frombuffer(b"192.0.2.1", np.uint8)
+    starts, sizes = np.array([-1, 5, 0, 9], np.int32), np.array([3, 9, 10, 1], np.int32)
+    high, low, present = (np.empty(4, kind) for kind in (np.uint64, np.uint64, np.int8))
+    k.read_clients(data, starts, sizes, np.zeros(8, np.int64), high, low, present)
+    assert present.tolist() == [0, 0, 0, 0]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -257,3 +261,30 @@ def test_a_line_that_comes_when_all_were_idle_is_folded_at_once() -> None:
     runner.feed([(1, [make_line(1, CLIENTS[1], 5, "hard.ten")])])
     assert [row["client"] for row in runner.rows] == [CLIENTS[1]]
     assert sum(state.pending.num_rows for state in runner.states) == 0
+
+
+CHECKED = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("folding", sys.argv[1])
+folding = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(folding)
+for seed in range(12):
+    topic = folding.spread(folding.make_history(seed, 300, jitter_us=seed * 300_000), "client")
+    small = folding.replace(folding.SETTINGS, subjects_per_lane=16, groups_per_lane=16)
+    assert folding.run_at_once(topic) == folding.Reference(folding.SETTINGS).run(topic)
+    folding.run_at_once(topic, small)
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_stays_within_its_arrays(tmp_path: Path) -> None:
+    """Each place is checked, also where there are more subjects than places."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", CHECKED, __file__],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert outcome.returncode == 0, outcome.stderr
