@@ -57,7 +57,7 @@ class Automaton:
     """Aho and Corasick's, with a full table: state and class of a byte to the next state."""
 
     classes: NDArray[np.uint8]  # byte to class; bytes of no literal share class 0
-    steps: NDArray[np.int32]
+    steps: NDArray[np.int32] | NDArray[np.uint16]
     width: int
     with_output: int  # states from here on end literals
     output_at: NDArray[np.int32]
@@ -103,6 +103,8 @@ def build_automaton(literals: Sequence[bytes]) -> Automaton:
     output_at = np.cumsum([0, *(len(each) for each in listed)], dtype=np.int32)
     outputs = np.array([number for each in listed for number in each], np.int32)
     table = renamed[steps[order]].reshape(-1)
+    if order.size <= np.iinfo(np.uint16).max:
+        table = table.astype(np.uint16)  # half the memory to look into
     return Automaton(classes, table, width, int((~ending).sum()), output_at, outputs)
 
 
@@ -149,15 +151,14 @@ class Matcher:
             return texts, rules
         kept = np.ones(texts.size, np.bool_)
         order = np.argsort(rules, kind="stable")
-        present, firsts = np.unique(rules[order], return_index=True)
-        for number, chosen in zip(present.tolist(), np.split(order, firsts[1:]), strict=True):
-            rule = self._rules[number]
-            if rule.regex or rule.veto:
-                taken = self._take(decoded, texts[chosen], probes[chosen])
-                if rule.regex:
-                    kept[chosen] = _matches(taken, rule.regex)
-                if rule.veto:
-                    kept[chosen] &= ~_matches(taken, rule.veto)
+        changes = np.flatnonzero(np.diff(rules[order])) + 1
+        for chosen in np.split(order, changes):
+            rule = self._rules[int(rules[chosen[0]])]
+            if rule.regex:
+                kept[chosen] = _matches(self._take(decoded, texts[chosen], probes[chosen]), rule.regex)
+                chosen = chosen[kept[chosen]]
+            if rule.veto and chosen.size:
+                kept[chosen] = ~_matches(self._take(decoded, texts[chosen], probes[chosen]), rule.veto)
         return texts[kept], rules[kept]
 
     def find_candidates(self, decoded: Decoded) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

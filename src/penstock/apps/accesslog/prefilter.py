@@ -30,7 +30,7 @@ _DIGITS: Literals = frozenset("0123456789")
 _MOST_EXACT, _MOST_SIGNS, _LONGEST = 400, 10, 24
 #: Signs that ordinary targets are full of; one of them alone tells nothing.
 _ORDINARY = frozenset("abcdefghijklmnopqrstuvwxyz0123456789/=&.-_ %?+,:")
-_ENOUGH, _LEAST = 6, 2
+_ENOUGH, _LEAST = 5, 2
 
 
 def find_literals(regex: str) -> Literals | None:
@@ -58,24 +58,38 @@ def _choose(candidates: Iterable[Literals | None]) -> Literals | None:
     return max(given, key=lambda each: (_weigh(each), -len(each)), default=None)
 
 
-def _look(sequence: Any) -> tuple[Literals | None, Literals | None]:
-    """(all texts it can match, if they are few; a set of which each match contains one)."""
+def _look(sequence: Any, before: Literals = _EMPTY) -> tuple[Literals | None, Literals | None]:
+    """(all texts it can match, if they are few; a set of which each match contains one).
+
+    `before` is what stands in front of it: alternatives are the more telling for it.
+    """
     parts: list[Literals | None] = []  # candidates so far
-    running: Literals = _EMPTY
+    running = before
     whole = True
     for kind, argument in sequence:
         exact, required = _look_at(kind, argument)
-        parts.append(required)
         if exact is not None and len(exact) * len(running) <= _MOST_EXACT:
             joined = frozenset(head + tail for head in running for tail in exact)
             if max(map(len, joined)) <= _LONGEST:
                 running = joined
                 continue
-        parts.append(running)
+        parts += [running, required]
+        if running != _EMPTY and len(running) <= _MOST_SIGNS:
+            parts.append(_look_behind(kind, argument, running))
         whole = False
         running = exact if exact is not None else _EMPTY
     parts.append(running)
     return (running if whole else None), _choose(parts)
+
+
+def _look_behind(kind: Any, argument: Any, before: Literals) -> Literals | None:
+    """What alternatives require together with what stands in front of them."""
+    if kind is _constants.SUBPATTERN:
+        return _choose(_look(argument[3], before))
+    if kind is not _constants.BRANCH:
+        return None
+    chosen = [_choose(_look(branch, before)) for branch in argument[1]]
+    return None if None in chosen else frozenset().union(*chosen)  # type: ignore[arg-type]
 
 
 def _look_at(kind: Any, argument: Any) -> tuple[Literals | None, Literals | None]:
