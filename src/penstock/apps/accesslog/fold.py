@@ -66,7 +66,10 @@ def fold_lane(
     chosen = times < released
     ready = np.flatnonzero(chosen)
     forced = int((times[ready] >= after.watermark_us).sum()) if released > after.watermark_us else 0
-    state.pending = queue.slice(0, 0) if ready.size == times.size else queue.filter(pa.array(~chosen))
+    if not ready.size or ready[-1] == ready.size - 1:  # in the order of their times: no need to copy
+        state.pending = queue.slice(ready.size)
+    else:
+        state.pending = queue.filter(pa.array(~chosen))
     state.released_us = max(state.released_us, released if times.size else after.watermark_us)
     decisions: list[pa.Table] = []
     late = 0
