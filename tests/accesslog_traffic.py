@@ -19,8 +19,12 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.bans import DefenceSettings
 from penstock.apps.accesslog.engine import Engine
+from penstock.apps.accesslog.monitoring import MonitorSettings
 from penstock.apps.accesslog.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.rules import RuleSet
+from penstock.apps.accesslog.stage import Tools
+from penstock.apps.accesslog.warming import warm_up
+from penstock.formats.accesslog import make_parser
 from tests.filling import send
 
 START = 1_700_000_000
@@ -160,6 +164,12 @@ def make_settings(
         {"bootstrap.servers": bootstrap},
         **{"rules": (write_rules(folder),), "interval": "100ms", "idle_after": "1s", "lanes": 5, **changes},
     )
+
+
+def warm_kernels() -> None:
+    """Compile here what workers would compile each for itself, while a test waits for them."""
+    rules = RuleSet.parse(RULES)
+    warm_up(Tools("log", make_parser(), DefenceSettings(rules, lanes=5), MonitorSettings()))
 
 
 def decide_in_memory(traffic: Traffic, *, lanes: int = 5) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from tests.accesslog_traffic import (
     make_traffic,
     send_traffic,
     sort_decisions,
+    warm_kernels,
     write_rules,
 )
 from tests.sql.databases import make_database
@@ -63,6 +64,7 @@ spark.stop()
 def test_two_executors_decide_what_the_engine_in_memory_decides(
     spark_standalone: Any, kafka: Any, topic: Any, postgres: Any, tmp_path: Path
 ) -> None:
+    warm_kernels()
     traffic = make_traffic(6, partitions=4, benign=900)
     expected = decide_in_memory(traffic)
     write_rules(tmp_path)

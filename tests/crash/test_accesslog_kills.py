@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.accesslog_traffic import decide_in_memory, make_traffic, send_traffic
+from tests.accesslog_traffic import decide_in_memory, make_traffic, send_traffic, warm_kernels
 from tests.crash.accesslog_lives import LogCrew, LogOrder, LogRound, compare, dump_tables
 from tests.sql.databases import make_file_database
 
@@ -21,6 +21,7 @@ ROUNDS = {
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCrew]:
+    warm_kernels()
     made = LogCrew(tmp_path_factory.mktemp("drivers"), "local[2,4]")
     yield made
     made.close()

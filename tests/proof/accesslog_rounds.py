@@ -23,7 +23,7 @@ from typing import Any
 
 from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
 from penstock.cluster.database import LocalDatabase
-from tests.accesslog_traffic import Traffic, decide_in_memory, make_traffic, send_traffic
+from tests.accesslog_traffic import Traffic, decide_in_memory, make_traffic, send_traffic, warm_kernels
 from tests.crash.accesslog_lives import Dump, LogCrew, LogOrder, LogRound, compare, dump_tables
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
@@ -60,6 +60,7 @@ def run_campaign(campaign: Campaign, minutes: float) -> None:
             servers["postgresql"] = stack.enter_context(LocalPostgres())
         if "mariadb" in campaign.kinds:
             servers["mariadb"] = stack.enter_context(LocalMariaDB())
+        warm_kernels()
         drivers = LogCrew(folder / "drivers", MASTER)
         stack.callback(drivers.close)
         for number in range(campaign.rounds):

@@ -27,12 +27,18 @@ from tests.accesslog_traffic import (
     make_traffic,
     send_traffic,
     sort_decisions,
+    warm_kernels,
     write_line,
 )
 from tests.filling import await_markers, open_transaction, send
 
 #: Tables that are a function of the log alone.
 OF_THE_LOG = ("decisions", "dead_letters", "counts", "seconds", "minutes", "tops")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    warm_kernels()
 
 
 def read(database: Path, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
@@ -90,9 +96,7 @@ def test_each_line_is_parsed_or_a_dead_letter_and_the_audit_finds_them(
     name = topic(len(traffic))
     send_traffic(kafka.bootstrap, name, traffic)
     database = tmp_path / "results.db"
-    settings = make_settings(
-        kafka.bootstrap, name, str(database), tmp_path, most_lines=400, idle_after=None
-    )
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, most_lines=400, idle_after=None)
     news = run(spark, settings)
     counts = {row[0]: row[1:] for row in read(database, "counts", '"partition", lines, parsed, dead, late')}
     assert {number: some[0] for number, some in counts.items()} == {n: len(s) for n, s in traffic.items()}

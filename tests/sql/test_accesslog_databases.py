@@ -21,8 +21,14 @@ from tests.accesslog_traffic import (
     make_traffic,
     send_traffic,
     sort_decisions,
+    warm_kernels,
 )
 from tests.sql.databases import OwnDatabase
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    warm_kernels()
 
 
 def find_quote(database: OwnDatabase) -> str:

@@ -50,8 +50,6 @@ COUNTS_SCHEMA = pa.schema(
     + [(name, pa.int64()) for name in ("lines", "parsed", "dead", "late", "maximum")]
 )
 _REASONS = pa.array(BAD_REASONS)
-_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-_SAMPLE = b'192.0.2.7 - - [10/Oct/2000:13:55:36 +0000] "GET /.env?a=1+b HTTP/1.1" 404 23 "-" "curl/8" 900'
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,21 +195,6 @@ def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tupl
     reached = np.maximum.accumulate(np.concatenate([np.array([maximum]), times]))
     late = np.count_nonzero(times < reached[:-1] - lateness_us)
     return int(late), int(reached[-1])
-
-
-def warm_up(tools: Tools) -> None:
-    """Compile all kernels of both stages in this process, so that workers on this computer find them made."""
-    from penstock.apps.accesslog.bans import Orders
-    from penstock.apps.accesslog.clocks import Clocks
-    from penstock.apps.accesslog.lane_stage import LaneStage
-
-    kit = make_kit(tools)
-    headers = pa.array([[{"key": SERVER_HEADER, "value": b"w"}]] * 2, _HEADERS)
-    columns = [pa.array([_SAMPLE, b"none"]), pa.array([0, 0], pa.int32()), pa.array([0, 1]), headers]
-    parcels = list(LogStage(kit)([pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))]))
-    lanes = LaneStage(kit, Clocks.begin([0]), Orders())
-    state = [each for each in lanes(parcels) if each.column("kind")[0].as_py() == "state"]
-    list(LaneStage(kit, Clocks.begin([0]), Orders())([*parcels, *state]))
 
 
 def gather_chunks(

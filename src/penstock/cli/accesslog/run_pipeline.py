@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from penstock.apps.accesslog.pipeline import Pipeline
-    from penstock.apps.accesslog.stage import warm_up
+    from penstock.apps.accesslog.warming import warm_up
 
     settings = read_settings(arguments)
     prepare_tables(settings.place, arguments.create_tables)

@@ -1,0 +1,87 @@
+"""`penstock accesslog run` as a user runs it: until nothing is left, and until it is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.accesslog_traffic import Request, make_traffic, send_traffic, warm_kernels, write_line, write_rules
+from tests.filling import wait_until
+
+pytestmark = [pytest.mark.spark]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    warm_kernels()
+
+
+def list_arguments(bootstrap: str, topic: str, folder: Path, *more: str) -> list[str]:
+    program = [sys.executable, "-m", "penstock.cli", "accesslog", "run", "--bootstrap-server", bootstrap]
+    program += ["--topic", topic, "--database", str(folder / "results.db")]
+    program += ["--rules", str(write_rules(folder)), "--interval", "100ms", "--idle-after", "500ms"]
+    return [*program, *more]
+
+
+def count_rows(database: Path, table: str) -> int:
+    if not database.exists():
+        return 0
+    with closing(sqlite3.connect(database)) as connection:
+        known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchall()
+        return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]) if known else 0
+
+
+def test_a_run_tells_its_numbers_in_plain_lines_and_keeps_blocklists(
+    kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    traffic = make_traffic(8, benign=300)
+    lines = sum(map(len, traffic.values()))
+    name = topic(len(traffic))
+    send_traffic(kafka.bootstrap, name, traffic)
+    lists = tmp_path / "lists"
+    arguments = list_arguments(kafka.bootstrap, name, tmp_path, "--until-idle", "--blocklist-dir", str(lists))
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"Stopped (nothing is left): {lines} lines" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert count_rows(tmp_path / "results.db", "accesslog_decisions") > 10
+    assert (lists / "blocklist.txt").exists()
+
+
+def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
+    kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    name, database = topic(1), tmp_path / "results.db"
+    for attacker in range(2):
+        line = write_line(Request(attacker, f"192.0.2.{attacker}", "/.env"))
+        send_traffic(kafka.bootstrap, name, {0: [("web-1", line)]})
+        running = subprocess.Popen(
+            list_arguments(kafka.bootstrap, name, tmp_path), stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+        try:
+            wanted = attacker + 1
+            wait_until(lambda: count_rows(database, "accesslog_decisions") == wanted, "a decision", 200)
+            running.send_signal(signal.SIGTERM)
+            told, _ = running.communicate(timeout=60)
+        finally:
+            running.kill()
+            running.wait()
+        assert running.returncode == 0
+        assert "Stopped (" in told
+        assert "1 line," in told
+
+
+def test_a_wrong_option_is_one_sentence(tmp_path: Path) -> None:
+    arguments = list_arguments("127.0.0.1:9", "log", tmp_path, "--lateness", "soon")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("[OPTION_INVALID] Option `lateness` is 'soon'")
+    assert "Traceback" not in done.stderr
