@@ -34,6 +34,7 @@ from penstock.apps.accesslog.lanes import EVIDENCE, EVIDENCE_KEPT, QUEUE, LaneSt
 
 _MOST_EVIDENCE = 5
 _OUT_ROWS = 4096
+_WITNESS_COLUMNS = ["kind", "high", "low", "group", "time", "partition", "offset", "text"]
 _KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "path", "agent")
 
 
@@ -244,7 +245,7 @@ class _Witnesses:
     ) -> None:
         self._state, self._queue, self._order = state, queue, order
         self._places = np.flatnonzero(counts)
-        rows = queue.take(pa.array(order[self._places]))
+        rows = queue.select(_WITNESS_COLUMNS).take(pa.array(order[self._places]))
         kinds, high, low = (_numbers(rows, name) for name in ("kind", "high", "low"))
         if is_group:
             ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
@@ -272,10 +273,9 @@ class _Witnesses:
         if not made:
             return DECISIONS.empty_table()
         out, score = np.concatenate(made), np.concatenate(scores)
-        rows = self._queue.take(pa.array(self._order[out[:, s.OUT_EVENT]]))
-        triggers = [
-            rows.column(name).to_pylist() for name in ("time", "partition", "offset", "server", "text")
-        ]
+        columns_told = ["time", "partition", "offset", "server", "text"]
+        rows = self._queue.select(columns_told).take(pa.array(self._order[out[:, s.OUT_EVENT]]))
+        triggers = [rows.column(name).to_pylist() for name in columns_told]
         words = out.view(np.uint64)
         state, rules = self._state, settings.ruleset.rules
         columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
