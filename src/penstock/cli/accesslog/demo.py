@@ -115,8 +115,8 @@ def _create_topic(bootstrap: str) -> None:
 def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
     from penstock.apps.accesslog.pipeline_settings import PipelineSettings
     from penstock.apps.accesslog.simulation import LOG_FORMAT
-    from penstock.apps.accesslog.stage import warm_up
     from penstock.apps.accesslog.tables import create_tables
+    from penstock.apps.accesslog.warming import warm_up
 
     settings = PipelineSettings(
         TOPIC, folder / DATABASE, {"bootstrap.servers": bootstrap}, log_format=LOG_FORMAT
