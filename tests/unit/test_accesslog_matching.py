@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -191,6 +195,23 @@ def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
     assert b"UNION+SELECT" not in packed
     lines = make_lines([Example("GET /?id=1+UNION+SELECT+1")])
     assert pickle.loads(packed).detect(lines).hit_rules.tolist() == detector.detect(lines).hit_rules.tolist()
+
+
+def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
+    """All examples of all rules, with every index checked."""
+    program = (
+        "from penstock.apps.accesslog.examples import find_broken_examples\n"
+        "from penstock.apps.accesslog.rules import default_rules\n"
+        "assert find_broken_examples(default_rules()) == []\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
 
 
 def test_nothing_is_found_in_no_lines() -> None:
