@@ -39,6 +39,10 @@ def count_rows(database: Path, table: str) -> int:
         return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]) if known else 0
 
 
+def await_decisions(database: Path, count: int) -> None:
+    wait_until(lambda: count_rows(database, "accesslog_decisions") == count, f"{count} decisions", 200)
+
+
 def test_a_run_tells_its_numbers_in_plain_lines_and_keeps_blocklists(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
@@ -67,8 +71,7 @@ def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
             list_arguments(kafka.bootstrap, name, tmp_path), stdout=subprocess.PIPE, text=True, env=os.environ
         )
         try:
-            wanted = attacker + 1
-            wait_until(lambda: count_rows(database, "accesslog_decisions") == wanted, "a decision", 200)
+            await_decisions(database, attacker + 1)
             running.send_signal(signal.SIGTERM)
             told, _ = running.communicate(timeout=60)
         finally:
