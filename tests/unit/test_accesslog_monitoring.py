@@ -93,7 +93,8 @@ def named(requests: list[Line]) -> list[Line]:
 def test_any_split_into_batches_gives_the_rows_that_one_line_after_the_other_gives(
     first: list[Line], second: list[Line], data: st.DataObject
 ) -> None:
-    logs = {0: first, 1: second}
+    known = [Line(START_US, server=name) for name in ("a", "b", "*", "shop.example")] + [Line(START_US)]
+    logs = {0: known + first, 1: known + second}
     expected = work_out({partition: named(log) for partition, log in logs.items()})
     database = Database()
     done = {0: 0, 1: 0}
@@ -112,6 +113,27 @@ def test_any_split_into_batches_gives_the_rows_that_one_line_after_the_other_giv
         assert so_far + database.last.too_late_total == database.last.lines_total == sum(done.values())
     assert (database.last.too_late_total if database.last else 0) == expected.too_late
     assert_as_expected(database, expected)
+
+
+def test_the_sum_of_a_minute_outlives_servers_that_are_past_it_and_one_that_nobody_knew_spoils_none() -> None:
+    """One server is ten minutes on, another still in the first; then old lines of a third one come."""
+    database = Database()
+    early = [Line(START_US + second * 1_000_000, server=name) for second in range(3) for name in "ab"]
+    database.add({0: [early]})
+    ahead = [Line(START_US + 10 * MINUTE_US + at, server="a") for at in range(2)]
+    database.add({0: [ahead]})
+    database.add({0: [[Line(START_US + 5_000_000, server="b")]]})
+    minute = next(
+        row for row in database.tables["minutes"].values() if row["server"] == ALL and row["requests"] != 2
+    )
+    assert minute["requests"] == 7
+    for name in "ab":
+        lines = [Line(START_US + 30 * MINUTE_US + at, server=name) for at in range(2)]
+        database.add({0: [lines]})
+    database.add({0: [[Line(START_US + 6_000_000, server="c")]]})
+    assert database.last is not None
+    assert database.last.too_late_total == 1
+    assert minute in database.tables["minutes"].values()
 
 
 def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_future_moves_nothing() -> None:

@@ -68,7 +68,8 @@ _MOST_MINUTES = 180
 #: Seconds of servers that wait to be judged while a partition holds back its clock.
 _MOST_PENDING = 8_192
 _MOST_BYTES = 64 << 20
-_DEAD_US = 3_600 * MICROS
+#: A server that was not heard for so long keeps no minute open any more.
+_DEAD_US = 900 * MICROS
 _FORGOTTEN_US = 86_400 * MICROS
 _HEAD_PIECE, _WATCH_PIECE = 0, 1
 #: Series in one piece: each takes 7 KiB.
@@ -224,6 +225,8 @@ class _Books:
         closed = np.array([self.closed.get(name, NEVER) for name in self.servers] or [NEVER], np.int64)
         late = begins[servers] >= (minutes + 1) * MINUTE_MICROS + self.settings.grace_us
         late |= minutes < closed[numbers[servers]]
+        # Of a server nobody knew: the minute is gone, and its sums over all servers cannot be made again.
+        late |= minutes < self.closed.get(ALL, NEVER)
         seconds = to_columns(tables["seconds"])
         refused = late[seconds["cell"]]
         self.too_late += int(seconds["n0"][refused].sum())
@@ -312,6 +315,9 @@ class _Books:
             reached = max(found.get(name, NEVER), everyone - _DEAD_US if everyone != NEVER else NEVER)
             until = (reached - self.settings.grace_us) // MINUTE_MICROS if reached != NEVER else NEVER
             self.closed[name] = max(self.closed.get(name, NEVER), until)
+        if self.servers:
+            past = min(self.closed[name] for name in self.servers)
+            self.closed[ALL] = max(self.closed.get(ALL, NEVER), past)
         heard: dict[str, int] = {}
         for (_, name), (_, clock) in self.clocks.items():
             heard[name] = max(heard.get(name, NEVER), clock)
@@ -324,8 +330,9 @@ class _Books:
             newest = sorted(self.clocks.items(), key=lambda each: (each[0][1] != ALL, -each[1][1], each[0]))
             self.clocks = dict(newest[:_MOST_CLOCKS])
 
-    def _is_open(self, minute: int, name: str) -> bool:
-        return minute >= self.closed.get(name, NEVER)
+    def _is_open(self, minute: int) -> bool:
+        """Whether any server may still add to it: then all of it is kept, for the sums over all servers."""
+        return minute >= self.closed.get(ALL, NEVER)
 
     # --- state out -----------------------------------------------------------------------------------------
 
@@ -347,15 +354,16 @@ class _Books:
             self.pieces.pop(minute, None)
             if united is not None:
                 after |= self._write_minute(united, minute)
-        for minute, names in list(self.pieces.items()):
-            if not any(self._is_open(minute, name) for name in names):
+        for minute in list(self.pieces):
+            if not self._is_open(minute):
                 del self.pieces[minute]
             elif minute not in touched:
                 kept = [number for number in piece_numbers(minute) if number in before]
                 after |= {number: before[number] for number in kept}
         while len(self.pieces) > _MOST_MINUTES or sum(map(len, after.values())) > _MOST_BYTES:
             oldest = min(self.pieces)
-            for name in self.pieces.pop(oldest):
+            del self.pieces[oldest]
+            for name in (*self.servers, ALL):
                 self.closed[name] = max(self.closed.get(name, NEVER), oldest + 1)
             for number in piece_numbers(oldest):
                 after.pop(number, None)
@@ -404,8 +412,7 @@ class _Books:
         begin, end = np.int64(minute * SERVERS), np.int64((minute + 1) * SERVERS)
         cells = np.unique(united.seconds["cell"])
         cells = cells[(cells >= begin) & (cells < end)]
-        cells = np.array([c for c in cells.tolist() if self._is_open(minute, self.servers[c % SERVERS])], int)
-        if not len(cells):
+        if not len(cells) or not self._is_open(minute):
             return {}
         self.pieces[minute] = sorted(self.servers[cell % SERVERS] for cell in cells.tolist())
         packed = pack_cells(choose_cells(united, cells), cells, self.servers)
