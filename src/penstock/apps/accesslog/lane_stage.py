@@ -23,7 +23,16 @@ from penstock.apps.accesslog.fold import fold_lane
 from penstock.apps.accesslog.lanes import LaneState
 from penstock.apps.accesslog.monitoring import merge
 from penstock.apps.accesslog.parcels import Parcel, make_parcel, pack, read_parcels, unpack
-from penstock.apps.accesslog.stage import COUNTS, EVENTS, LETTERS, PARTIAL, Kit, Tools, open_kit
+from penstock.apps.accesslog.stage import (
+    COUNTS,
+    EVENTS,
+    LETTERS,
+    PARTIAL,
+    Kit,
+    Tools,
+    open_kit,
+    spare_the_collector,
+)
 
 #: Kinds of parcels: pieces of state, on their way in and out; what a lane has counted; rows for tables.
 STATE, LANE = "state", "lane"
@@ -74,6 +83,7 @@ class LaneStage:
                 yield from self._monitor(tools, lane, given)
             else:
                 yield from self._fold(tools, lane, given)
+        spare_the_collector("lanes")
 
     def _fold(self, tools: Tools, lane: int, given: LaneInput) -> Iterator[pa.RecordBatch]:
         state = LaneState.unpack([given.state[part] for part in sorted(given.state)], tools.defence)

@@ -187,7 +187,7 @@ class Pipeline:
         state = batch.read_state(tables.STATE).selectExpr(
             f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
         )
-        frame = batch.frame.union(state)
+        frame = state if batch.is_empty else batch.frame.union(state)
         lanes = frame.repartitionById(self._places, col("lane") % self._places)
         found = lanes.mapInArrow(LaneStage(self._kit, clocks, orders), PARCELS_DDL).toArrow()
         made: dict[str, list[pa.Table]] = {}

@@ -14,11 +14,12 @@ small batch does. Why chunks: a fetched batch has some 25,000 lines, and each pi
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -88,6 +89,16 @@ def make_kit(tools: Tools) -> Kit:
 _opened: dict[str, Tools] = {}
 
 
+@cache
+def spare_the_collector(stage: str) -> None:
+    """Once in a worker's life for each stage: keep kernels and tables out of its garbage collections.
+
+    PySpark collects after every task, and walks all that was loaded since the reader did the same.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def open_kit(kit: Kit) -> Tools:
     """The tools in a kit; a worker that has opened it before has them ready."""
     if kit.digest not in _opened:
@@ -109,6 +120,7 @@ class LogStage:
         for chunk in gather_chunks(batches):
             yield from work.take(chunk)
         yield from work.finish()
+        spare_the_collector("log")
 
 
 @dataclass
