@@ -1,0 +1,54 @@
+"""The whole application in one command, as `make run` starts it where nobody is at the terminal."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main
+
+TIMEOUT_S = 280
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_the_demo_accounts_for_every_line_finds_attackers_and_leaves_a_report(tmp_path: Path) -> None:
+    """H11: log files of several servers, shippers, Kafka, Spark, SQL, blocklists; it ends by itself."""
+    out = tmp_path / "demo"
+    command = ["accesslog", "demo", "--seconds=8", "--rate=400", "--servers=2", f"--out={out}"]
+    outcome = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    told = outcome.stdout.partition("Every line accounted for:")[2].partition("Decisions against")[0]
+    assert told.count("  yes  ") == 5, outcome.stdout
+    with sqlite3.connect(out / "results.db") as database:
+        ((lines,),) = database.execute("SELECT SUM(lines) FROM accesslog_counts")
+        blocked = {
+            client for (client,) in database.execute("SELECT DISTINCT client FROM accesslog_decisions")
+        }
+    assert lines == sum(log.read_bytes().count(b"\n") for log in (out / "logs").glob("*.log")) > 1_000
+    with (out / "truth.csv").open(newline="") as truth:
+        attackers = {row["client"] for row in csv.DictReader(truth) if row["label"] == "attack"}
+    assert len(blocked & attackers) > 5
+    assert blocked <= attackers, "an honest client was blocked"
+    assert "<svg" in (out / "report.html").read_text()
+    assert any((out / "blocklists").iterdir())
+
+
+def test_the_demo_takes_no_folder_that_holds_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "diary.txt").write_text("mine")
+    assert main(["accesslog", "demo", f"--out={tmp_path}"]) == 1
+    assert "[FOLDER_NOT_EMPTY]" in capsys.readouterr().err
+    assert (tmp_path / "diary.txt").read_text() == "mine"
