@@ -143,6 +143,43 @@ def test_a_rotated_file_is_finished_before_the_new_one_and_its_late_lines_are_re
     assert [each.finished for each in follower.positions()] == [True, False]
 
 
+@pytest.mark.parametrize("pattern", ["access.log", "access.log*"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_line_that_is_written_long_after_the_rotation_is_read(
+    tmp_path: Path, pattern: str, restarts: bool
+) -> None:
+    log, clock = tmp_path / "access.log", Clock()
+    append(log, line_of(1))
+    follower = follow(tmp_path, pattern, clock=clock)
+    assert read_all(follower) == [line_of(1)]
+    log.rename(tmp_path / "access.log.1")
+    append(log, line_of(2))
+    assert read_all(follower) == [line_of(2)]
+    for number in (3, 5):
+        clock.now += 31
+        assert read_all(follower) == []
+        assert [each.finished for each in follower.positions()] == [True, False]
+        append(tmp_path / "access.log.1", line_of(number))
+        append(log, line_of(number + 1))
+        if restarts:
+            follower = follow(tmp_path, pattern, clock=clock, positions=follower.positions())
+        assert read_all(follower) == [line_of(number), line_of(number + 1)]
+
+
+def test_a_finished_file_whose_bytes_are_others_now_is_not_read_on(tmp_path: Path) -> None:
+    log, clock = tmp_path / "access.log", Clock()
+    append(log, line_of(1))
+    follower = follow(tmp_path, clock=clock)
+    read_all(follower)
+    log.rename(tmp_path / "access.log.1")
+    append(log, line_of(2))
+    read_all(follower)
+    clock.now += 31
+    read_all(follower)
+    (tmp_path / "access.log.1").write_text(f"{line_of(7)}\n{line_of(8)}\n")
+    assert read_all(follower) == []
+
+
 def test_a_deleted_file_is_read_to_its_end(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     append(log, "a")

@@ -2,7 +2,8 @@
 
 Rules: a line is what ends with a newline; the last one waits for its own. A file that was rotated away is
 read to its end before the one that took its name, and is watched for a while longer, because servers write
-their last lines late; only then what has no newline counts as its last line. Lines longer than the limit are
+their last lines late; only then what has no newline counts as its last line. The last finished files are
+still looked at, and one that grows is read on. Lines longer than the limit are
 cut, marked, and the rest is left out, so memory is bounded. Files are read in chunks and cut in bulk; no line
 is touched alone.
 
@@ -45,6 +46,7 @@ from penstock.apps.accesslog.following_files import (
     family_of,
     find_again,
     find_copy,
+    find_grown,
     is_packed,
     is_rotated,
     list_relatives,
@@ -62,6 +64,8 @@ LONGEST_LINE_BYTES = 1_000_000
 CHUNK_BYTES = 2 << 20
 #: How many finished files of one log are remembered, so that a packed copy of one is not sent again.
 REMEMBERED = 50
+#: How many of them, the last ones, are looked at for lines that a server wrote long after the rotation.
+WATCHED = 4
 #: A copy that has not changed for so long is whole.
 _SETTLING_S = 2.0
 _NEWLINE = 0x0A
@@ -230,6 +234,7 @@ class Follower:
     def _look(self, *, first: bool = False, from_end: bool = False) -> None:
         """Find new files, and what became of those that are known."""
         there = stat_all(self._list_paths())
+        self._reopen_grown()
         for tracked in [each for some in self._families.values() for each in some]:
             self._look_at(tracked, there.get(tracked.position.identity, ("",))[0])
         new = {each: found for each, found in there.items() if self._is_new(each, found[1])}
@@ -241,6 +246,17 @@ class Follower:
         self._judged = {each: when for each, when in self._judged.items() if each in there}
         self._unsettled = {each: when for each, when in self._unsettled.items() if each in there}
         self._forget_finished(set(there))
+
+    def _reopen_grown(self) -> None:
+        """A server process that ends late writes to a finished file: it is read on, before the others."""
+        watched = [each for some in self._finished.values() for each in some[-WATCHED:]]
+        for file, path, finished in find_grown(watched):
+            family = family_of(path)
+            self._finished[family].remove(finished)
+            position = replace(finished, path=path, finished=False)
+            tracked = _Tracked(family, file, position, grown_at=self._clock())
+            self._families.setdefault(family, []).insert(0, tracked)
+            self._changes += 1
 
     def _is_new(self, identity: tuple[int, int], status: tuple[int, int]) -> bool:
         if self._judged.get(identity) == (self._changes, status):

@@ -218,6 +218,27 @@ def find_copy(position: FilePosition) -> tuple[LogFile, FilePosition] | None:
     return None
 
 
+def find_grown(finished: list[FilePosition]) -> Iterator[tuple[LogFile, str, FilePosition]]:
+    """Those of these files, with their names of now, that have more in them than was read."""
+    wanted = {each.identity: each for each in finished if not each.packed and can_compare(each)}
+    families = {family_of(each.path) for each in wanted.values()}
+    paths = []
+    for folder in sorted({folder for folder, _ in families}):  # each once, for it may hold many logs
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        paths += [path for name in names if family_of(path := os.path.join(folder, name)) in families]
+    for identity, (path, (size, _)) in stat_all([each for each in paths if not is_packed(each)]).items():
+        if identity not in wanted or size <= wanted[identity].offset:
+            continue
+        file = open_log(path)
+        if file is not None and file.identity == identity and file.holds(wanted[identity]):
+            yield file, path, wanted[identity]
+        elif file is not None:
+            file.close()
+
+
 def stat_all(paths: list[str]) -> Found:
     """What these names stand for now; of several names for one file the first."""
     there: Found = {}
