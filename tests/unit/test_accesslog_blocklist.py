@@ -139,6 +139,14 @@ def test_only_enforced_decisions_whose_time_runs_count(place: Place) -> None:
     assert blocked(place, NOW_US + 600 * SECOND_US) == []
 
 
+def test_of_a_counted_network_only_those_who_took_part_are_listed_and_of_ipv6_all_of_it(place: Place) -> None:
+    decide(place, "192.0.2.0/24", client="192.0.2.7")
+    decide(place, "192.0.2.0/24", client="192.0.2.200")
+    decide(place, "2001:db8:0:1::/64", client="2001:db8:0:1::9")
+    decide(place, "bad.example", kind="net", client="bad.example")
+    assert blocked(place) == ["192.0.2.7", "192.0.2.200", "2001:db8:0:1::/64"]
+
+
 def test_the_longest_of_several_bans_counts(place: Place) -> None:
     decide(place, "192.0.2.1", seconds=600)
     last = decide(place, "192.0.2.1", seconds=1200)
@@ -226,7 +234,7 @@ def test_nothing_that_is_spared_or_allowed_is_in_a_list(
     some: list[Ban], spared: list[Network], allowed: list[Network]
 ) -> None:
     rows = [
-        (ban.decision_id, str(ban.network), "net", "", 5, NOW_US + ban.expires_at_us, "r", "c")
+        (ban.decision_id, str(ban.network), "client", "", 5, NOW_US + ban.expires_at_us, "r", "c")
         for ban in some
     ]
     orders = [Spared(each, 6) for each in spared] + [Spared(network("0.0.0.0/0"), 5)]
