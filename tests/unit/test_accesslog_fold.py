@@ -240,6 +240,13 @@ def test_waiting_events_are_bounded_where_one_partition_lags() -> None:
     assert runner.counters["late"] >= 1
 
 
+def test_waiting_events_are_bounded_where_all_stand_at_one_time() -> None:
+    runner = Runner(replace(SETTINGS, pending_per_lane=100, lanes=1), partitions=2)
+    runner.feed([(0, [make_line(n, CLIENTS[n % 5], 7) for n in range(1000)])])
+    assert runner.states[0].pending.num_rows <= 100
+    assert runner.counters["forced"] >= 900
+
+
 def test_state_of_another_rule_set_keeps_what_is_still_there() -> None:
     runner = Runner(SETTINGS, partitions=1)
     runner.feed([(0, [make_line(n, CLIENTS[0], n, "signal.a", path=n) for n in range(4)])])

@@ -144,8 +144,8 @@ def _bound(times: NDArray[np.int64], watermark: int, most: int) -> int:
     waiting = times[times >= watermark]
     if waiting.size <= most:
         return watermark
-    nth = waiting.size - most
-    return max(watermark, int(np.partition(waiting, nth)[nth]) + (0 if most else 1))
+    last = waiting.size - most - 1  # the last that must go, and all that stand at its time with it
+    return int(np.partition(waiting, last)[last]) + 1
 
 
 def _learn_hosts(state: LaneState, batch: pa.RecordBatch) -> None:
