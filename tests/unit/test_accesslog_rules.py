@@ -145,6 +145,12 @@ def test_every_class_that_one_line_can_show_has_rules() -> None:
     assert set(CLASSES) - counted_only <= one_line
 
 
+def test_more_rules_that_count_than_a_word_has_bits_are_refused() -> None:
+    counting = [make("half_life: 5s", COUNTING).replace("c.d", f"c.n{n}") for n in range(64)]
+    assert len(RuleSet.parse("\n".join([make(), *counting[:63]])).behaviour) == 63
+    assert "64 rules that count, more than 63" in complain_about("\n".join([make(), *counting]))
+
+
 @pytest.mark.parametrize(
     "rule", [rule for rule in default_rules().content if rule.regex], ids=lambda rule: str(rule.id)
 )

@@ -41,6 +41,8 @@ from penstock.core.errors import OptionError
 BLOCKING_POINTS = 10
 #: A single request with this many is called an attack by `classify`.
 ATTACK_POINTS = 5
+#: More rules that count than this are refused: each has a bit in a word of the fold.
+MOST_BEHAVIOUR_RULES = 63
 #: In `count`: every line, and every line that a rule with points has hit.
 ANY_REQUEST, ANY_HIT = "any-request", "any-hit"
 FOLDER = Path(__file__).parent / "rules"
@@ -226,6 +228,12 @@ class RuleSet:
                     "RULE_INVALID", f"Rule `{rule.id}` is there twice.", hint="Give one of them another id."
                 )
             seen.add(rule.id)
+        if len(self.behaviour) > MOST_BEHAVIOUR_RULES:
+            raise OptionError(
+                "RULE_INVALID",
+                f"There are {len(self.behaviour)} rules that count, more than {MOST_BEHAVIOUR_RULES}.",
+                hint="Leave some of them out.",
+            )
         for rule in self.content:
             for named in rule.unless:
                 if named not in free:
