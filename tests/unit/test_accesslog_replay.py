@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.apps.accesslog.bans import DefenceSettings
+from penstock.apps.accesslog.following import LONGEST_LINE_BYTES
 from penstock.apps.accesslog.replay import open_log, read_blocks, replay, split_lines
 from penstock.cli import main
 from penstock.core.errors import OptionError
@@ -91,6 +92,13 @@ def test_clients_that_a_fingerprint_brings_down_are_counted_up_to_that_moment(tm
     assert set(rows) == {f"192.0.{n}.9" for n in range(6)}
     assert rows["192.0.0.9"]["request_index"] == 1 + sum(at <= 60 for at, _ in other)
     assert rows["192.0.5.9"]["request_index"] == 1
+
+
+def test_a_line_without_end_is_kept_up_to_the_longest_a_line_may_be() -> None:
+    text = b"x" * 5_000_000 + b"\nnext\n" + b"y" * 3_000_000
+    blocks = list(read_blocks(io.BytesIO(text), 1 << 18))
+    sizes = [len(each.as_py()) for block in blocks for each in block]
+    assert sizes == [LONGEST_LINE_BYTES, 4, LONGEST_LINE_BYTES]
 
 
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:

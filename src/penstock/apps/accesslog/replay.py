@@ -30,6 +30,7 @@ from penstock.apps.accesslog import events_kernel as k
 from penstock.apps.accesslog.bans import DefenceSettings
 from penstock.apps.accesslog.clocks import NEVER
 from penstock.apps.accesslog.engine import Engine
+from penstock.apps.accesslog.following import LONGEST_LINE_BYTES
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import Lines, Parser, make_parser
 
@@ -125,7 +126,10 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
-    """The lines of a file, block by block, as one column each; the text is copied once."""
+    """The lines of a file, block by block, as one column each; the text is copied once.
+
+    Of a line that goes on over blocks at most `LONGEST_LINE_BYTES` are kept.
+    """
     rest = b""
     while True:
         block = file.read(block_bytes)
@@ -133,12 +137,13 @@ def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
             break
         cut = block.rfind(b"\n") + 1
         if cut == 0:
-            rest += block
+            rest = (rest + block)[:LONGEST_LINE_BYTES]
             continue
-        yield split_lines(rest + block[:cut])
+        end = block.find(b"\n")
+        yield split_lines((rest + block[:end])[:LONGEST_LINE_BYTES] + block[end:cut])
         rest = block[cut:]
     if rest:
-        yield split_lines(rest)
+        yield split_lines(rest[:LONGEST_LINE_BYTES])
 
 
 def split_lines(data: bytes) -> pa.Array:
