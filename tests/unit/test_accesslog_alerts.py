@@ -8,11 +8,14 @@ import json
 import logging
 import pickle
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +31,10 @@ from penstock.apps.accesslog.alerts import (
     write_json,
     write_line,
 )
-from penstock.core.errors import OptionError
+from penstock.apps.accesslog.tables import create_tables
+from penstock.apps.accesslog.telling import TOLD, AlertTeller
+from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.places import parse_place
 
 OPENED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -228,16 +234,68 @@ def test_a_receiver_that_answers_byte_by_byte_is_left_at_the_deadline() -> None:
 
 
 def test_an_event_that_nobody_takes_is_given_up_in_the_end(unused_port: int) -> None:
-    settled: list[tuple[str, bool]] = []
+    """For now: it is not settled, but to be offered again."""
+    settled: list[str] = []
+    missed: list[str] = []
     sender = WebhookSender(
         Webhook(f"http://127.0.0.1:{unused_port}/"),
-        lambda event_id, delivered: settled.append((event_id, delivered)),
+        lambda event_id, delivered: settled.append(event_id),
+        missed.append,
         give_up_after_s=0.05,
         backoff_s=(0.02,),
     )
     sender.offer(list_events([make_row()]))
     assert sender.close(20)
-    assert settled == [("0001-opened", False)]
+    assert (settled, missed, sender.given_up) == ([], ["0001-opened"], 1)
+
+
+def test_what_cannot_be_noted_is_noted_later_and_the_next_event_is_sent(
+    receive: Callable[..., Receiver],
+) -> None:
+    """A database that is locked for a moment does not end the webhook for good."""
+    receiver, settled, failures = receive(), list[str](), [1, 2]
+
+    def settle(event_id: str, delivered: bool) -> None:
+        if failures:
+            failures.pop()
+            raise OffsetStoreError("DATABASE_BUSY", "The database is locked.")
+        settled.append(event_id)
+
+    sender = WebhookSender(Webhook(receiver.url), settle, backoff_s=(0.01,))
+    sender.offer(list_events([make_row(1)]))
+    wait_until(lambda: settled == ["0001-opened"])
+    sender.offer(list_events([make_row(2)]))
+    assert sender.close(20)
+    assert settled == ["0001-opened", "0002-opened"]
+    assert len(receiver.requests) == 2
+
+
+def count_told(database: Path) -> int:
+    with closing(sqlite3.connect(database)) as connection:
+        return int(connection.execute(f"SELECT COUNT(*) FROM {TOLD}").fetchone()[0])
+
+
+def test_an_event_that_was_missed_is_told_again_and_what_was_told_is_not_asked_for(
+    tmp_path: Path, receive: Callable[..., Receiver]
+) -> None:
+    receiver = receive()
+    place = parse_place(str(tmp_path / "results.db"))
+    create_tables(place)
+    with closing(AlertTeller(place, Webhook(receiver.url))) as teller:
+        values = [*make_row(7).values()]
+        values[3] = OPENED.isoformat()
+        marks = ", ".join("?" * len(values))
+        with closing(sqlite3.connect(tmp_path / "results.db")) as connection:
+            connection.execute(f"INSERT INTO accesslog_alerts VALUES ({marks})", values)
+            connection.commit()
+        teller._offered.add("0007-opened")  # as if it were on its way
+        assert teller.tell() == 0
+        teller._miss("0007-opened")
+        assert teller.tell(has_new_alerts=False) == 1
+        wait_until(lambda: count_told(tmp_path / "results.db") == 1)
+        (tmp_path / "results.db").rename(tmp_path / "elsewhere.db")
+        assert teller.tell(has_new_alerts=False) == 0
+        (tmp_path / "elsewhere.db").rename(tmp_path / "results.db")
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.core.errors import OptionError
+from penstock.core.errors import OptionError, PenstockError
 
 JSON_VERSION = 1
 _LOG = logging.getLogger("penstock.accesslog.alerts")
@@ -243,13 +243,16 @@ class WebhookSender:
     """Sends events from a thread of its own, in order; offering one never waits.
 
     `settled(event_id, delivered)` is called from that thread when an event need not be sent again: move the
-    cursor then. What is not settled when the sender closes is to be offered again by the next one.
+    cursor then; if that fails it is called again later. `missed(event_id)`: nobody took it for so long that
+    others have their turn; offer it again. What is not settled when the sender closes is to be offered again
+    by the next one.
     """
 
     def __init__(
         self,
         webhook: Webhook,
         settled: Callable[[str, bool], None] = lambda event_id, delivered: None,
+        missed: Callable[[str], None] = lambda event_id: None,
         *,
         room: int = 1_000,
         give_up_after_s: float = 3_600.0,
@@ -257,6 +260,8 @@ class WebhookSender:
     ) -> None:
         self._webhook = webhook
         self._settled = settled
+        self._missed = missed
+        self._unsettled: list[tuple[str, bool]] = []
         self._give_up_after_s = give_up_after_s
         self._backoff_s = backoff_s
         self._waiting: queue.Queue[AlertEvent | None] = queue.Queue(room)
@@ -286,14 +291,33 @@ class WebhookSender:
         except queue.Full:
             pass
         self._closing.set()
-        return not self._thread.is_alive() and self._waiting.empty()
+        return not self._thread.is_alive() and self._waiting.empty() and not self._unsettled
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            event = self._waiting.get()
+            try:
+                event = self._waiting.get(timeout=self._backoff_s[0] if self._unsettled else None)
+            except queue.Empty:
+                self._settle_all()
+                continue
             if event is None:
+                self._settle_all()
                 return
             self._send(event)
+
+    def _settle(self, event_id: str, delivered: bool) -> None:
+        self._unsettled.append((event_id, delivered))
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        """What cannot be noted now, as in a database that is locked, is noted later."""
+        while self._unsettled:
+            try:
+                self._settled(*self._unsettled[0])
+            except PenstockError as error:
+                _LOG.warning("that event %s was told is noted later: %s", self._unsettled[0][0], error)
+                return
+            del self._unsettled[0]
 
     def _send(self, event: AlertEvent) -> None:
         end = time.monotonic() + self._give_up_after_s
@@ -303,20 +327,21 @@ class WebhookSender:
                 self._webhook.post(event)
             except WebhookRefusedError as error:
                 _LOG.warning("the webhook %s refused event %s: %s", self._webhook, event.event_id, error)
-                break
+                self.given_up += 1
+                self._settle(event.event_id, False)
+                return
             except OSError as error:
                 _LOG.info("the webhook %s did not take event %s: %s", self._webhook, event.event_id, error)
                 pause_s = self._backoff_s[min(attempt, len(self._backoff_s) - 1)]
                 attempt += 1
                 if time.monotonic() + pause_s > end:
                     _LOG.warning("the webhook %s got event %s not at all", self._webhook, event.event_id)
-                    break
+                    self.given_up += 1
+                    self._missed(event.event_id)
+                    return
                 self._closing.wait(pause_s)
             else:
                 self.delivered += 1
-                self._settled(event.event_id, True)
+                self._settle(event.event_id, True)
                 return
-        else:
-            return  # closing: not settled, the next sender gets it
-        self.given_up += 1
-        self._settled(event.event_id, False)
+        # Closing: it is not settled, the next sender gets it.

@@ -5,11 +5,12 @@ database afterwards; whoever is killed in between tells it again, and its id is 
 there before the first webhook are old news and are told to nobody.
 
     with closing(AlertTeller(place, Webhook("https://hooks.example/x"))) as teller:
-        teller.tell()      # after each batch that had alerts, and at the start
+        teller.tell()      # at the start, and after each batch
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from penstock.apps.accesslog.alerts import AlertEvent, Webhook, WebhookSender, list_events, log_events
 from penstock.apps.accesslog.merging import ALERT_ROWS
 from penstock.apps.accesslog.tables import ALERTS
+from penstock.core.errors import PenstockError
 from penstock.core.places import Place
 from penstock.stores.sql.schema import Tables, ensure_tables, read_version
 from penstock.stores.sql.sessions import Database, Session
@@ -30,6 +32,7 @@ class AlertTeller:
     def __init__(self, place: Place, webhook: Webhook) -> None:
         self._database = Database(place)
         self._offered: set[str] = set()
+        self._has_more = threading.Event()
 
         def prepare(session: Session) -> None:
             is_first = read_version(session, place, _TABLES) is None
@@ -38,12 +41,22 @@ class AlertTeller:
                 _note(session, [each.event_id for each in _read_events(session)])
 
         self._database.run(prepare, writes=True)
-        self._sender = WebhookSender(webhook, self._settle)
+        self._sender = WebhookSender(webhook, self._settle, self._miss)
 
-    def tell(self) -> int:
-        """Hand over what nobody was told yet; how many events."""
-        events = [each for each in self._database.run(_read_untold) if each.event_id not in self._offered]
+    def tell(self, *, has_new_alerts: bool = True) -> int:
+        """Hand over what nobody was told yet; how many events. If nothing is new or left, it asks nobody."""
+        if not has_new_alerts and not self._has_more.is_set():
+            return 0
+        self._has_more.clear()
+        try:
+            untold = self._database.run(_read_untold)
+        except PenstockError:
+            self._has_more.set()
+            raise
+        events = [each for each in untold if each.event_id not in self._offered]
         taken = self._sender.offer(events)
+        if taken < len(events):
+            self._has_more.set()
         self._offered |= {each.event_id for each in events[:taken]}
         log_events(events[:taken])
         return taken
@@ -53,7 +66,13 @@ class AlertTeller:
         self._sender.close()
 
     def _settle(self, event_id: str, delivered: bool) -> None:
+        """Taken, or refused for good."""
         self._database.run(lambda session: _note(session, [event_id]), writes=True)
+
+    def _miss(self, event_id: str) -> None:
+        """Nobody took it: it is offered again."""
+        self._offered.discard(event_id)
+        self._has_more.set()
 
 
 def _note(session: Session, ids: Sequence[str]) -> None:
