@@ -369,27 +369,30 @@ class Reference:
         member = group.members.setdefault(line.client, {"until": -(1 << 62), "rules": set(), "last": time})
         member["last"] = time
         for rule in rules:
+            enforced, is_new = rule.mode == "enforce", rule.id not in member["rules"]
             member["rules"].add(rule.id)
             over = self.count(group, rule, line, time)
             counter = group.counters[rule.id]
             if time < counter.hot_until:
-                self.name(group, line.client, rule, line, time)
+                if enforced or is_new:
+                    self.name(group, line.client, rule, line, time)
             elif over:
-                counter.hot_until = time + self.escalate(group, time)
+                counter.hot_until = time + (self.escalate(group, time) if enforced else self.settings.ban_us)
+                group.expires = max(group.expires, counter.hot_until)
                 for client, each in group.members.items():
                     if rule.id in each["rules"] and each["last"] >= time - 8 * rule.half_life_us:
                         self.name(group, client, rule, line, time)
+                    elif not enforced:
+                        each["rules"].discard(rule.id)
 
     def name(self, group: Subject, client: str, rule: BehaviourRule, line: Line, time: int) -> None:
         member = group.members[client]
-        if time < member["until"]:
-            return
-        ban = group.ban_until - group.ban_from
-        member["until"] = time + ban
-        action = "block" if rule.mode == "enforce" else "simulate"
-        self.decisions.append(
-            (client, rule.id, action, line.number, group.level, ban // SECOND if action == "block" else 0)
-        )
+        if rule.mode == "simulate":
+            self.decisions.append((client, rule.id, "simulate", line.number, group.level, 0))
+        elif time >= member["until"]:
+            ban = group.ban_until - group.ban_from
+            member["until"] = time + ban
+            self.decisions.append((client, rule.id, "block", line.number, group.level, ban // SECOND))
 
     def trigger(self, one: Subject, rule: BehaviourRule, time: int) -> tuple[int, str]:
         if rule.points < 10:

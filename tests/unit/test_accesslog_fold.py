@@ -193,6 +193,23 @@ def test_a_network_names_those_who_took_part_and_new_ones_while_it_is_hot() -> N
     assert named == [(f"192.0.2.{n + 1}", "block", max(n, 2)) for n in range(4)]
 
 
+def test_a_group_rule_in_simulation_changes_nothing_that_is_enforced() -> None:
+    watched = replace(RULES.find("net.clients"), mode="simulate", number=len(RULES.rules), id="net.watched")
+    sooner = replace(watched, limit=1)
+    lines = [make_line(n, f"192.0.2.{n % 6 + 1}", n, "signal.b") for n in range(40)]
+    told = []
+    for rules in (RULES.rules, (*RULES.rules, watched), (*RULES.rules, sooner)):
+        runner = Runner(replace(SETTINGS, ruleset=type(RULES)(rules)), partitions=1)
+        runner.feed([(0, lines)])
+        told.append(runner.end())
+    enforced = [[row for row in rows if row[1] != "net.watched"] for rows in told]
+    assert enforced[0] == enforced[1] == enforced[2]
+    assert {row[1] for row in enforced[0]} == {"net.clients"}
+    simulated = [[row[0] for row in rows if row[1] == "net.watched"] for rows in told[1:]]
+    assert all(set(named) == {line.client for line in lines} for named in simulated)
+    assert all(len(named) <= 2 * 6 for named in simulated)  # two times of twenty seconds
+
+
 def test_decisions_carry_the_lines_that_caused_them() -> None:
     runner = Runner(SETTINGS, partitions=1)
     runner.feed([(0, [make_line(n, CLIENTS[0], n, "soft.four") for n in range(3)])])

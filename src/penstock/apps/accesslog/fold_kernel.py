@@ -18,7 +18,7 @@ from penstock.apps.accesslog import fold_shapes as s
 from penstock.apps.accesslog.compiling import kernel
 from penstock.apps.accesslog.events_kernel import cut_to_net, mix, mix_subject
 from penstock.apps.accesslog.guarding_kernel import may_block
-from penstock.apps.accesslog.table_kernel import find_row
+from penstock.apps.accesslog.table_kernel import find_member, find_row
 from penstock.formats.jit import inlined, part
 
 
@@ -136,34 +136,44 @@ def fold_group(events, i, table, rules, limits, out, out_score):
 
 @part
 def count_group(events, i, table, row, member, rules, b, time, limits, out, out_score):
+    """A rule in simulation leaves the bans of the group and of its members alone; it names each once."""
     members, rows = table.members, table.rows
-    members[member, s.MEMBER_MASK] |= np.int64(1) << np.int64(b)
+    bit = np.int64(1) << np.int64(b)
+    is_enforced = rules.enforced[rules.rule_of[b]] != 0
+    is_new = members[member, s.MEMBER_MASK] & bit == 0
+    members[member, s.MEMBER_MASK] |= bit
     over, entry = count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)
     if time < table.counters[entry, s.HOT_UNTIL]:
-        name_member(events, i, table, row, member, rules, b, time, limits, out, out_score)
+        if is_enforced or is_new:
+            name_member(events, i, table, row, member, rules, b, time, limits, out, out_score)
     elif over and rules.points[rules.rule_of[b]] >= limits.blocking:
-        ban_us = escalate(rows, row, time, limits)
+        ban_us = np.int64(limits.ban_us)
+        if is_enforced:
+            ban_us = escalate(rows, row, time, limits)
+        keep_until(rows, row, time + ban_us)
         table.counters[entry, s.HOT_UNTIL] = time + ban_us
         each = rows[row, s.MEMBERS]
         while each >= 0:
-            taking_part = members[each, s.MEMBER_MASK] & (np.int64(1) << np.int64(b))
-            if taking_part != 0 and members[each, s.MEMBER_LAST] >= time - rules.memory[b]:
-                name_member(events, i, table, row, each, rules, b, time, limits, out, out_score)
+            if members[each, s.MEMBER_MASK] & bit != 0:
+                if members[each, s.MEMBER_LAST] >= time - rules.memory[b]:
+                    name_member(events, i, table, row, each, rules, b, time, limits, out, out_score)
+                elif not is_enforced:
+                    members[each, s.MEMBER_MASK] &= ~bit
             each = members[each, s.MEMBER_NEXT]
 
 
 @part
 def name_member(events, i, table, row, member, rules, b, time, limits, out, out_score):
     members, rows = table.members, table.rows
-    if time < members[member, s.MEMBER_UNTIL]:
-        return
-    high, low = np.uint64(members[member, s.MEMBER_HIGH]), np.uint64(members[member, s.MEMBER_LOW])
     rule = np.int64(rules.rule_of[b])
-    action = np.int64(s.SIMULATE)
-    ban_us = rows[row, s.BAN_UNTIL] - rows[row, s.BAN_FROM]
+    high, low = np.uint64(members[member, s.MEMBER_HIGH]), np.uint64(members[member, s.MEMBER_LOW])
+    action, ban_us = np.int64(s.SIMULATE), np.int64(0)
     if rules.enforced[rule] != 0:
+        if time < members[member, s.MEMBER_UNTIL]:
+            return
         action = may_block(limits, high, low, time)
-    members[member, s.MEMBER_UNTIL] = time + ban_us
+        ban_us = rows[row, s.BAN_UNTIL] - rows[row, s.BAN_FROM]
+        members[member, s.MEMBER_UNTIL] = time + ban_us
     if action != s.BLOCK:
         ban_us = np.int64(0)
     put_decision(events, i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
@@ -458,39 +468,3 @@ def look_at_path(table, row, path, time):
     if innocent:
         paths[place, s.PATH_SECOND] = me
     return 0
-
-
-@part
-def find_member(table, row, high, low, time):
-    """A client's entry in a group; a new one, or that of the one seen longest ago where there are many."""
-    members, rows, heads = table.members, table.rows, table.heads
-    signed_high, signed_low = np.int64(high), np.int64(low)
-    entry, count, oldest = rows[row, s.MEMBERS], 0, np.int64(-1)
-    while entry >= 0:
-        if members[entry, s.MEMBER_HIGH] == signed_high and members[entry, s.MEMBER_LOW] == signed_low:
-            return entry
-        if oldest < 0 or members[entry, s.MEMBER_LAST] < members[oldest, s.MEMBER_LAST] or (
-            members[entry, s.MEMBER_LAST] == members[oldest, s.MEMBER_LAST]
-            and (members[entry, s.MEMBER_HIGH] < members[oldest, s.MEMBER_HIGH]
-                 or (members[entry, s.MEMBER_HIGH] == members[oldest, s.MEMBER_HIGH]
-                     and members[entry, s.MEMBER_LOW] < members[oldest, s.MEMBER_LOW]))
-        ):  # fmt: skip
-            oldest = entry
-        count += 1
-        entry = members[entry, s.MEMBER_NEXT]
-    if count >= s.MOST_MEMBERS:
-        entry = oldest
-    else:
-        if heads[s.MEMBERS_FREE] >= 0:
-            entry = heads[s.MEMBERS_FREE]
-            heads[s.MEMBERS_FREE] = members[entry, s.MEMBER_NEXT]
-            heads[s.MEMBERS_FREE_COUNT] -= 1
-        else:
-            entry = heads[s.MEMBERS_USED]
-            heads[s.MEMBERS_USED] += 1
-        members[entry, s.MEMBER_NEXT] = rows[row, s.MEMBERS]
-        rows[row, s.MEMBERS] = entry
-    members[entry, s.MEMBER_HIGH], members[entry, s.MEMBER_LOW] = signed_high, signed_low
-    members[entry, s.MEMBER_MASK], members[entry, s.MEMBER_COUNT] = 0, 0
-    members[entry, s.MEMBER_UNTIL] = -(1 << 62)
-    return entry

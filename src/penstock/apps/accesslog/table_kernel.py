@@ -1,4 +1,4 @@
-"""Kernel parts that find the row of a subject, give one away, and sweep what has run out.
+"""Kernel parts that find the row of a subject or a member, give one away, and sweep what has run out.
 
 Rule: which subjects a bucket holds at an event is a function of the events before it. A place is free if its
 subject has run out by then; where none is free the least suspicious goes: one that is not banned before one
@@ -138,6 +138,42 @@ def clear_row(table, row):
         heads[s.MEMBERS_FREE] = entry
         heads[s.MEMBERS_FREE_COUNT] += 1
         entry = following
+
+
+@part
+def find_member(table, row, high, low, time):
+    """A client's entry in a group; a new one, or that of the one seen longest ago where there are many."""
+    members, rows, heads = table.members, table.rows, table.heads
+    signed_high, signed_low = np.int64(high), np.int64(low)
+    entry, count, oldest = rows[row, s.MEMBERS], 0, np.int64(-1)
+    while entry >= 0:
+        if members[entry, s.MEMBER_HIGH] == signed_high and members[entry, s.MEMBER_LOW] == signed_low:
+            return entry
+        if oldest < 0 or members[entry, s.MEMBER_LAST] < members[oldest, s.MEMBER_LAST] or (
+            members[entry, s.MEMBER_LAST] == members[oldest, s.MEMBER_LAST]
+            and (members[entry, s.MEMBER_HIGH] < members[oldest, s.MEMBER_HIGH]
+                 or (members[entry, s.MEMBER_HIGH] == members[oldest, s.MEMBER_HIGH]
+                     and members[entry, s.MEMBER_LOW] < members[oldest, s.MEMBER_LOW]))
+        ):  # fmt: skip
+            oldest = entry
+        count += 1
+        entry = members[entry, s.MEMBER_NEXT]
+    if count >= s.MOST_MEMBERS:
+        entry = oldest
+    else:
+        if heads[s.MEMBERS_FREE] >= 0:
+            entry = heads[s.MEMBERS_FREE]
+            heads[s.MEMBERS_FREE] = members[entry, s.MEMBER_NEXT]
+            heads[s.MEMBERS_FREE_COUNT] -= 1
+        else:
+            entry = heads[s.MEMBERS_USED]
+            heads[s.MEMBERS_USED] += 1
+        members[entry, s.MEMBER_NEXT] = rows[row, s.MEMBERS]
+        rows[row, s.MEMBERS] = entry
+    members[entry, s.MEMBER_HIGH], members[entry, s.MEMBER_LOW] = signed_high, signed_low
+    members[entry, s.MEMBER_MASK], members[entry, s.MEMBER_COUNT] = 0, 0
+    members[entry, s.MEMBER_UNTIL] = -(1 << 62)
+    return entry
 
 
 @kernel
