@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.apps.accesslog import blocklist_files
 from penstock.apps.accesslog.bans import DefenceSettings, Orders
 from penstock.apps.accesslog.clocks import NEVER, Clock, Clocks, advance
 from penstock.apps.accesslog.lane_stage import LaneStage, read_maxima
 from penstock.apps.accesslog.monitoring import MonitorSettings
 from penstock.apps.accesslog.parcels import Parcel, make_parcel, read_parcels, unpack
+from penstock.apps.accesslog.partials import unpack_tables
 from penstock.apps.accesslog.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.rules import RuleSet
 from penstock.apps.accesslog.stage import (
     COLUMNS,
+    RECORD_TIME,
     LogStage,
     Tools,
     count_late,
@@ -30,15 +36,19 @@ from penstock.apps.accesslog.stage import (
     open_kit,
     take_header,
 )
+from penstock.cli.accesslog import run_pipeline
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_traffic import (
     RULES,
+    START,
+    Request,
     Traffic,
     cut,
     decide_in_memory,
     make_traffic,
     sort_decisions,
+    write_line,
 )
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -127,6 +137,38 @@ def test_the_stages_decide_what_the_engine_decides_for_any_batches(shares: tuple
     assert small.counts["late"] > 0
 
 
+def test_a_line_from_the_future_does_not_carry_its_partitions_clock_away() -> None:
+    """A line is at most a minute later than its record; a record without a time bounds nothing."""
+    now_us = START * 1_000_000
+    lines = [("w", write_line(Request(second, "192.0.2.1"))) for second in (0, 400 * 86_400, 1)]
+    for made_at, late, maximum in (
+        ([now_us] * 3, 1, now_us + 60_000_000),
+        ([now_us, None, now_us], 1, now_us + 400 * 86_400_000_000),
+        ([now_us, -1000, now_us], 1, now_us + 400 * 86_400_000_000),
+        ([now_us, now_us - 59_000_000, now_us], 0, now_us + 1_000_000),
+    ):
+        records = make_records(0, lines, 0)
+        stamps = pa.array(made_at, pa.timestamp("us", "UTC"))
+        parcels = list(LogStage(KIT)([records.append_column(RECORD_TIME, stamps)]))
+        made = {each.kind: each.payload for rows in parcels for each in read_parcels(rows)}
+        (counted,) = unpack(made["counts"]).to_pylist()
+        assert (counted["late"], counted["maximum"]) == (late, maximum)
+        _, tables = unpack_tables(made["partial"])
+        assert max(tables["seconds"]["second"].to_pylist()) == maximum // 1_000_000
+
+
+def test_dead_letters_of_a_task_have_a_room_and_beyond_it_only_their_beginnings_are_kept() -> None:
+    batches = [make_records(number, [("w", b"x" * 65_536)] * 300, 0) for number in range(3)]
+    parcels = (each for rows in LogStage(KIT)(batches) for each in read_parcels(rows))
+    (letters,) = [unpack(each.payload) for each in parcels if each.kind == "letters"]
+    kept = [len(line) for line in letters["line"].to_pylist()]
+    assert letters.num_rows == 900
+    assert set(letters["length"].to_pylist()) == {65_536}
+    assert kept[:250] == [65_536] * 250
+    assert kept[300:] == [200] * 600
+    assert sum(kept) < (16 << 20) + 900 * 200
+
+
 def test_nothing_changes_in_lanes_that_nothing_came_for() -> None:
     traffic = make_traffic(12, benign=100)
     small = Miniature(len(traffic))
@@ -208,3 +250,21 @@ def test_settings_are_complete_and_show_no_password() -> None:
     assert "hunter2" not in repr(settings)
     with pytest.raises(OptionError):
         PipelineSettings("log", "x.db", kafka, log_format='%h "%r')
+
+
+@pytest.mark.parametrize("more", [(), ("--distrust-crawlers",)])
+def test_crawlers_are_trusted_unless_a_run_is_told_otherwise(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the decisions, and by the blocklists that it keeps."""
+    parser = argparse.ArgumentParser()
+    run_pipeline.add_arguments(parser)
+    needed = ["--topic", "log", "--database", str(tmp_path / "x.db"), "--bootstrap-server", "b:9092"]
+    arguments = parser.parse_args([*needed, "--blocklist-dir", str(tmp_path), *more])
+    settings = run_pipeline.read_settings(arguments)
+    assert settings.tools.defence.trust_crawlers is not bool(more)
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(blocklist_files, "BlocklistWriter", lambda *_, **named: made.update(named))
+    with ExitStack() as stack:
+        run_pipeline._open_blocklists(stack, arguments, settings)
+    assert made["trust_crawlers"] is not bool(more)

@@ -2,7 +2,8 @@
 
 Rule: a line is parsed, or it is a dead letter; lines = parsed + dead in each partition, always. A dead letter
 has the record it came from (topic, partition, offset), so an audit can find it, and the line itself, up to
-`KEPT_BYTES`: a stranger decides how long a line is, and the whole of it can still be read in Kafka.
+`KEPT_BYTES`: a stranger decides how long a line is, and the whole of it can still be read in Kafka. Beyond
+`TASK_BYTES` of a task only the beginnings are kept: all letters pass through the driver.
 
     letters = make_dead_letters(values, lines.bad_rows, reasons, topic="log", partition=0, offsets=offsets)
 """
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 DEAD_LETTERS = "accesslog_dead_letters"
 #: How much of a line is kept.
 KEPT_BYTES = 65_536
+#: How much of all lines of a task is kept, and how much of each one beyond that.
+TASK_BYTES, BEGINNING_BYTES = 16 << 20, 200
 SCHEMA = pa.schema(
     [
         ("reason", pa.string()),
@@ -37,14 +40,22 @@ def make_dead_letters(
     topic: str,
     partition: int,
     offsets: NDArray[np.int64],
+    room: int = TASK_BYTES,
 ) -> pa.RecordBatch:
-    """Letters for these rows of `values`; `reasons` says why, one text for each of them."""
+    """Letters for these rows of `values`; `reasons` says why, one text for each of them.
+
+    Lines that do not fit into `room` bytes, together with those before them, are cut to their beginnings.
+    """
     lines = values.take(pa.array(rows)).cast(pa.binary())
     kept = lines
     lengths = pc.binary_length(lines)
     longest = pc.max(lengths).as_py() or 0
     if longest > KEPT_BYTES:
         kept = pc.binary_slice(lines, 0, KEPT_BYTES)
+    sizes = pc.binary_length(kept).fill_null(0).to_numpy()
+    fits = np.cumsum(sizes, dtype=np.int64) <= room
+    if not fits.all():
+        kept = pc.if_else(pa.array(fits), kept, pc.binary_slice(kept, 0, BEGINNING_BYTES))
     count = len(rows)
     return pa.RecordBatch.from_arrays(
         [

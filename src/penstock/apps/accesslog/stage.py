@@ -18,7 +18,7 @@ import gc
 import hashlib
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from penstock.apps.accesslog.bans import DefenceSettings
 from penstock.apps.accesslog.clocks import NEVER
-from penstock.apps.accesslog.deadletters import make_dead_letters
+from penstock.apps.accesslog.deadletters import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.detection import Detector
 from penstock.apps.accesslog.events import make_events
 from penstock.apps.accesslog.monitoring import MonitorSettings, observe
@@ -38,6 +38,9 @@ from penstock.formats.accesslog import BAD_REASONS, Lines, Parser
 
 #: Columns that the stage wants of each record.
 COLUMNS = ("value", "partition", "offset", "headers")
+#: One more, which may be missing: when the record was made. Nobody logs a request long before it comes.
+RECORD_TIME = "timestamp"
+MOST_AHEAD_US = 60_000_000
 #: Kinds of parcels that it makes.
 EVENTS, PARTIAL, COUNTS, LETTERS = "events", "partial", "counts", "letters"
 #: The header of a record that names the web server its line is from.
@@ -140,6 +143,7 @@ class StageWork:
     def __init__(self, tools: Tools, maxima: Mapping[int, int]) -> None:
         self._tools, self._maxima = tools, maxima
         self._letters: list[pa.RecordBatch] = []
+        self._room = TASK_BYTES
         self._counts: dict[int, PartitionCount] = {}
 
     def take(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -149,14 +153,22 @@ class StageWork:
         offsets = chunk.column("offset").to_numpy()
         servers = take_header(chunk.column("headers"), SERVER_HEADER)
         lines = tools.parser.parse(values)
+        if RECORD_TIME in chunk.schema.names:
+            lines = cap_times(lines, chunk.column(RECORD_TIME))
         self._count(partition, lines, len(values))
         if lines.bad_rows.size:
             reasons = _REASONS.take(pa.array(lines.bad_reasons))
-            self._letters.append(
-                make_dead_letters(
-                    values, lines.bad_rows, reasons, topic=tools.topic, partition=partition, offsets=offsets
-                )
+            letters = make_dead_letters(
+                values,
+                lines.bad_rows,
+                reasons,
+                topic=tools.topic,
+                partition=partition,
+                offsets=offsets,
+                room=self._room,
             )
+            self._letters.append(letters)
+            self._room -= letters.column("line").nbytes
         if not len(lines):
             return
         events = make_events(
@@ -200,6 +212,16 @@ class StageWork:
                 lines.time_us, counted.maximum, self._tools.defence.lateness_us
             )
             counted.late += late
+
+
+def cap_times(lines: Lines, made_at: pa.TimestampArray) -> Lines:
+    """No line is later than its record by more than `MOST_AHEAD_US`: one alone would carry the clock away.
+
+    A record without a time (null, or -1 as Kafka has it) bounds nothing.
+    """
+    times = made_at.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).fill_null(-1).to_numpy()[lines.rows]
+    most = np.where(times < 0, np.iinfo(np.int64).max, times + MOST_AHEAD_US)
+    return replace(lines, time_us=np.minimum(lines.time_us, most))
 
 
 def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tuple[int, int]:

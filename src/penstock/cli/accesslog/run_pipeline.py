@@ -115,6 +115,7 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
         most_lines=arguments.most_lines,
         trusted_proxies=tuple(arguments.trusted_proxy),
         allow=tuple(gather_allowed(arguments)),
+        trust_crawlers=not arguments.distrust_crawlers,
         rules=tuple(arguments.rules),
     )
 
@@ -164,6 +165,7 @@ def _open_blocklists(
         formats,
         allow=settings.allow,
         trusted_proxies=settings.trusted_proxies,
+        trust_crawlers=settings.trust_crawlers,
     )
     return lambda news: _try(lambda: writer.refresh(has_new_decisions=bool(news.decisions.num_rows)))
 
@@ -179,7 +181,7 @@ def _open_webhook(
     webhook = Webhook(_resolve("--webhook", arguments.webhook))
     teller = stack.enter_context(closing(AlertTeller(settings.place, webhook)))
     teller.tell()
-    return lambda news: _try(teller.tell) if news.alerts.num_rows else None
+    return lambda news: _try(lambda: teller.tell(has_new_alerts=bool(news.alerts.num_rows)))
 
 
 def _try(act: Callable[[], object]) -> None:
