@@ -31,7 +31,7 @@ from penstock.apps.accesslog.merging import ALERT_ROWS
 from penstock.apps.accesslog.orders import make_rows, take_orders
 from penstock.apps.accesslog.parcels import PARCELS_DDL, read_parcels, unpack
 from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-from penstock.apps.accesslog.stage import COLUMNS, COUNTS, LETTERS, LogStage, make_kit
+from penstock.apps.accesslog.stage import COLUMNS, COUNTS, LETTERS, RECORD_TIME, LogStage, make_kit
 from penstock.apps.accesslog.standing import make_clock_rows, make_setting_rows, read_standing
 from penstock.core.client_java import parse_client
 from penstock.direct import Batch, BatchReport, DirectStream, RunOutcome, Subscribe, TopicPartition
@@ -119,7 +119,7 @@ class Pipeline:
             empty_batches=True,
             stop_file=stop_file,
             options={
-                "columns": ",".join(COLUMNS),
+                "columns": ",".join((*COLUMNS, RECORD_TIME)),
                 "maxOffsetsPerTrigger": settings.most_lines,
                 "minRecordsPerTask": LINES_PER_TASK,
             },
