@@ -155,6 +155,20 @@ def test_rows_that_are_no_lines_keep_the_others_at_their_offsets() -> None:
     assert Header.read(made[0].schema).servers[made[0].column("server")[0].as_py()] == "b"
 
 
+def test_a_line_without_a_server_has_none_and_names_are_cut_and_clean() -> None:
+    history = make_history(3, 3)
+    long = b"w\x1b[2J\r\n" + b"x" * 999
+    made = make_events(
+        *make_batch(history), RULES, partition=0, offsets=np.arange(3),
+        servers=pa.array([b"web-1", None, long]), lanes=1,
+    )  # fmt: skip
+    names = Header.read(made[0].schema).servers
+    told = {row["offset"]: names[row["server"]] for row in made[0].to_pylist() if row["kind"] == CLIENT}
+    assert (told[0], told[1]) == ("web-1", "")
+    assert told[2].startswith("w[2Jxxx")
+    assert len(told[2]) <= 128
+
+
 def test_times_never_stand_before_the_running_maximum_less_the_lateness() -> None:
     dice = random.Random(5)
     times = np.array([dice.randint(0, 10_000_000) for _ in range(300)], np.int64)

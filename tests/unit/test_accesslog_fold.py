@@ -264,6 +264,13 @@ def test_waiting_events_are_bounded_where_all_stand_at_one_time() -> None:
     assert runner.counters["forced"] >= 900
 
 
+def test_names_of_servers_are_kept_only_while_their_lines_wait() -> None:
+    runner = Runner(replace(SETTINGS, lanes=1), partitions=1)
+    for n in range(50):
+        runner.feed([(0, [replace(make_line(n, CLIENTS[0], 10 * n), server=f"web-{n}")])])
+    assert set(runner.states[0].servers.values()) == {"web-49"}
+
+
 def test_state_of_another_rule_set_keeps_what_is_still_there() -> None:
     runner = Runner(SETTINGS, partitions=1)
     runner.feed([(0, [make_line(n, CLIENTS[0], n, "signal.a", path=n) for n in range(4)])])

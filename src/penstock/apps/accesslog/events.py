@@ -27,6 +27,7 @@ from penstock.apps.accesslog import events_kernel as k
 from penstock.apps.accesslog.clients import CLIENT, NET, PRINT
 from penstock.apps.accesslog.counting import NET_BIT, PRINT_BIT, Program, compile_rules
 from penstock.apps.accesslog.detection import Findings
+from penstock.apps.accesslog.monitoring import _clean_name
 from penstock.apps.accesslog.rules import RuleSet
 from penstock.formats.accesslog import Lines
 
@@ -188,10 +189,16 @@ def _hash_servers(
     coded = servers.dictionary_encode()
     names = [(each or b"") if isinstance(each, bytes) else (each or "").encode()
              for each in coded.dictionary.to_pylist()]  # fmt: skip
-    keys = np.array([zlib.crc32(name) for name in names] or [0], np.uint32)
-    known = {int(key): name.decode("utf-8", "replace") for key, name in zip(keys, names, strict=False)}
-    indices = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return keys[indices], known or {0: ""}
+    names.append(b"")  # of lines that name none
+    keys = np.array([zlib.crc32(name) for name in names], np.uint32)
+    known = {int(key): _clean_server(name) for key, name in zip(keys, names, strict=True)}
+    indices = coded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+    return keys[indices], known
+
+
+def _clean_server(name: bytes) -> str:
+    """A name as the monitor tells it, without the control characters that a stranger may have put there."""
+    return "".join(each for each in _clean_name(name) if each.isprintable())
 
 
 def _gather_hits(order: NDArray[np.int64], lists: _HitLists) -> pa.Array:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog import fold_kernel, table_kernel
@@ -81,6 +82,8 @@ def fold_lane(
             mine = ready[(kinds > CLIENT) if is_group else (kinds == CLIENT)] if kinds.any() else ready
             if mine.size and (not is_group or kinds.any()):
                 decisions.append(_fold_part(state, queue, mine, settings, limits, is_group))
+    waited_for = set(pc.unique(state.pending.column("server")).to_pylist())
+    state.servers = {key: name for key, name in state.servers.items() if key in waited_for}
     evicted = int(state.clients.heads[s.EVICTED] + state.groups.heads[s.EVICTED])
     for table in (state.clients, state.groups):
         table.heads[s.EVICTED] = 0
