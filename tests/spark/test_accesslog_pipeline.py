@@ -140,6 +140,21 @@ def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_
     assert late["decided_at"] >= released - 1
 
 
+def test_a_partition_of_nothing_but_dead_letters_is_not_waited_for(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Time goes on while nonsense comes."""
+    name, database = topic(2), tmp_path / "results.db"
+    secret = [("web-1", write_line(Request(n, "192.0.2.9", "/.env"))) for n in range(5)]
+    send_traffic(kafka.bootstrap, name, {0: secret, 1: [("web-2", b"nonsense")] * 300})
+    settings = make_settings(
+        kafka.bootstrap, name, str(database), tmp_path, most_lines=60, idle_after="1ms", interval="50ms"
+    )
+    news = run(spark, settings)
+    assert any(each.watermark_us is not None and each.dead for each in news)
+    assert [each["client"] for each in read_decisions(database)] == ["192.0.2.9"]
+
+
 def test_an_order_lets_a_client_go_from_a_moment_of_the_log_on_that_is_stored(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:

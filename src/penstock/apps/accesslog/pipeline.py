@@ -108,6 +108,7 @@ class Pipeline:
         self._view: LogView | None = None
         self._listeners: list[Listener] = []
         self._made: _Made | None = None
+        self._unparsed: frozenset[int] = frozenset()
         self._until_idle = False
         self._has_ended = False
         self.stream = DirectStream(
@@ -170,13 +171,15 @@ class Pipeline:
             made = self._run_job(batch, clocks, Orders.of(counting))
             counts = made.pop(COUNTS, [])
             after = advance(clocks, read_maxima(counts), lateness_us=settings.lateness_us)
+            after = _note_parsed(after, _list_parsed(counts), now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
             pending = _add_up(results.get(tables.LANES), "pending")
         results[tables.COUNTS] = self._make_count_rows(counts)
         results[tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
         results[tables.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
-        self._made = _Made(rows, pending, after)
+        unparsed = (self._unparsed | _list_busy(batch)) - _list_parsed(counts)
+        self._made = _Made(rows, pending, after, unparsed)
         return rows
 
     def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
@@ -210,10 +213,14 @@ class Pipeline:
     # --- what is decided before a batch -----------------------------------------------------------------
 
     def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
-        """The clocks with who is not waited for in this batch. Who is behind is waited for."""
+        """The clocks with who is not waited for in this batch. Who is behind is waited for.
+
+        Who had records and no line among them is waited for no longer than who is silent: a stranger who
+        sends nonsense must not stop the time of all.
+        """
         idle_after_us = self.settings.idle_after_us
         known = [each.partition for each in batch.end.offsets]
-        busy = {each.partition for each in batch.ranges if each.size}
+        busy = _list_busy(batch) - self._unparsed
 
         def decide(with_lines: Collection[int]) -> Clocks:
             never = 1 << 62
@@ -233,7 +240,8 @@ class Pipeline:
         ]
         if not stopped:
             return decided
-        ends = self._find_ends([each for each in batch.end.offsets if each.partition in stopped])
+        silent = set(stopped) - self._unparsed
+        ends = self._find_ends([each for each in batch.end.offsets if each.partition in silent])
         behind = {each.partition for each, end in ends.items() if end > batch.end.offsets[each]}
         return decide(busy | behind) if behind else decided
 
@@ -281,6 +289,7 @@ class Pipeline:
     def _hear(self, event: str, report: BatchReport) -> None:
         if event != "completed" or self._made is None:
             return
+        self._unparsed = self._made.unparsed
         news, self._made = self._make_news(report, self._made), None
         for listener in self._listeners:
             listener(news)
@@ -292,11 +301,13 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A batch that was worked on and is not published yet."""
+    """A batch that was worked on and is not published yet. `unparsed`: partitions whose last records had no
+    line among them."""
 
     rows: Mapping[str, pa.Table]
     pending: int
     clocks: Clocks
+    unparsed: frozenset[int]
 
 
 def _let_all_go(clocks: Clocks) -> Clocks:
@@ -304,6 +315,22 @@ def _let_all_go(clocks: Clocks) -> Clocks:
     if not all(each.is_idle for each in clocks.partitions.values()):
         return clocks
     return replace(clocks, watermark_us=clocks.watermark_us + 1)
+
+
+def _list_busy(batch: Batch) -> frozenset[int]:
+    return frozenset(each.partition for each in batch.ranges if each.size)
+
+
+def _list_parsed(counts: list[pa.Table]) -> frozenset[int]:
+    """Partitions with a line that could be parsed."""
+    rows = (row for each in counts for row in each.select(["partition", "parsed"]).to_pylist())
+    return frozenset(row["partition"] for row in rows if row["parsed"])
+
+
+def _note_parsed(clocks: Clocks, parsed: Collection[int], now_us: int) -> Clocks:
+    """They were seen now, also if nobody waited for them any more."""
+    seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in parsed}
+    return replace(clocks, partitions={**clocks.partitions, **seen})
 
 
 def _add_up(rows: pa.Table | None, column: str) -> int:
