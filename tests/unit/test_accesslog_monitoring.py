@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.apps.accesslog.merging import HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.minutes import ALL
 from penstock.apps.accesslog.monitoring import MonitorSettings, merge, observe
 from penstock.apps.accesslog.partials import pack_tables, unpack_tables
@@ -143,6 +144,22 @@ def test_the_sum_of_a_minute_outlives_servers_that_are_past_it_and_one_that_nobo
     assert database.last is not None
     assert database.last.too_late_total == 1
     assert minute in database.tables["minutes"].values()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_minutes_whose_pieces_have_the_same_numbers_do_not_mix(batches: int) -> None:
+    """The older one closes early, and what comes for it then is counted as too late."""
+    log = [Line(START_US), Line(START_US + 4096 * MINUTE_US)]
+    database = Database()
+    for batch in [log] if batches == 1 else [log[:1], log[1:]]:
+        database.add({0: [batch]})
+    database.add({0: [[Line(START_US + 1), Line(START_US + 4096 * MINUTE_US + 1)]]})
+    assert database.last is not None
+    assert (database.last.lines_total, database.last.too_late_total) == (4, 1)
+    assert read_too_late(database.state[HEAD_PIECE]) == 1
+    rows = [(to_seconds(r["minute"]), r["requests"]) for r in database.tables["minutes"].values()]
+    begin = START_US // MINUTE_US * 60
+    assert set(rows) == {(begin, 1), (begin + 4096 * 60, 2)}
 
 
 def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_future_moves_nothing() -> None:

@@ -71,7 +71,7 @@ _MOST_BYTES = 64 << 20
 #: A server that was not heard for so long keeps no minute open any more.
 _DEAD_US = 900 * MICROS
 _FORGOTTEN_US = 86_400 * MICROS
-_HEAD_PIECE, _WATCH_PIECE = 0, 1
+HEAD_PIECE, _WATCH_PIECE = 0, 1
 #: Series in one piece: each takes 7 KiB.
 _WATCH_ROWS = 64
 _TIME = pa.timestamp("us", tz="UTC")
@@ -170,6 +170,11 @@ def merge(
     )
 
 
+def read_too_late(head_piece: bytes) -> int:
+    """How many lines were too late since the beginning, by the state's piece `HEAD_PIECE`."""
+    return int(unpack_tables(head_piece)[0]["too_late"])
+
+
 def _place(opened: tuple[dict[str, Any], dict[str, pa.Table]]) -> tuple[str, int]:
     return opened[0]["partition"], opened[0]["first_offset"]
 
@@ -190,9 +195,9 @@ class _Books:
 
     @classmethod
     def read(cls, state: Mapping[int, bytes], settings: MonitorSettings) -> _Books:
-        if _HEAD_PIECE not in state:
+        if HEAD_PIECE not in state:
             return cls(settings, Watch.begin(settings.limits))
-        head, tables = unpack_tables(state[_HEAD_PIECE])
+        head, tables = unpack_tables(state[HEAD_PIECE])
         known = [unpack_tables(state[_WATCH_PIECE + at])[1] for at in range(head["watch_pieces"])]
         watched = dict(known[0])
         watched["series"] = pa.concat_tables([each["series"] for each in known])
@@ -334,6 +339,20 @@ class _Books:
         """Whether any server may still add to it: then all of it is kept, for the sums over all servers."""
         return minute >= self.closed.get(ALL, NEVER)
 
+    def _close_early(self, minute: int) -> None:
+        for name in (*self.servers, ALL):
+            self.closed[name] = max(self.closed.get(name, NEVER), minute + 1)
+
+    def _part_numbers(self, touched: Sequence[int]) -> None:
+        """Of two open minutes whose pieces would have the same numbers, days apart, the older one closes."""
+        owners: dict[int, int] = {}
+        for minute in sorted({*touched, *self.pieces}):
+            if self._is_open(minute):
+                first = piece_numbers(minute).start
+                if first in owners:
+                    self._close_early(owners[first])
+                owners[first] = minute
+
     # --- state out -----------------------------------------------------------------------------------------
 
     def read_minute(self, state: Mapping[int, bytes], minute: int) -> Minutes:
@@ -350,6 +369,7 @@ class _Books:
     ) -> dict[int, bytes]:
         """All pieces of the new state. Minutes that this batch did not touch keep their bytes."""
         after: dict[int, bytes] = {}
+        self._part_numbers(touched)
         for minute in touched:
             self.pieces.pop(minute, None)
             if united is not None:
@@ -363,8 +383,7 @@ class _Books:
         while len(self.pieces) > _MOST_MINUTES or sum(map(len, after.values())) > _MOST_BYTES:
             oldest = min(self.pieces)
             del self.pieces[oldest]
-            for name in (*self.servers, ALL):
-                self.closed[name] = max(self.closed.get(name, NEVER), oldest + 1)
+            self._close_early(oldest)
             for number in piece_numbers(oldest):
                 after.pop(number, None)
         watch = self.watch.to_tables()
@@ -373,7 +392,7 @@ class _Books:
         for at, start in enumerate(starts):
             rest = {} if at else {name: watch[name] for name in ("pending", "judged")}
             after[_WATCH_PIECE + at] = pack_tables({"series": series.slice(start, _WATCH_ROWS), **rest}, {})
-        after[_HEAD_PIECE] = self._write_head(len(starts))
+        after[HEAD_PIECE] = self._write_head(len(starts))
         return after
 
     def _write_head(self, watch_pieces: int) -> bytes:
