@@ -241,9 +241,17 @@ def read_tail(line: bytes, at: int) -> int | None:
 def parse_line(value: bytes | None, log_format: str = "auto", proxies: tuple[str, ...] = ()) -> Line | str:
     """The fields of a line, or the reason why it is bad."""
     try:
-        return _parse(value, log_format, proxies)
+        line = _parse(value, log_format, proxies)
     except Bad as bad:
         return str(bad)
+    del line["lacking"]
+    return line
+
+
+def list_lacking(value: bytes | None, log_format: str = "auto", proxies: tuple[str, ...] = ()) -> set[str]:
+    """Which texts are not there because the log has no such field; those that are `-` are not among them."""
+    found: set[str] = _parse(value, log_format, proxies)["lacking"]
+    return found
 
 
 def _parse(value: bytes | None, log_format: str, proxies: tuple[str, ...]) -> Line:
@@ -271,6 +279,7 @@ def _parse(value: bytes | None, log_format: str, proxies: tuple[str, ...]) -> Li
         latency = read_tail(line, stop) if auto else None
         if latency is not None:
             found["latency"] = latency
+        found["named"] = set(found) if auto else {name for name, *_ in steps}
     return {**_finish(found, proxies), "is_json": is_json or (not auto and text.lstrip().startswith("{"))}
 
 
@@ -304,8 +313,10 @@ def _finish(found: Line, proxies: tuple[str, ...]) -> Line:
         line["client"] = find_forwarded(forwarded, proxies) or line["peer"]
     if line["client"] is None:
         raise Bad(slots.NO_CLIENT)
+    named = found["named"] | ({"method", "target", "protocol"} if request is not None else set())
     return {
         **line,
+        "lacking": {name for name in slots.TEXT_FIELDS if line[name] is None and name not in named},
         "time": found["time"],
         "status": found.get("status", 0),
         "size": found.get("size", 0),

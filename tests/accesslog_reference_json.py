@@ -102,15 +102,20 @@ def read_json(text: bytes) -> Line:
     names = dict(enumerate(slots.TEXT_FIELDS))
     names |= {slots.XFF: "xff", slots.REQUEST: "request", slots.QUERY: "query"}
     open_list = 0
+    named = set()
     for path, key, of_list, first, begin, stop in Document(text).scalars:
         if of_list and of_list == open_list:
             best["xff"] = (best["xff"][0], (best["xff"][1][0], stop))
             continue
         dotted = path is not None and len(path) > 1 and any(b"." in each for each in path)
         what = None if path is None or dotted else KEYS.get(b".".join(path))
-        if what is None or not (first in b'"-' or first.isdigit()):
+        if what is None:
             continue
         kind, slot, scale, rank = what
+        if kind == AS_TEXT:
+            named.add(names[slot])
+        if not (first in b'"-' or first.isdigit()):
+            continue
         raw = text[begin:stop]
         value: Any = None
         if kind == AS_TEXT:
@@ -133,10 +138,11 @@ def read_json(text: bytes) -> Line:
                 open_list = of_list
     if "time" not in best:
         raise Bad(slots.BAD_TIME)
-    return {
+    values = {
         name: text[value[0] : value[1]] if isinstance(value, tuple) else value
         for name, (_, value) in best.items()
     }
+    return {**values, "named": named}
 
 
 def read_amount(raw: bytes, key: bytes, scale: int, is_latency: bool) -> int | None:

@@ -189,6 +189,21 @@ def test_hashes_tell_apart_what_should_be_told_apart() -> None:
     assert prints[3] == prints[4] != prints[0]
 
 
+@pytest.mark.parametrize(("ending", "says_so"), [(b"", False), (b' "-" "-"', True)])
+def test_a_log_without_agents_and_referrers_makes_nobody_look_alike_or_bare(
+    ending: bytes, says_so: bool
+) -> None:
+    """In a common log each visitor who sends a form would else be one of many spammers."""
+    line = b'192.0.2.%d - - [01/Jan/2024:00:00:00 +0000] "POST /contact HTTP/1.1" 200 1' + ending
+    ruleset = default_rules()
+    lines = make_parser().parse(pa.array([line % client for client in (1, 2, 3, 1)]))
+    findings = Detector(ruleset).detect(lines)
+    assert ("signal.bare-form-post" in name_hits(findings, ruleset, 0)) == says_so
+    prints = findings.print_hash.tolist()
+    assert len(set(prints)) == (1 if says_so else 3)
+    assert prints[0] == prints[3]
+
+
 def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
     detector = Detector(default_rules())
     packed = pickle.dumps(detector)

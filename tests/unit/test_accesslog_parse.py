@@ -411,6 +411,35 @@ def test_a_log_that_has_the_list_instead_of_a_peer_is_believed_at_its_right_end(
     assert row["client"] == b"198.51.100.1"
 
 
+# --- fields that are not there ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "log_format", "lacking", "empty"),
+    [
+        (COMMON, "auto", {"referrer", "agent", "vhost"}, {"user"}),
+        (COMMON, "common", {"referrer", "agent", "vhost"}, {"user"}),
+        (COMMON + b' "-" "-"', "auto", {"vhost"}, {"user", "referrer", "agent"}),
+        (COMMON + b' "-" "-"', "combined", {"vhost"}, {"user", "referrer", "agent"}),
+        (COMMON, "combined", {"vhost"}, {"user", "referrer", "agent"}),  # cut off: the log has them
+        (b'192.0.2.7 - - [%s] "-" 408 -' % TIME, "common", {"referrer", "agent", "vhost"},
+         {"user", "method", "protocol"}),
+        (b"192.0.2.7 [%s] GET /a 200" % TIME, "%h %t %m %U %>s",
+         {"user", "protocol", "referrer", "agent", "vhost"}, set()),
+        (b'{"ts":971211336,"ip":"::1","uri":"/","user_agent":"","referer":null,"method":"-"}', "auto",
+         {"user", "protocol", "vhost"}, {"agent", "referrer", "method"}),
+    ],
+)  # fmt: skip
+def test_a_field_that_the_log_does_not_have_is_told_from_one_that_is_empty(
+    line: bytes, log_format: str, lacking: set[str], empty: set[str]
+) -> None:
+    lines = make_parser(log_format).parse(pa.array([line]))
+    assert {name for name in TEXT_FIELDS if lines.lengths[name][0] == -2} == lacking
+    assert {name for name in TEXT_FIELDS if lines.lengths[name][0] == -1} == empty
+    for name in lacking | empty:
+        assert take_texts(lines, name).to_pylist() == [None]
+
+
 # --- columns ------------------------------------------------------------------------------------------
 
 MIXED = [COMMON, None, b"", b"shop.example:80 " + COMBINED, b"nonsense", b'{"ts":971211336,"ip":"::1"}']

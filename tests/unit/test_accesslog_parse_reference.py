@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.formats.accesslog import make_parser, take_texts
-from tests.accesslog_reference import parse_line
+from penstock.formats.accesslog_slots import NO_FIELD
+from tests.accesslog_reference import list_lacking, parse_line
 from tests.accesslog_reference_values import read_address, strip_port
 from tests.proof.fuzz_accesslog import FORMATS, PROXIES, as_rows, damage, make_format, make_line
 
@@ -25,6 +26,9 @@ def compare(values: list[bytes | None], log_format: str, proxies: tuple[str, ...
     assert lines.bad_rows.tolist() == sorted(lines.bad_rows.tolist())
     for value, row in zip(values, as_rows(lines, len(values)), strict=True):
         assert row == parse_line(value, log_format, proxies), (log_format, value)
+    for n, number in enumerate(lines.rows.tolist()):
+        lacking = {name for name, sizes in lines.lengths.items() if sizes[n] == NO_FIELD}
+        assert lacking == list_lacking(values[number], log_format, proxies), (log_format, values[number])
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(sorted(FORMATS)), st.sampled_from([(), PROXIES]))

@@ -54,12 +54,15 @@ class Lines:
 
     Text fields, each in `starts` and `lengths`: `client` (behind trusted proxies; always there), `peer` (as
     it was logged), `user`, `method`, `target`, `protocol`, `referrer`, `agent`, `vhost` (without its port).
+    A field that the log does not have says nothing about who asked; one that is `-` does. So there are two
+    lengths for a text that is not there: -1, the field is `-`, null or the like; -2, the format has no such
+    field, or (`auto` and JSON) the line has none.
     """
 
     data: NDArray[np.uint8]  # the bytes of all lines; the column's own, unless queries had to be joined
     rows: NDArray[np.int32]  # which row each parsed line was, rising
     starts: dict[str, NDArray[np.int32]]  # where a text begins in `data` ...
-    lengths: dict[str, NDArray[np.int32]]  # ... and its length; -1: not in the log, or `-`
+    lengths: dict[str, NDArray[np.int32]]  # ... and its length; -1: `-` or the like; -2: no such field
     time_us: NDArray[np.int64]  # since 1970, UTC
     status: NDArray[np.int16]  # 0: none
     size: NDArray[np.int64]  # bytes sent; 0 for `-`
@@ -144,6 +147,9 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
         plan[k.MODE] = k.ONLY_JSON if log_format == "json" else k.FIXED
         formats = [logformat.NAMED.get(log_format, log_format)] if log_format != "json" else [logformat.PLAIN]
     programs = [logformat.compile_format(each) for each in formats]
+    if plan[k.MODE] == k.FIXED:
+        texts_of = programs[0].steps[programs[0].steps[:, k.OP] == k.TEXT, k.SLOT]
+        plan[k.FIELDS] = np.bitwise_or.reduce(1 << texts_of)
     if len(programs) == 1:
         plan[k.LOOK_FOR_PREFIX] = not programs[0].begins_with_time
         plan[k.LOOKS_LIKE_JSON] = programs[0].looks_like_json

@@ -18,6 +18,7 @@ from penstock.formats.accesslog_slots import (
     COUNT_OF_SPANS,
     GOOD,
     LATENCY,
+    NO_TEXT,
     NOT_JSON,
     REQUEST,
     SIZE,
@@ -187,6 +188,8 @@ def read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack):
                     of_list = stack[depth - 1] & 1 != 0 and keys[entry, SLOT] == XFF
                     if kept and of_list and keys[entry, KIND] == AS_TEXT:
                         listing = depth
+                elif keys[entry, KIND] == AS_TEXT:
+                    keep_nothing(spans, keys[entry, SLOT])
         else:
             inside_list = stack[depth - 1] & 1 != 0
             if c == 0x2C:
@@ -206,6 +209,12 @@ def read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack):
                 return GOOD if ranks[COUNT_OF_SPANS + TIME] != _UNRANKED else BAD_TIME
 
 
+@inlined
+def keep_nothing(spans, slot):
+    """The field is there, without a text."""
+    spans[slot, 1] = max(spans[slot, 1], NO_TEXT)
+
+
 @part
 def keep_value(buf, at, end, key_at, keys, entry, spans, numbers, ranks):
     """Keep what stands in `[at, end)` if it is what its key says and no better one was there: whether so."""
@@ -214,6 +223,7 @@ def keep_value(buf, at, end, key_at, keys, entry, spans, numbers, ranks):
         return False
     if kind == AS_TEXT:
         if rank >= ranks[slot] or (end == at and slot != REQUEST and slot != TARGET):
+            keep_nothing(spans, slot)
             return False
         spans[slot, 0], spans[slot, 1] = at, end - at
         ranks[slot] = rank

@@ -36,7 +36,9 @@ from penstock.formats.accesslog_slots import (
     LATENCY,
     METHOD,
     NO_CLIENT,
+    NO_FIELD,
     NO_REQUEST,
+    NO_TEXT,
     NOT_THE_FORMAT,
     NULL,
     PEER,
@@ -62,8 +64,9 @@ STEP_WIDTH = 7
 # Flags of a text: it is quoted; commas join its words; it goes on to the end of the line; it ends in a port.
 QUOTED, LISTED, REST, PORTED = 1, 2, 4, 8
 
-# What a plan says: how to choose, and where each program begins.
-MODE, PLAIN, WITH_VHOST, FROM_LIST, LOOK_FOR_PREFIX, LOOK_FOR_WRAPPING, LOOKS_LIKE_JSON, PLAN_WIDTH = range(8)
+# What a plan says: how to choose, where each program begins, and (bits) which texts each line must have.
+MODE, PLAIN, WITH_VHOST, FROM_LIST, LOOK_FOR_PREFIX, LOOK_FOR_WRAPPING, LOOKS_LIKE_JSON = range(7)
+FIELDS, PLAN_WIDTH = 7, 8
 FIXED, CHOOSE, ONLY_JSON = range(3)
 
 _MAX_DIGITS = 15
@@ -88,7 +91,7 @@ def parse_lines(
             reason = EMPTY
             if end > at:
                 for slot in range(len(spans)):
-                    spans[slot, 1] = -1
+                    spans[slot, 1] = NO_TEXT if plan[FIELDS] >> slot & 1 != 0 else NO_FIELD
                 numbers[TIME] = -1
                 numbers[STATUS] = 0
                 numbers[SIZE] = 0
@@ -361,9 +364,11 @@ def finish_line(buf, spans, networks):
     """From what the log says to what we say: GOOD or the reason why the line is bad."""
     if spans[REQUEST, 1] >= 0:
         split_request(buf, spans)
+        for slot in (METHOD, PROTOCOL):
+            spans[slot, 1] = max(spans[slot, 1], NO_TEXT)
     for slot in (USER, METHOD, PROTOCOL, REFERRER, AGENT, VHOST, XFF):
         if spans[slot, 1] == 1 and buf[spans[slot, 0]] == 0x2D:
-            spans[slot, 1] = -1
+            spans[slot, 1] = NO_TEXT
     if spans[VHOST, 1] > 0:
         begin, stop = strip_port(buf, spans[VHOST, 0], spans[VHOST, 0] + spans[VHOST, 1])
         spans[VHOST, 0], spans[VHOST, 1] = begin, stop - begin

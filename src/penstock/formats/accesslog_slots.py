@@ -9,6 +9,7 @@ from __future__ import annotations
 CLIENT, PEER, USER, METHOD, TARGET, PROTOCOL, REFERRER, AGENT, VHOST, XFF, REQUEST, QUERY, NOWHERE = range(13)
 COUNT_OF_TEXTS = 9
 COUNT_OF_SPANS = 13
+NO_TEXT, NO_FIELD = -1, -2  # instead of a length: it is `-` or the like; the log has no such field
 TEXT_FIELDS = ("client", "peer", "user", "method", "target", "protocol", "referrer", "agent", "vhost")
 
 # Numbers.

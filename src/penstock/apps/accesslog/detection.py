@@ -28,6 +28,7 @@ from penstock.apps.accesslog import matching_kernel as k
 from penstock.apps.accesslog.decoding import Decoded, Texts, decode, group
 from penstock.apps.accesslog.matching import Matcher
 from penstock.apps.accesslog.rules import EMPTY_FIELDS, TRAITS, Condition, ContentRule, Rule, RuleSet
+from penstock.formats.accesslog_slots import NO_FIELD
 
 if TYPE_CHECKING:
     from penstock.formats.accesslog import Lines
@@ -44,7 +45,7 @@ class Findings:
     hit_rules: NDArray[np.int16]
     path_hash: NDArray[np.uint64]  # of the decoded path without the query
     agent_hash: NDArray[np.uint64]
-    print_hash: NDArray[np.uint64]  # agent, method and the shape of the path
+    print_hash: NDArray[np.uint64]  # agent (without one in the log: client), method and the shape of the path
 
 
 class Detector:
@@ -95,7 +96,7 @@ class Detector:
             hit_rules,
             path_hash=paths[numbers[d.TARGET]],
             agent_hash=hashes[d.AGENT],
-            print_hash=_mix(_mix(hashes[d.AGENT], hashes[d.METHOD]), shape),
+            print_hash=_tell_apart(lines, _mix(_mix(hashes[d.AGENT], hashes[d.METHOD]), shape)),
         )
 
     def _settle(
@@ -223,11 +224,22 @@ def _bits(names: tuple[str, ...], chosen: tuple[str, ...]) -> int:
 
 
 def _find_empty(lines: Lines) -> NDArray[np.int32]:
-    """Per line one bit for each field that has no byte."""
+    """Per line one bit for each field that has no byte; one that the log does not have is not empty."""
     found = np.zeros(lines.rows.size, np.int32)
     for bit, name in enumerate(EMPTY_FIELDS):
-        found |= (lines.lengths[name] <= 0).astype(np.int32) << bit
+        sizes = lines.lengths[name]
+        found |= ((sizes <= 0) & (sizes != NO_FIELD)).astype(np.int32) << bit
     return found
+
+
+def _tell_apart(lines: Lines, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Where the log has no agents, all would look alike: there each client looks like itself alone."""
+    lacking = lines.lengths["agent"] == NO_FIELD
+    if not lacking.any():
+        return prints
+    sizes = np.where(lacking, lines.lengths["client"], np.int32(-1))
+    _, _, clients = group(lines.data, lines.starts["client"], sizes, lines.is_json)
+    return np.where(lacking, _mix(prints, clients), prints)
 
 
 def _mix(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
