@@ -289,14 +289,17 @@ class Reference:
             most = -(1 << 62)
             for offset, line in enumerate(lines):
                 time = max(line.time_us, most - self.settings.lateness_us)
+                is_counted = time - line.time_us <= 60 * SECOND
                 most = max(most, line.time_us)
                 high, low = number_client(line.client)
                 server = zlib.crc32(line.server.encode())
                 tie = (low * 0x9E3779B97F4A7C15 + high & WORD) ^ server << 32
-                ordered.append((time, server, tie, partition, offset, line))
-        for time, *_, line in sorted(ordered, key=lambda each: (each[0], each[1], each[3], each[4])):
-            self.fold_client(time, line)
-        for time, *_, line in sorted(ordered, key=lambda each: (each[0], each[2], each[3], each[4])):
+                ordered.append((time, server, tie, partition, offset, is_counted, line))
+        for time, *_, is_counted, line in sorted(ordered, key=lambda each: (each[0], each[1], *each[3:5])):
+            self.fold_client(time, line, is_counted)
+        for time, *_, is_counted, line in sorted(ordered, key=lambda each: (each[0], each[2], *each[3:5])):
+            if not is_counted:
+                continue
             for kind, name in (("net", net_of(line.client)), ("print", str(line.print))):
                 counting = [
                     rule for number in line.hits for rule in self.rules.behaviour
@@ -312,14 +315,14 @@ class Reference:
             found = self.subjects[kind, name] = Subject(time, time, time, scored_at=time)
         return found
 
-    def fold_client(self, time: int, line: Line) -> None:
+    def fold_client(self, time: int, line: Line, is_counted: bool) -> None:
         one = self.find("client", line.client, time)
         one.requests += 1
         verdicts: list[tuple[int, str]] = []
         for number in line.hits:
             if self.rules.rules[number].points:
                 verdicts.append((self.add_points(one, number, time), self.rules.rules[number].id))
-        client_rules = [rule for rule in self.rules.behaviour if rule.per == "client"]
+        client_rules = [rule for rule in self.rules.behaviour if rule.per == "client" and is_counted]
         for number in line.hits:
             for rule in client_rules:
                 if number in self.counted[rule.id] and self.count(one, rule, line, time):
@@ -341,7 +344,7 @@ class Reference:
                     counter.remember(one.agent)
                 if self.count(one, rule, line, time):
                     verdicts.append(self.trigger(one, rule, time))
-        one.agent, one.last = line.agent, time
+        one.agent, one.last = line.agent, time if is_counted else one.last
         enforced = [name for verdict, name in verdicts if verdict == 1]
         simulated = [name for verdict, name in verdicts if verdict == 2]
         if enforced and time < one.ban_until:

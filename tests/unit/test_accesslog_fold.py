@@ -49,14 +49,21 @@ def run_at_once(topic: dict[int, list[Line]], config: DefenceSettings = SETTINGS
     return list(runner.end())
 
 
-@given(seed=SEEDS, size=st.integers(1, 400), jitter=st.sampled_from([0, SECOND // 2, 4 * SECOND]))
+@given(
+    seed=SEEDS, size=st.integers(1, 400), jitter=st.sampled_from([0, SECOND // 2, 4 * SECOND, 90 * SECOND])
+)
 @settings(deadline=None)
 def test_the_kernel_decides_what_its_plain_twin_decides(seed: int, size: int, jitter: int) -> None:
     topic = spread(make_history(seed, size, jitter_us=jitter), "client")
     assert run_at_once(topic) == Reference(SETTINGS).run(topic)
 
 
-@given(seed=SEEDS, size=st.integers(1, 120), packs=st.booleans(), jitter=st.sampled_from([0, 5 * SECOND]))
+@given(
+    seed=SEEDS,
+    size=st.integers(1, 120),
+    packs=st.booleans(),
+    jitter=st.sampled_from([0, 5 * SECOND, 90 * SECOND]),
+)
 @settings(deadline=None)
 def test_any_batches_in_any_mixture_stopped_and_resumed_anywhere_give_the_same_decisions(
     seed: int, size: int, packs: bool, jitter: int
@@ -120,6 +127,18 @@ def test_a_late_line_is_moved_up_counted_and_never_dropped() -> None:
     assert runner.rows[0]["decided_at"] == START + 199 * SECOND
     assert runner.counters["late"] == 1
     assert runner.counters["folded"] == 4 + 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_backlog_that_comes_at_once_is_no_flood_but_its_attacks_are_found(whole: bool) -> None:
+    backlog = [make_line(n, CLIENTS[0], 30 * n, "signal.a", path=n + 1, agent=n % 5) for n in range(1, 100)]
+    backlog += [make_line(n, f"192.0.2.{n}", 30, "signal.b") for n in range(100, 110)]
+    lines = [make_line(0, CLIENTS[3], 3600), *backlog, make_line(200, CLIENTS[4], 40, "hard.ten")]
+    runner = Runner(SETTINGS, partitions=1)
+    for batch in [lines] if whole else [[line] for line in lines]:
+        runner.feed([(0, batch)])
+    assert [row[:4] for row in runner.end()] == [(CLIENTS[4], "hard.ten", "block", 200)]
+    assert runner.counters["late"] == len(lines) - 1
 
 
 def test_bans_double_up_to_a_cap_and_are_forgotten_step_by_step() -> None:

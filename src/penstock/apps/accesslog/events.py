@@ -43,7 +43,7 @@ EVENTS = pa.schema(
         ("low", pa.uint64()),
         ("group", pa.uint64()),  # the fingerprint, where that is the subject
         ("time", pa.int64()),
-        ("late", pa.int8()),
+        ("late", pa.int64()),  # by how many microseconds it was moved up
         ("server", pa.uint32()),
         ("offset", pa.int64()),
         ("path", pa.uint32()),
@@ -101,7 +101,7 @@ def make_events(
     if offsets.size != count:
         offsets = offsets[lines.rows]
     server_keys, server_names = _hash_servers(servers, lines, count)
-    effective, late = np.empty(count, np.int64), np.empty(count, np.int8)
+    effective, late = np.empty(count, np.int64), np.empty(count, np.int64)
     most, _ = k.follow_clock(lines.time_us, lateness_us, effective, late)
     high, low, present = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int8)
     hosts = k.read_clients(

@@ -153,7 +153,10 @@ def read_clients(data, starts, lengths, groups, highs, lows, present):
 
 @kernel
 def follow_clock(times, lateness, effective, late):
-    """Times not before the running maximum less the lateness; returns the maximum and how many were late."""
+    """Times not before the running maximum less the lateness, and how far each was moved up.
+
+    Returns the maximum and how many were late.
+    """
     most = np.int64(-(1 << 62))
     count = 0
     for i in range(times.size):
@@ -161,7 +164,7 @@ def follow_clock(times, lateness, effective, late):
         floor = most - lateness
         if time < floor:
             effective[i] = floor
-            late[i] = 1
+            late[i] = floor - time
             count += 1
         else:
             effective[i] = time

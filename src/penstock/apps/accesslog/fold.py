@@ -5,8 +5,10 @@ that stand before the watermark; the others wait in the state. The watermark fol
 the batch and the clocks in it, so every lane finds the same one, and all results are a function of the log:
 however it is cut into batches, in whatever order its partitions arrive, wherever it is stopped and resumed.
 
-A line that comes when the fold is past its time is moved up and counted as late. The number of waiting events
-is bounded: beyond it the oldest are folded early, and what comes behind them is late.
+A line that comes when the fold is past its time is moved up and counted as late. One that was moved up far,
+as in a backlog that comes at once, stands at a time that says nothing: the points of its attacks count, and
+no rule that counts lines counts it. The number of waiting events is bounded: beyond it the oldest are folded
+early, and what comes behind them is late.
 
     result = fold_lane(state, events, clocks, settings, Orders())
     result.decisions, result.state, result.clocks
@@ -36,7 +38,7 @@ from penstock.apps.accesslog.lanes import EVIDENCE, EVIDENCE_KEPT, QUEUE, LaneSt
 _MOST_EVIDENCE = 5
 _OUT_ROWS = 4096
 _WITNESS_COLUMNS = ["kind", "high", "low", "group", "time", "partition", "offset", "text"]
-_KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "path", "agent")
+_KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "late", "path", "agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,7 @@ def _join(
         floor = max(before - settings.lateness_us, state.released_us - 1)
         times = batch.column("time").to_numpy()
         if times.min() < floor:
-            late = batch.column("late").to_numpy().copy()
-            late[times < floor] = 1
+            late = batch.column("late").to_numpy() + np.maximum(floor - times, 0)
             moved += int((times < floor).sum())
             batch = batch.set_column(4, "time", pa.array(np.maximum(times, floor)))
             batch = batch.set_column(5, "late", pa.array(late))

@@ -37,7 +37,7 @@ def fold_events(events, first, table, rules, limits, out, out_score):
             return i
         if events.kind[i] == 0:
             fold_client(events, i, table, rules, limits, out, out_score)
-        else:
+        elif events.late[i] <= s.MOST_LATE_US:
             fold_group(events, i, table, rules, limits, out, out_score)
     return events.time.size
 
@@ -48,6 +48,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     row = find_row(table, events.high[i], events.low[i], 0, time, limits)
     rows, marks = table.rows, table.marks
     rows[row, s.REQUESTS] += 1
+    is_counted = events.late[i] <= s.MOST_LATE_US
     tipped, simulated = np.int64(-1), np.int64(-1)
     begin, end = events.hit_starts[i], events.hit_starts[i + 1]
     if begin < end:
@@ -62,7 +63,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 elif verdict == 2 and simulated < 0:
                     simulated = rule
         shared = np.int64(-1)
-        for j in range(begin, end):
+        for j in range(begin, end if is_counted else begin):
             rule = np.int64(events.hit_rules[j])
             for at in range(rules.count_starts[0, rule], rules.count_starts[0, rule + 1]):
                 b = rules.count_lists[at]
@@ -73,7 +74,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                         continue
                 if count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)[0]:
                     tipped, simulated = note_trigger(table, row, rules, b, time, limits, tipped, simulated)
-    for at in range(rules.dense_list.size):
+    for at in range(rules.dense_list.size if is_counted else 0):
         b = rules.dense_list[at]
         level = marks[row, s.DENSE + at]
         passed = time - rows[row, s.LAST]
@@ -85,7 +86,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
             rows[row, s.EXPIRES] = time + rules.memory[b]
         if level > rules.limit[b]:
             tipped, simulated = note_trigger(table, row, rules, b, time, limits, tipped, simulated)
-    for at in range(rules.any_client.size):
+    for at in range(rules.any_client.size if is_counted else 0):
         b = rules.any_client[at]
         if rules.distinct[b] == 2:
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
@@ -94,7 +95,8 @@ def fold_client(events, i, table, rules, limits, out, out_score):
         if count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)[0]:
             tipped, simulated = note_trigger(table, row, rules, b, time, limits, tipped, simulated)
     rows[row, s.AGENT] = np.int64(events.agent[i])
-    rows[row, s.LAST] = time
+    if is_counted:
+        rows[row, s.LAST] = time  # from which the dense levels fade
     if tipped >= 0:
         decide_client(events, i, table, row, rules, tipped, time, limits, out, out_score)
     elif simulated >= 0 and time >= rows[row, s.QUIET_UNTIL] and time >= rows[row, s.BAN_UNTIL]:

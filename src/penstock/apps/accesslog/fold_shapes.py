@@ -47,6 +47,8 @@ WAYS, PATH_WAYS = 16, 8
 MOST_SCORE = 20.0
 #: A filter with more bits than this is begun anew.
 MOST_BITS = 160
+#: A line that was moved up further than this counts in no counter: its time says nothing.
+MOST_LATE_US = 60_000_000
 #: How long a path is remembered as shared.
 PATH_MEMORY_US = 24 * 3_600_000_000
 
@@ -74,6 +76,7 @@ class Events(NamedTuple):
     kind: Any
     group: Any
     time: Any
+    late: Any
     path: Any
     agent: Any
     hit_starts: Any

@@ -172,11 +172,11 @@ class _Ledger:
             return
         rows = np.zeros(count, _LINE)
         high, low, times = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int64)
-        scratch = np.zeros(8, np.int64), np.empty(count, np.int8)
+        scratch = np.zeros(8, np.int64), np.empty(count, np.int8), np.empty(count, np.int64)
         k.read_clients(
             lines.data, lines.starts["client"], lines.lengths["client"], scratch[0], high, low, scratch[1]
         )
-        most, _ = k.follow_clock(lines.time_us, self._lateness_us, times, scratch[1])
+        most, _ = k.follow_clock(lines.time_us, self._lateness_us, times, scratch[2])
         before = self._maxima.get(partition, NEVER)
         self._maxima[partition] = max(before, int(most))
         rows["high"], rows["low"], rows["partition"], rows["offset"] = high, low, partition, offsets
