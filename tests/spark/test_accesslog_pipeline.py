@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +113,29 @@ def test_each_line_is_parsed_or_a_dead_letter_and_the_audit_finds_them(
     requests = sum(row[0] for row in read(database, "seconds", "requests"))
     assert requests == sum(parsed for _, parsed, _, _ in counts.values())
     assert main(["audit", str(database)]) == 0
+
+
+def test_lines_that_are_in_no_second_are_told(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Requests in all seconds and lines too late for theirs are the lines that were parsed."""
+    name, database = topic(1), tmp_path / "results.db"
+    lines = [("web-1", write_line(Request(second, "192.0.2.1"))) for second in (0, 3600, 3601, 1)]
+    send_traffic(kafka.bootstrap, name, {0: lines})
+    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
+    assert sum(row[0] for row in read(database, "seconds", "requests")) == 3
+    assert dict(read(database, "settings", "name, value"))["too_late"] == "1"
+
+
+def test_a_line_from_the_future_is_at_most_a_minute_later_than_its_record(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    name, database = topic(1), tmp_path / "results.db"
+    far = time.time() - START + 86_400
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(far, "192.0.2.1")))]})
+    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
+    ((maximum,),) = read(database, "clocks", "maximum")
+    assert maximum < (time.time() + 61) * 1_000_000
 
 
 def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_idle(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import sqlite3
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from penstock.apps.accesslog.stage import (
     open_kit,
     take_header,
 )
+from penstock.apps.accesslog.tables import create_tables
 from penstock.cli.accesslog import run_pipeline
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser
@@ -268,3 +270,11 @@ def test_crawlers_are_trusted_unless_a_run_is_told_otherwise(
     with ExitStack() as stack:
         run_pipeline._open_blocklists(stack, arguments, settings)
     assert made["trust_crawlers"] is not bool(more)
+
+
+@pytest.mark.parametrize("column", ["decision_id", "expires_at"])
+def test_decisions_are_looked_up_by_an_index(column: str, tmp_path: Path) -> None:
+    create_tables(tmp_path / "x.db")
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        query = f"EXPLAIN QUERY PLAN SELECT * FROM accesslog_decisions WHERE {column} > 7"
+        assert f"accesslog_decisions_{column}" in connection.execute(query).fetchone()[-1]

@@ -27,7 +27,7 @@ from penstock.apps.accesslog import tables
 from penstock.apps.accesslog.bans import DECISIONS, Orders
 from penstock.apps.accesslog.clocks import NEVER, Clocks, advance, decide_idle
 from penstock.apps.accesslog.lane_stage import LaneStage, read_maxima
-from penstock.apps.accesslog.merging import ALERT_ROWS
+from penstock.apps.accesslog.merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.orders import make_rows, take_orders
 from penstock.apps.accesslog.parcels import PARCELS_DDL, read_parcels, unpack
 from penstock.apps.accesslog.pipeline_settings import PipelineSettings
@@ -173,6 +173,8 @@ class Pipeline:
             after = advance(clocks, read_maxima(counts), lateness_us=settings.lateness_us)
             after = _note_parsed(after, _list_parsed(counts), now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
+            too_late = _find_too_late(results.get(tables.STATE), settings.tools.monitor_lane)
+            results[tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
             pending = _add_up(results.get(tables.LANES), "pending")
         results[tables.COUNTS] = self._make_count_rows(counts)
         results[tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
@@ -331,6 +333,17 @@ def _note_parsed(clocks: Clocks, parsed: Collection[int], now_us: int) -> Clocks
     """They were seen now, also if nobody waited for them any more."""
     seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in parsed}
     return replace(clocks, partitions={**clocks.partitions, **seen})
+
+
+def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
+    """How many lines are in no second since the beginning; nothing if that has not been written now."""
+    if state is None:
+        return {}
+    places = list(zip(state["lane"].to_pylist(), state["part"].to_pylist(), strict=True))
+    if (monitor_lane, HEAD_PIECE) not in places:
+        return {}
+    head = state["content"][places.index((monitor_lane, HEAD_PIECE))].as_py()
+    return {tables.TOO_LATE: str(read_too_late(head))}
 
 
 def _add_up(rows: pa.Table | None, column: str) -> int:

@@ -37,6 +37,8 @@ SECONDS, MINUTES, TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_to
 ALERTS = "accesslog_alerts"
 #: What was stored with which settings: a lane is a share of the clients, so their number cannot change.
 SETTINGS = "accesslog_settings"
+#: Beside them under this name: how many parsed lines came too late to be in any second, since the beginning.
+TOO_LATE = "too_late"
 LANES = "accesslog_lanes"
 
 #: What a lane keeps from batch to batch, in pieces of at most 1 MiB.
@@ -111,8 +113,17 @@ def check_tables(place: str | os.PathLike[str] | Place) -> None:
         )
 
 
-def _make_nothing(session: Session) -> None:
-    """The tables themselves are made by the sink's own step, before the version is written."""
+def _make_indexes(session: Session) -> None:
+    """By what decisions are looked for. The tables themselves are made by the sink's own step before.
+
+    MySQL has no index that is made only if it is missing, and none on a text of any length: it has none here.
+    """
+    if session.dialect == "mysql":
+        return
+    name = session.grammar.name
+    for column in ("decision_id", "expires_at"):
+        index = name(f"{DECISIONS}_{column}")
+        session.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {name(DECISIONS)} ({name(column)})")
 
 
-_VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")
+_VERSIONED = Tables("accesslog", 1, _make_indexes, "tables of the access-log application", "TABLES_TOO_NEW")
