@@ -132,9 +132,11 @@ def commit_positions(bootstrap: str, group: str, wanted: list[At]) -> None:
     consumer.close()
 
 
-def wait_until(holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(
+    holds: Callable[[], object], what: str, timeout_s: float = 30.0, *, every_s: float = 0.02
+) -> None:
     """Poll a condition until it holds; fail with `what` at the deadline."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
+        time.sleep(every_s)
