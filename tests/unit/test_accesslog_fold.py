@@ -201,6 +201,18 @@ def test_a_client_in_its_time_of_grace_is_not_blocked_and_its_ban_is_over() -> N
     ]
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_ban_is_over_when_grace_begins_also_within_a_batch(whole: bool) -> None:
+    orders = Orders((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
+    runner = Runner(replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND), partitions=1)
+    lines = [make_line(n, "192.0.2.1", at, "hard.ten") for n, at in enumerate((0, 3, 20, 90))]
+    for batch in [lines] if whole else [[line] for line in [*lines, make_line(9, CLIENTS[3], 200)]]:
+        runner.feed([(0, batch)], orders)
+    runner.feed([(0, [make_line(10, CLIENTS[3], 300)])], orders)
+    told = sorted((row[3], row[2], row[4]) for row in runner.end())
+    assert told == [(0, "block", 1), (2, "grace", 1), (3, "block", 2)]
+
+
 def test_a_rule_in_simulation_blocks_nobody() -> None:
     assert decide([make_line(0, CLIENTS[0], 0, "mock.ten")]) == [(CLIENTS[0], "simulate", 0)]
 

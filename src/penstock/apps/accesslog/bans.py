@@ -123,7 +123,7 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
 
 
 def lift_bans(table: s.Table, limits: s.Limits) -> None:
-    """End the bans of clients whom an order let go after they were banned."""
+    """End the bans of clients whom an order let go after they were banned; within a batch the fold does."""
     used = int(table.heads[s.ROWS_USED])
     rows = table.rows[:used]
     high, low = rows[:, s.HIGH].view(np.uint64), rows[:, s.LOW].view(np.uint64)

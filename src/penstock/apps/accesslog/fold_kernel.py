@@ -17,7 +17,7 @@ import numpy as np
 from penstock.apps.accesslog import fold_shapes as s
 from penstock.apps.accesslog.compiling import kernel
 from penstock.apps.accesslog.events_kernel import cut_to_net, mix, mix_subject
-from penstock.apps.accesslog.guarding_kernel import may_block
+from penstock.apps.accesslog.guarding_kernel import is_before, may_block
 from penstock.apps.accesslog.table_kernel import find_member, find_row
 from penstock.formats.jit import inlined, part
 
@@ -48,6 +48,8 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     row = find_row(table, events.high[i], events.low[i], 0, time, limits)
     rows, marks = table.rows, table.marks
     rows[row, s.REQUESTS] += 1
+    if rows[row, s.LEVEL] > 0 and limits.grace_times.shape[0] > 0:
+        lift_ban(rows, row, events.high[i], events.low[i], time, limits)
     is_counted = events.late[i] <= s.MOST_LATE_US
     tipped, simulated = np.int64(-1), np.int64(-1)
     begin, end = events.hit_starts[i], events.hit_starts[i + 1]
@@ -206,6 +208,20 @@ def decide_client(events, i, table, row, rules, rule, time, limits, out, out_sco
         keep_until(rows, row, time + limits.quiet_us)
     put_decision(events, i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
                  ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
+
+
+@part
+def lift_ban(rows, row, high, low, time, limits):
+    """A ban ends where an order lets the client go; `lift_bans` does it for bans of the batches before."""
+    for n in range(limits.grace_times.shape[0]):
+        since, bounds = limits.grace_times[n, 0], limits.grace_bounds[n]
+        if (
+            rows[row, s.BAN_FROM] < since <= time
+            and since < rows[row, s.BAN_UNTIL]
+            and not is_before(high, low, bounds[0], bounds[1])
+            and not is_before(bounds[2], bounds[3], high, low)
+        ):
+            rows[row, s.BAN_UNTIL] = since
 
 
 @part
