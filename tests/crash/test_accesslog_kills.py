@@ -31,7 +31,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCrew]:
 def test_a_pipeline_killed_at_any_step_leaves_the_tables_of_one_that_was_not(
     kafka: Any, topic: Any, drivers: LogCrew, tmp_path: Path
 ) -> None:
-    """Decisions, counts, clocks and state: row by row and byte by byte."""
+    """H15: decisions, counts, clocks and state, row by row and byte by byte."""
     traffic = make_traffic(5, benign=700)
     expected = decide_in_memory(traffic)
     name = topic(len(traffic))

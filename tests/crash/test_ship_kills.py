@@ -78,6 +78,7 @@ def check_rows(bootstrap: str, topic: str, lines: int) -> None:
 def test_after_a_kill_at_any_step_each_line_is_there_once(
     kafka: Any, topic: Any, tmp_path: Path, step: str, moment: str
 ) -> None:
+    """H14: the position travels with the lines, in one transaction."""
     name, log = topic(PARTITIONS), tmp_path / "access.log"
     append(log, 0, LINES)
     (tmp_path / "gates").mkdir()

@@ -95,6 +95,7 @@ def named(requests: list[Line]) -> list[Line]:
 def test_any_split_into_batches_gives_the_rows_that_one_line_after_the_other_gives(
     first: list[Line], second: list[Line], data: st.DataObject
 ) -> None:
+    """H12: rates, status classes, bytes, latencies, clients and tops against a slow twin."""
     known = [Line(START_US, server=name) for name in ("a", "b", "*", "shop.example")] + [Line(START_US)]
     logs = {0: known + first, 1: known + second}
     expected = work_out({partition: named(log) for partition, log in logs.items()})

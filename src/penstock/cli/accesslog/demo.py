@@ -258,13 +258,14 @@ def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]
     from penstock.stores.sql.sessions import Database
 
     written = sum(log.read_bytes().count(b"\n") for log in logs)
-    (lines, parsed, dead), (letters,), (requests,) = Database(settings.place).run(
+    (lines, parsed, dead), (letters,), (requests,), (too_late,) = Database(settings.place).run(
         lambda session: [
             tuple(int(each or 0) for each in session.execute(statement)[0])
             for statement in (
                 "SELECT SUM(lines), SUM(parsed), SUM(dead) FROM accesslog_counts",
                 "SELECT COUNT(*) FROM accesslog_dead_letters",
                 "SELECT SUM(requests) FROM accesslog_seconds",
+                "SELECT MAX(value) FROM accesslog_settings WHERE name = 'too_late'",
             )
         ]
     )
@@ -278,7 +279,11 @@ def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]
         Check("lines in the log files = lines from Kafka", written == lines, f"{written:,} and {lines:,}"),
         Check("parsed + dead letters = lines", parsed + dead == lines, f"{parsed:,} + {dead:,}"),
         Check("dead letters kept", letters == dead, f"{letters:,}"),
-        Check("requests in the load = parsed", requests == parsed, f"{requests:,} and {parsed:,}"),
+        Check(
+            "requests in the load + too late = parsed",
+            requests + too_late == parsed,
+            f"{requests:,} + {too_late:,}",
+        ),
         Check("offsets and rows agree (penstock audit)", code == 0, words),
     ]
 
