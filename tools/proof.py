@@ -37,6 +37,8 @@ CAMPAIGNS = {
     "tests.proof.sql_rounds": ["--write"],
     "tests.proof.spark_sql_rounds": ["--write"],
     "tests.proof.protocol_model": ["--write"],
+    "tests.proof.accesslog_rounds": ["--write"],
+    "tests.proof.fuzz_accesslog": ["--json"],
 }
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "cramjam", "crc32c", "hypothesis")
 
