@@ -158,7 +158,7 @@ def test_a_database_that_is_away_is_told_as_503_without_its_place(
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
 def test_every_method_but_get_and_head_is_refused(api: EnforcementApi, place: Place, method: str) -> None:
-    """S22: nothing can be changed here, so nothing but reading is answered."""
+    """Nothing can be changed here, so nothing but reading is answered."""
     answer, body = ask(api, "/v1/blocklist", method=method, body=b"x" * 1000)
     assert (answer.status, answer.getheader("Allow")) == (405, "GET, HEAD")
     assert json.loads(body)["error"] == "METHOD_NOT_ALLOWED"
@@ -170,7 +170,7 @@ def test_every_method_but_get_and_head_is_refused(api: EnforcementApi, place: Pl
      "localhost:x", "localhost@evil.example", "[::2]", "localhost evil"],
 )  # fmt: skip
 def test_a_foreign_host_is_refused(api: EnforcementApi, host: str) -> None:
-    """S21: a page in a browser reaches this port only by a name that is not ours."""
+    """A page in a browser reaches this port only by a name that is not ours."""
     answer, body = ask(api, "/v1/blocklist", Host=host)
     assert (answer.status, json.loads(body)["error"]) == (403, "HOST_NOT_ALLOWED")
 
@@ -186,7 +186,7 @@ def test_no_host_and_two_hosts_are_refused(api: EnforcementApi) -> None:
 
 
 def test_with_a_token_nobody_is_answered_without_it(place: Place) -> None:
-    """S20: neither the list nor the health, nor what there is."""
+    """Neither the list nor the health, nor what there is."""
     with EnforcementApi(place, listen="127.0.0.1:0", token=TOKEN, requests_per_s=10_000) as api:
         api.start()
         wrong = [
@@ -208,7 +208,7 @@ def test_with_a_token_nobody_is_answered_without_it(place: Place) -> None:
 
 
 def test_tokens_are_compared_in_constant_time() -> None:
-    """S20: by their digests, with the comparison made for that."""
+    """By their digests, with the comparison made for that."""
     from penstock.apps.accesslog.enforcement_guards import TokenCheck
 
     assert "compare_digest" in TokenCheck.admits.__code__.co_names
@@ -216,7 +216,7 @@ def test_tokens_are_compared_in_constant_time() -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
 def test_an_address_that_others_can_reach_needs_a_token(place: Place, listen: str) -> None:
-    """S20: it is refused before anything listens."""
+    """It is refused before anything listens."""
     with pytest.raises(OptionError, match="TOKEN_NEEDED"):
         EnforcementApi(place, listen=listen, hosts=["block.example"])
 
@@ -236,7 +236,7 @@ def test_who_listens_everywhere_must_say_its_names(place: Place) -> None:
     ["", "secret", "a" * 100, "0123456789abcdef0123456789abcde", "0123456789" * 3, "has blank" * 9, "ü" * 60],
 )
 def test_a_token_of_less_than_128_bits_is_refused_and_not_shown(weak: str) -> None:
-    """S20."""
+    """Half a secret is none."""
     with pytest.raises(OptionError, match="TOKEN_WEAK") as refused:
         check_token(weak)
     assert not weak or weak not in str(refused.value)
@@ -258,7 +258,7 @@ def test_an_address_to_listen_on_is_an_address(listen: str) -> None:
 
 
 def test_what_is_too_large_is_refused_early(api: EnforcementApi) -> None:
-    """S27: a first line, headers in bytes, headers in number, a body."""
+    """A first line, headers in bytes, headers in number, a body."""
     host = b"Host: localhost\r\n"
     line = b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n" + host + b"\r\n"
     assert read_status(ask_raw(api, line)) == 414
@@ -274,7 +274,7 @@ def test_what_is_too_large_is_refused_early(api: EnforcementApi) -> None:
 
 
 def test_who_asks_too_often_is_told_to_wait(place: Place) -> None:
-    """S27."""
+    """And may ask again a little later."""
     with EnforcementApi(place, listen="127.0.0.1:0", requests_per_s=0.01) as api:
         api.start()
         assert ask(api, "/v1/health")[0].status == 200
@@ -296,7 +296,7 @@ def test_a_rate_counts_each_address_and_forgets_the_silent() -> None:
 def test_slow_clients_hold_up_nobody_and_are_cut_off(
     api: EnforcementApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S27: those that fall silent, and those that send a byte now and then, for ever."""
+    """Those that fall silent, and those that send a byte now and then, for ever."""
     monkeypatch.setattr(enforcement_api, "REQUEST_DEADLINE_S", 4.0)
     slow = [socket.create_connection(("127.0.0.1", api.port), timeout=20) for _ in range(20)]
     for each in slow:
@@ -328,7 +328,7 @@ def test_slow_clients_hold_up_nobody_and_are_cut_off(
 def test_more_connections_than_there_is_room_for_are_closed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S27: and those inside are still answered."""
+    """And those inside are still answered."""
     monkeypatch.setattr(enforcement_api, "MOST_CONNECTIONS", 3)
     with EnforcementApi(place, listen="127.0.0.1:0") as api:
         api.start()
@@ -348,7 +348,7 @@ def test_more_connections_than_there_is_room_for_are_closed(
      "/v1/blocklist.json", "/v1/decisions/" + "a" * 129, "/v1/decisions/%00", "/v1/blocklist.txt%00.html"],
 )  # fmt: skip
 def test_there_is_nothing_else_to_be_found(api: EnforcementApi, target: str) -> None:
-    """S25: no listing, no files, no other way to the same place."""
+    """No listing, no files, no other way to the same place."""
     answer, body = ask(api, target)
     assert (answer.status, json.loads(body)["error"]) == (404, "NOT_FOUND")
 
@@ -363,7 +363,7 @@ def test_a_question_that_is_none_is_refused(api: EnforcementApi, query: str) -> 
 
 
 def test_no_answer_repeats_the_question(api: EnforcementApi) -> None:
-    """S23: whatever is asked, in the path, the query or the first line, no answer holds any of it."""
+    """Whatever is asked, in the path, the query or the first line, no answer holds any of it."""
     secret = b"zq7<script>zq7"
     for text in HOSTILE:
         words = text.encode("utf-8", "replace")[:600].replace(b"\n", b"").replace(b"\r", b"")
@@ -378,7 +378,7 @@ def test_no_answer_repeats_the_question(api: EnforcementApi) -> None:
 
 
 def test_every_answer_tells_browsers_to_keep_their_hands_off(api: EnforcementApi) -> None:
-    """S23."""
+    """No sniffing, no frames, no script, no cache."""
     for target in ("/v1/health", "/nothing"):
         answer, _ = ask(api, target)
         assert answer.getheader("X-Content-Type-Options") == "nosniff"

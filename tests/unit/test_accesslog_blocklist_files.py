@@ -101,7 +101,7 @@ def test_what_a_killed_writer_left_is_removed_when_it_is_old(tmp_path: Path) -> 
 
 
 def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    """S25: otherwise whoever can make links there could have any file overwritten."""
+    """Otherwise whoever can make links there could have any file overwritten."""
     precious, path = tmp_path / "precious", tmp_path / "blocklist.txt"
     precious.write_text("precious")
     path.symlink_to(precious)

@@ -211,7 +211,7 @@ def test_every_format_says_who_is_blocked_and_for_how_long(name: str, some: list
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_word_of_a_decision_can_leave_its_place(name: str) -> None:
-    """S26, S32: rules and ids come from files and logs; over 300 hostile ones change no entry."""
+    """S32: rules and ids come from files and logs; over 300 hostile ones change no entry."""
     some = [
         make_ban(f"192.0.2.{number % 250}", decision_id=text, rule=text, attack=text)
         for number, text in enumerate(HOSTILE)

@@ -278,6 +278,6 @@ def test_a_token_that_others_know_or_guess_is_refused(
 
 
 def test_serve_on_an_address_of_others_needs_a_token(place: Place, run: Console) -> None:
-    """S20."""
+    """Loopback alone needs none."""
     assert run("serve", "--listen", "0.0.0.0:0", code=1).startswith("[TOKEN_NEEDED] ")
     assert run("serve", "--rate", "0", code=1).startswith("[RATE_INVALID] ")

@@ -163,7 +163,7 @@ def assert_harmless(page: str) -> Page:
 
 
 def test_two_hundred_hostile_texts_leave_no_live_node_in_the_report() -> None:
-    """S23: a stranger's text is text, in every place of the page where one can stand."""
+    """A stranger's text is text, in every place of the page where one can stand."""
     payloads = list_payloads()
     assert len(payloads) == len(set(payloads)) == 200
     plain = assert_harmless(write_report(make_hostile("plain")))
