@@ -21,12 +21,12 @@ TOPS = ("url", "client", "agent", "referrer")
 
 
 def parse_lines(lines: DataFrame) -> DataFrame:
-    from pyspark.sql.functions import coalesce, col, expr, lit, regexp_extract, to_timestamp
+    from pyspark.sql.functions import coalesce, col, expr, lit, regexp_extract, try_to_timestamp
 
     text = col("value").cast("string")
     parts = lines.select(*(regexp_extract(text, COMBINED, at).alias(name) for at, name in _FIELDS.items()))
     return parts.select(
-        to_timestamp("stamp", "dd/MMM/yyyy:HH:mm:ss Z").alias("time"),
+        try_to_timestamp("stamp", lit("dd/MMM/yyyy:HH:mm:ss Z")).alias("time"),
         expr("try_cast(status as int)").alias("status"),
         coalesce(expr("try_cast(size as bigint)"), lit(0)).alias("size"),
         *TOPS,
