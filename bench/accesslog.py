@@ -31,14 +31,14 @@ from bench.goaccess import fetch_goaccess, read_version, time_goaccess
 from bench.read import PACKAGES, TUNED, SparkSides
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.topics import settings_of
-from penstock.apps.accesslog.detection import Detector
-from penstock.apps.accesslog.events import make_events
-from penstock.apps.accesslog.monitoring import observe
-from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-from penstock.apps.accesslog.replay import split_lines
-from penstock.apps.accesslog.simulation import Simulation, SimulationSettings
-from penstock.apps.accesslog.tables import create_tables
+from penstock.apps.accesslog.defence.events import make_events
+from penstock.apps.accesslog.defence.replay import split_lines
+from penstock.apps.accesslog.detection.detector import Detector
+from penstock.apps.accesslog.monitoring.observing import observe
+from penstock.apps.accesslog.simulation.traffic import Simulation, SimulationSettings
+from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cluster import LocalKafka
 from penstock.core.errors import ClusterError
 from penstock.formats.accesslog import make_parser

@@ -12,11 +12,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.classification import classify
-from penstock.apps.accesslog.replay import BLOCK_BYTES, open_log, read_blocks, replay
-from penstock.apps.accesslog.rules import default_rules
-from penstock.apps.accesslog.scoring import Score, count_visits, describe, read_decisions, read_labels, score
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.replay import BLOCK_BYTES, open_log, read_blocks, replay
+from penstock.apps.accesslog.defence.scoring import (
+    Score,
+    count_visits,
+    describe,
+    read_decisions,
+    read_labels,
+    score,
+)
+from penstock.apps.accesslog.detection.classification import classify
+from penstock.apps.accesslog.detection.rules import default_rules
 from penstock.cli.accesslog.replay import write_decisions
 from penstock.formats.accesslog import make_parser
 

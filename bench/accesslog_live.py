@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.topics import settings_of
-from penstock.apps.accesslog.blocklist_files import BlocklistWriter
-from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-from penstock.apps.accesslog.simulation import Simulation, SimulationSettings
-from penstock.apps.accesslog.tables import create_tables
+from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
+from penstock.apps.accesslog.simulation.traffic import Simulation, SimulationSettings
+from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cluster import LocalKafka
 from penstock.kafka.admin import create_topic
 from penstock.kafka.writer import Writer

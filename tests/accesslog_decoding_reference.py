@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.apps.accesslog.decoding_steps import ENTITIES
+from penstock.apps.accesslog.detection.decoding_steps import ENTITIES
 
 _APACHE = {
     b"n": b"\n",

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.bans import DefenceSettings, Orders
-from penstock.apps.accesslog.clocks import Clocks, finish
-from penstock.apps.accesslog.detection import Findings
-from penstock.apps.accesslog.events import make_events
-from penstock.apps.accesslog.fold import fold_lane
-from penstock.apps.accesslog.lanes import LaneState
-from penstock.apps.accesslog.networks import parse_network
-from penstock.apps.accesslog.rules import BehaviourRule, RuleSet
+from penstock.apps.accesslog.defence.bans import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.clocks import Clocks, finish
+from penstock.apps.accesslog.defence.events import make_events
+from penstock.apps.accesslog.defence.fold import fold_lane
+from penstock.apps.accesslog.defence.lanes import LaneState
+from penstock.apps.accesslog.defence.networks import parse_network
+from penstock.apps.accesslog.detection.detector import Findings
+from penstock.apps.accesslog.detection.rules import BehaviourRule, RuleSet
 from penstock.formats.accesslog import TEXT_FIELDS, Lines
 
 SECOND = 1_000_000

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.monitoring import Merged, MonitorSettings, merge, observe
+from penstock.apps.accesslog.monitoring.observing import Merged, MonitorSettings, merge, observe
 from penstock.formats.accesslog import Lines
 
 MINUTE_US = 60_000_000

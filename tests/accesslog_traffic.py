@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.engine import Engine
-from penstock.apps.accesslog.monitoring import MonitorSettings
-from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-from penstock.apps.accesslog.rules import RuleSet
-from penstock.apps.accesslog.stage import Tools
-from penstock.apps.accesslog.warming import warm_up
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.engine import Engine
+from penstock.apps.accesslog.detection.rules import RuleSet
+from penstock.apps.accesslog.monitoring.observing import MonitorSettings
+from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.stage import Tools
+from penstock.apps.accesslog.stream.warming import warm_up
 from penstock.formats.accesslog import make_parser
 from tests.filling import send
 

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from penstock.apps.accesslog.anomalies import KINDS, AlertChange, Limits, _to_micros
+from penstock.apps.accesslog.monitoring.anomalies import KINDS, AlertChange, Limits, _to_micros
 
 Facts = tuple[int, int, int, int, int]
 WINDOWS = (10, 30, 60)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.apps.accesslog.bans import DECISIONS
-from penstock.apps.accesslog.tables import TABLES
+from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.stream.tables import TABLES
 from penstock.core.places import Place, parse_place
 from penstock.sinks import SqlSink, create_tables
 from penstock.stores.sql.sessions import Database, Session

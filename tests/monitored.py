@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.monitoring import Merged, merge
-from penstock.apps.accesslog.tables import COUNTS, DECISIONS, TABLES, create_tables
+from penstock.apps.accesslog.monitoring.observing import Merged, merge
+from penstock.apps.accesslog.stream.tables import COUNTS, DECISIONS, TABLES, create_tables
 from penstock.core.places import parse_place
 from penstock.stores.sql.loading import load_rows
 from penstock.stores.sql.sessions import Database

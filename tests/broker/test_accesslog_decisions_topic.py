@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.accesslog import decisions_topic
-from penstock.apps.accesslog.decisions_topic import DecisionsTopic
+from penstock.apps.accesslog.blocking import decisions_topic
+from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
 from penstock.cli import main
 from penstock.core.client import ClientSettings
 from penstock.core.errors import PenstockError
@@ -24,7 +24,7 @@ from tests.filling import read_back
 #: Sends what is new, and is killed when the brokers have it and before that is noted.
 KILLED_BEFORE_NOTING = """
 import os, signal, sys
-from penstock.apps.accesslog.decisions_topic import DecisionsTopic
+from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
 from penstock.cli import main
 from penstock.core.client import ClientSettings
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.accesslog.positions import PositionTopic
-from penstock.apps.accesslog.shipping import Shipper, ShipSettings
+from penstock.apps.accesslog.shipping.positions import PositionTopic
+from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.cluster import LocalKafka
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError

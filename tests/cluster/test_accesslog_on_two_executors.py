@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.accesslog.bans import DECISIONS
-from penstock.apps.accesslog.tables import create_tables
+from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.stream.tables import create_tables
 from tests.accesslog_traffic import (
     decide_in_memory,
     make_traffic,
@@ -24,11 +24,11 @@ DRIVER = """
 import os, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from penstock.apps.accesslog import pipeline as pipelines
-from penstock.apps.accesslog.lane_stage import LaneStage
-from penstock.apps.accesslog.pipeline import Pipeline
-from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-from penstock.apps.accesslog.stage import LogStage
+from penstock.apps.accesslog.stream import pipeline as pipelines
+from penstock.apps.accesslog.stream.lane_stage import LaneStage
+from penstock.apps.accesslog.stream.pipeline import Pipeline
+from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.stage import LogStage
 
 master, bootstrap, topic, database, folder = sys.argv[1:]
 

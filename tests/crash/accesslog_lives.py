@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.accesslog.tables import TABLES, create_tables
+from penstock.apps.accesslog.stream.tables import TABLES, create_tables
 from penstock.core.places import parse_place
 from penstock.stores.sql.sessions import GRAMMARS
 from tests.crash.accesslog_program import LogOrder

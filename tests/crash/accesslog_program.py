@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.apps.accesslog import pipeline as pipelines
-from penstock.apps.accesslog.lane_stage import LaneStage
-from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.stage import LogStage
-from penstock.apps.accesslog.tables import TABLES
+from penstock.apps.accesslog.stream import pipeline as pipelines
+from penstock.apps.accesslog.stream.lane_stage import LaneStage
+from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+from penstock.apps.accesslog.stream.stage import LogStage
+from penstock.apps.accesslog.stream.tables import TABLES
 from penstock.core.errors import PenstockError
 from penstock.direct import BatchReport
 from tests.accesslog_traffic import make_settings

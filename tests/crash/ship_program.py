@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.following import Piece
-from penstock.apps.accesslog.shipping import Shipper, ShipSettings
+from penstock.apps.accesslog.shipping.following import Piece
+from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.core.client import ClientSettings
 from tests.crash.gates import pass_gate
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.blocklist_formats import FORMATS
-from penstock.apps.accesslog.enforcement_api import DEFAULT_LISTEN
-from penstock.apps.accesslog.rules import CLASSES, RuleSet
+from penstock.apps.accesslog.blocking.blocklist_formats import FORMATS
+from penstock.apps.accesslog.blocking.enforcement_api import DEFAULT_LISTEN
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.detection.rules import CLASSES, RuleSet
 from penstock.cli.accesslog import VERBS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "defend-a-site.md").read_text()

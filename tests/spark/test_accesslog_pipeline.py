@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.apps.accesslog.bans import DECISIONS
-from penstock.apps.accesslog.orders import list_orders, place_order
-from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.tables import create_tables
+from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.stream.orders import list_orders, place_order
+from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.core.places import parse_place

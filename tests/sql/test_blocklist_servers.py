@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from penstock.apps.accesslog.blocklist_changes import Listed, advance
-from penstock.apps.accesslog.blocklists import Gate
-from penstock.apps.accesslog.decision_records import read_decision, read_decisions
-from penstock.apps.accesslog.orders import place_order
+from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance
+from penstock.apps.accesslog.blocking.blocklists import Gate
+from penstock.apps.accesslog.blocking.decision_records import read_decision, read_decisions
+from penstock.apps.accesslog.stream.orders import place_order
 from penstock.core.places import Place
 from penstock.stores.sql.sessions import Database
 from tests.decided import NOW_US, SECOND_US, decide, make_database

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from penstock.apps.accesslog.report import write_report
-from penstock.apps.accesslog.report_data import read_report
+from penstock.apps.accesslog.reporting.report import write_report
+from penstock.apps.accesslog.reporting.report_data import read_report
 from penstock.core.places import parse_place
 from tests.monitored import make_results
 from tests.sql.databases import OwnDatabase

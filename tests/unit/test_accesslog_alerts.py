@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.alerts import (
+from penstock.apps.accesslog.monitoring.alerts import (
     AlertEvent,
     Webhook,
     WebhookSender,
@@ -31,8 +31,8 @@ from penstock.apps.accesslog.alerts import (
     write_json,
     write_line,
 )
-from penstock.apps.accesslog.tables import create_tables
-from penstock.apps.accesslog.telling import TOLD, AlertTeller
+from penstock.apps.accesslog.monitoring.telling import TOLD, AlertTeller
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.places import parse_place
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.anomalies import AlertChange, Watch
-from penstock.apps.accesslog.monitoring import merge, observe
+from penstock.apps.accesslog.monitoring.anomalies import AlertChange, Watch
+from penstock.apps.accesslog.monitoring.observing import merge, observe
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_lines import Database, Line
 from tests.anomaly_reference import SlowWatch

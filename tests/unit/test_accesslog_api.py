@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog import enforcement_api
-from penstock.apps.accesslog.enforcement_api import EnforcementApi
-from penstock.apps.accesslog.enforcement_guards import HostNames, RateLimit, check_token, parse_listen
+from penstock.apps.accesslog.blocking import enforcement_api
+from penstock.apps.accesslog.blocking.enforcement_api import EnforcementApi
+from penstock.apps.accesslog.blocking.enforcement_guards import (
+    HostNames,
+    RateLimit,
+    check_token,
+    parse_listen,
+)
 from penstock.core.errors import OptionError
 from penstock.core.places import Place
 from tests.decided import NOW_US, SECOND_US, decide, make_database
@@ -209,7 +214,7 @@ def test_with_a_token_nobody_is_answered_without_it(place: Place) -> None:
 
 def test_tokens_are_compared_in_constant_time() -> None:
     """By their digests, with the comparison made for that."""
-    from penstock.apps.accesslog.enforcement_guards import TokenCheck
+    from penstock.apps.accesslog.blocking.enforcement_guards import TokenCheck
 
     assert "compare_digest" in TokenCheck.admits.__code__.co_names
 

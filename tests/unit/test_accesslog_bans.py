@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.allowing import list_crawlers, make_ranges
-from penstock.apps.accesslog.bans import DECISIONS, DefenceSettings, Orders, identify, make_limits
-from penstock.apps.accesslog.lanes import LARGEST_CHUNK, LaneState
+from penstock.apps.accesslog.defence.allowing import list_crawlers, make_ranges
+from penstock.apps.accesslog.defence.bans import DECISIONS, DefenceSettings, Orders, identify, make_limits
+from penstock.apps.accesslog.defence.lanes import LARGEST_CHUNK, LaneState
 from penstock.core.errors import DecodeError, OptionError
 from tests.accesslog_fold_reference import RULES, SECOND, START, Line, Runner, make_history, spread
 

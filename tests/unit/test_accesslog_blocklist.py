@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.allowing import list_crawlers
-from penstock.apps.accesslog.bans import DECISIONS
-from penstock.apps.accesslog.blocklists import (
+from penstock.apps.accesslog.blocking.blocklists import (
     Ban,
     Gate,
     Spared,
@@ -20,9 +18,11 @@ from penstock.apps.accesslog.blocklists import (
     make_disjoint,
     read_bans,
 )
-from penstock.apps.accesslog.decision_records import COLUMNS
-from penstock.apps.accesslog.networks import Network, NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.orders import place_order
+from penstock.apps.accesslog.blocking.decision_records import COLUMNS
+from penstock.apps.accesslog.defence.allowing import list_crawlers
+from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.defence.networks import Network, NetworkSet, demand_network, parse_network
+from penstock.apps.accesslog.stream.orders import place_order
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.places import Place, parse_place
 from penstock.stores.sql.sessions import Database

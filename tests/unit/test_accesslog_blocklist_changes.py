@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog import blocklist_changes
-from penstock.apps.accesslog.blocklist_changes import Delta, advance, read_next_end
-from penstock.apps.accesslog.blocklists import Gate
-from penstock.apps.accesslog.orders import place_order
+from penstock.apps.accesslog.blocking import blocklist_changes
+from penstock.apps.accesslog.blocking.blocklist_changes import Delta, advance, read_next_end
+from penstock.apps.accesslog.blocking.blocklists import Gate
+from penstock.apps.accesslog.stream.orders import place_order
 from penstock.core.places import Place
 from tests.decided import NOW_US, SECOND_US, decide, make_database
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.blocklist_files import BlocklistWriter, write_whole
-from penstock.apps.accesslog.orders import place_order
+from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, write_whole
+from penstock.apps.accesslog.stream.orders import place_order
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.places import Place
 from tests.decided import NOW_US, SECOND_US, decide, make_database
@@ -20,7 +20,7 @@ from tests.decided import NOW_US, SECOND_US, decide, make_database
 KILLED_AT_EVERY_LINE = """
 import os, signal, sys
 from pathlib import Path
-from penstock.apps.accesslog import blocklist_files
+from penstock.apps.accesslog.blocking import blocklist_files
 
 path, old, new = Path(sys.argv[1]), b"old\\n" * 300_000, b"new\\n" * 300_000
 

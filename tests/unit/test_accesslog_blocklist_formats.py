@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.blocklist_changes import Delta
-from penstock.apps.accesslog.blocklist_formats import (
+from penstock.apps.accesslog.blocking.blocklist_changes import Delta
+from penstock.apps.accesslog.blocking.blocklist_formats import (
     FORMATS,
     LONGEST_TIMEOUT_S,
     render,
     show_time,
     write_json,
 )
-from penstock.apps.accesslog.blocklists import Ban, drop_covered
-from penstock.apps.accesslog.networks import Network, demand_network
+from penstock.apps.accesslog.blocking.blocklists import Ban, drop_covered
+from penstock.apps.accesslog.defence.networks import Network, demand_network
 from penstock.core.errors import OptionError
 from tests.hostile_texts import HOSTILE
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog.classification import classify
-from penstock.apps.accesslog.detection import Detector
-from penstock.apps.accesslog.rules import default_rules
+from penstock.apps.accesslog.detection.classification import classify
+from penstock.apps.accesslog.detection.detector import Detector
+from penstock.apps.accesslog.detection.rules import default_rules
 from penstock.cli import main
 from penstock.formats.accesslog import make_parser, take_texts
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.clocks import NEVER, Clock, Clocks, advance, decide_idle, finish
+from penstock.apps.accesslog.defence.clocks import NEVER, Clock, Clocks, advance, decide_idle, finish
 from penstock.core.errors import DecodeError
 
 SECOND = 1_000_000

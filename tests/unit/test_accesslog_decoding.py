@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog import decoding_kernel as d
-from penstock.apps.accesslog.decoding import Decoded, Texts, decode, group
-from penstock.apps.accesslog.rules import TRAITS
+from penstock.apps.accesslog.detection import decoding_kernel as d
+from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode, group
+from penstock.apps.accesslog.detection.rules import TRAITS
 from tests.accesslog_decoding_reference import decode_region, decode_target, make_bare, unescape_log
 from tests.guard_page import GuardedMemory, guarded_array
 
@@ -138,7 +138,7 @@ def test_double_length_takes_at_most_double_the_steps() -> None:
     program = textwrap.dedent(
         """
         import numpy as np
-        from penstock.apps.accesslog import decoding_kernel as d
+        from penstock.apps.accesslog.detection import decoding_kernel as d
 
         class Counted:
             def __init__(self, array):

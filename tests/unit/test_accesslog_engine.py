@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog import fold_shapes as s
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.detection import Detector
-from penstock.apps.accesslog.engine import Engine
-from penstock.apps.accesslog.rulefiles import parse_duration
-from penstock.apps.accesslog.rules import BehaviourRule, RuleSet, default_rules
+from penstock.apps.accesslog.defence import fold_shapes as s
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.engine import Engine
+from penstock.apps.accesslog.detection.detector import Detector
+from penstock.apps.accesslog.detection.rulefiles import parse_duration
+from penstock.apps.accesslog.detection.rules import BehaviourRule, RuleSet, default_rules
 
 SETTINGS = DefenceSettings.default()
 DETECTOR = Detector(SETTINGS.ruleset)

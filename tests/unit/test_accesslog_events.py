@@ -10,11 +10,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog import events_kernel as k
-from penstock.apps.accesslog.clients import CLIENT, NET, PRINT, is_host, name_subject
-from penstock.apps.accesslog.detection import Detector
-from penstock.apps.accesslog.events import EVENTS, LONGEST_TEXT, Header, make_events
-from penstock.apps.accesslog.rules import default_rules
+from penstock.apps.accesslog.defence import events_kernel as k
+from penstock.apps.accesslog.defence.clients import CLIENT, NET, PRINT, is_host, name_subject
+from penstock.apps.accesslog.defence.events import EVENTS, LONGEST_TEXT, Header, make_events
+from penstock.apps.accesslog.detection.detector import Detector
+from penstock.apps.accesslog.detection.rules import default_rules
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_fold_reference import RULES, make_batch, make_history, number_client
 from tests.guard_page import GuardedMemory

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.bans import DefenceSettings, Orders
-from penstock.apps.accesslog.clocks import finish
-from penstock.apps.accesslog.lanes import LaneState
+from penstock.apps.accesslog.defence.bans import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.clocks import finish
+from penstock.apps.accesslog.defence.lanes import LaneState
 from tests.accesslog_fold_reference import (
     CLIENTS,
     RULES,

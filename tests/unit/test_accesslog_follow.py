@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.following import Follower
-from penstock.apps.accesslog.following_files import family_of
-from penstock.apps.accesslog.positions import FilePosition
+from penstock.apps.accesslog.shipping.following import Follower
+from penstock.apps.accesslog.shipping.following_files import family_of
+from penstock.apps.accesslog.shipping.positions import FilePosition
 
 
 class Clock:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.following import Piece, _cut_lines
-from penstock.apps.accesslog.shipping import find_clients, make_records
+from penstock.apps.accesslog.shipping.following import Piece, _cut_lines
+from penstock.apps.accesslog.shipping.shipper import find_clients, make_records
 
 TAIL = b' - - [01/Feb/2026:10:00:00 +0000] "GET /a?b=[1] HTTP/1.1" 200 5'
 
@@ -105,7 +105,7 @@ def test_the_key_may_be_the_server_or_none(key: str, expected: bytes | None) -> 
 PROGRAM = """
 import random
 import numpy as np
-from penstock.apps.accesslog.shipping_kernel import JSON_NAMES, JSON_STARTS, cut_clients
+from penstock.apps.accesslog.shipping.key_kernel import JSON_NAMES, JSON_STARTS, cut_clients
 from tests.guard_page import GuardedMemory, guarded_array
 
 whole = [

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog import decoding_kernel as d
-from penstock.apps.accesslog import matching_kernel as k
-from penstock.apps.accesslog.decoding import Decoded
-from penstock.apps.accesslog.detection import Detector, Findings
-from penstock.apps.accesslog.examples import make_lines
-from penstock.apps.accesslog.matching import Matcher, build_automaton
-from penstock.apps.accesslog.prefilter import find_literals
-from penstock.apps.accesslog.rules import ContentRule, Example, RuleSet, default_rules
+from penstock.apps.accesslog.detection import decoding_kernel as d
+from penstock.apps.accesslog.detection import matching_kernel as k
+from penstock.apps.accesslog.detection.decoding import Decoded
+from penstock.apps.accesslog.detection.detector import Detector, Findings
+from penstock.apps.accesslog.detection.examples import make_lines
+from penstock.apps.accesslog.detection.matching import Matcher, build_automaton
+from penstock.apps.accesslog.detection.prefilter import find_literals
+from penstock.apps.accesslog.detection.rules import ContentRule, Example, RuleSet, default_rules
 from penstock.formats.accesslog import make_parser
 from tests.guard_page import GuardedMemory
 
@@ -122,7 +122,7 @@ def test_expressions_hit_what_plain_search_hits(regex: str, texts: list[str]) ->
 
 
 def test_candidates_that_do_not_fit_are_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.apps.accesslog import matching
+    from penstock.apps.accesslog.detection import matching
 
     monkeypatch.setattr(matching, "_FIRST_ROOM", 1)
     rules = [ContentRule("a.b", "xss", "", ("query",), any=("a",), number=number) for number in range(40)]
@@ -215,8 +215,8 @@ def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
 def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
     """All examples of all rules, with every index checked."""
     program = (
-        "from penstock.apps.accesslog.examples import find_broken_examples\n"
-        "from penstock.apps.accesslog.rules import default_rules\n"
+        "from penstock.apps.accesslog.detection.examples import find_broken_examples\n"
+        "from penstock.apps.accesslog.detection.rules import default_rules\n"
         "assert find_broken_examples(default_rules()) == []\n"
     )
     outcome = subprocess.run(

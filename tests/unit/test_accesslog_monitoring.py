@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.merging import HEAD_PIECE, read_too_late
-from penstock.apps.accesslog.minutes import ALL
-from penstock.apps.accesslog.monitoring import MonitorSettings, merge, observe
-from penstock.apps.accesslog.partials import pack_tables, unpack_tables
-from penstock.apps.accesslog.tops import KINDS, ROOM
+from penstock.apps.accesslog.monitoring.merging import HEAD_PIECE, read_too_late
+from penstock.apps.accesslog.monitoring.minutes import ALL
+from penstock.apps.accesslog.monitoring.observing import MonitorSettings, merge, observe
+from penstock.apps.accesslog.monitoring.partials import pack_tables, unpack_tables
+from penstock.apps.accesslog.monitoring.tops import KINDS, ROOM
 from penstock.core.errors import DecodeError
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_lines import MINUTE_US, Database, Expected, Line, make_lines, observe_lines, work_out

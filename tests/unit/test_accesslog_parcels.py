@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog.deadletters import KEPT_BYTES, make_dead_letters
-from penstock.apps.accesslog.orders import Order, list_orders, place_order, take_orders
-from penstock.apps.accesslog.parcels import PARCELS, make_parcel, pack, read_parcels, unpack
+from penstock.apps.accesslog.stream.deadletters import KEPT_BYTES, make_dead_letters
+from penstock.apps.accesslog.stream.orders import Order, list_orders, place_order, take_orders
+from penstock.apps.accesslog.stream.parcels import PARCELS, make_parcel, pack, read_parcels, unpack
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.places import parse_place
 

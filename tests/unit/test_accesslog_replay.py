@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.following import LONGEST_LINE_BYTES
-from penstock.apps.accesslog.replay import open_log, read_blocks, replay, split_lines
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.replay import open_log, read_blocks, replay, split_lines
+from penstock.apps.accesslog.shipping.following import LONGEST_LINE_BYTES
 from penstock.cli import main
 from penstock.core.errors import OptionError
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.charts import (
+from penstock.apps.accesslog.reporting.charts import (
     Band,
     Layer,
     draw_lines,
@@ -26,8 +26,8 @@ from penstock.apps.accesslog.charts import (
     show_micros,
     show_text,
 )
-from penstock.apps.accesslog.report import write_report
-from penstock.apps.accesslog.report_data import (
+from penstock.apps.accesslog.reporting.report import write_report
+from penstock.apps.accesslog.reporting.report_data import (
     Check,
     ClassScore,
     Decided,

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.examples import find_broken_examples
-from penstock.apps.accesslog.prefilter import find_literals
-from penstock.apps.accesslog.rulefiles import parse_duration
-from penstock.apps.accesslog.rules import CLASSES, BehaviourRule, ContentRule, RuleSet, default_rules
+from penstock.apps.accesslog.detection.examples import find_broken_examples
+from penstock.apps.accesslog.detection.prefilter import find_literals
+from penstock.apps.accesslog.detection.rulefiles import parse_duration
+from penstock.apps.accesslog.detection.rules import (
+    CLASSES,
+    BehaviourRule,
+    ContentRule,
+    RuleSet,
+    default_rules,
+)
 from penstock.core.errors import OptionError
 from tests.expression_samples import make_samples
 

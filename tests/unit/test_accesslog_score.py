@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.replay import replay
-from penstock.apps.accesslog.scoring import (
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.replay import replay
+from penstock.apps.accesslog.defence.scoring import (
     Found,
     Label,
     Score,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.apps.accesslog.simulation import Simulation, SimulationSettings, make_times, write_truth
-from penstock.apps.accesslog.simulation_attacks import CLASSES
-from penstock.apps.accesslog.simulation_events import ClientTable, escape_as_apache
-from penstock.apps.accesslog.simulation_kernel import FIXED, FRAME_BYTES, HEX, KEY_BYTES, write_lines
-from penstock.apps.accesslog.simulation_payloads import make_requests
+from penstock.apps.accesslog.simulation.attacks import CLASSES
+from penstock.apps.accesslog.simulation.events import ClientTable, escape_as_apache
+from penstock.apps.accesslog.simulation.line_kernel import FIXED, FRAME_BYTES, HEX, KEY_BYTES, write_lines
+from penstock.apps.accesslog.simulation.payloads import make_requests
+from penstock.apps.accesslog.simulation.traffic import Simulation, SimulationSettings, make_times, write_truth
 from penstock.cli import main
 from penstock.core.errors import OptionError
 

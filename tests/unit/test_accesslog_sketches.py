@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring_kernel import (
+from penstock.apps.accesslog.monitoring.observing_kernel import (
     BUCKETS,
     copy_texts,
     count_texts,
@@ -23,7 +23,7 @@ from penstock.apps.accesslog.monitoring_kernel import (
     fill_hashes,
     number_texts,
 )
-from penstock.apps.accesslog.sketches import (
+from penstock.apps.accesslog.monitoring.sketches import (
     EXACT_LIMIT,
     REGISTERS,
     bucket_values,
@@ -34,7 +34,12 @@ from penstock.apps.accesslog.sketches import (
     merge_registers,
     unite,
 )
-from penstock.apps.accesslog.tops import choose_largest, merge_entries, rank_entries, take_cut_texts
+from penstock.apps.accesslog.monitoring.tops import (
+    choose_largest,
+    merge_entries,
+    rank_entries,
+    take_cut_texts,
+)
 from tests.guard_page import GuardedMemory
 
 ROOT = Path(__file__).parents[2]

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog import blocklist_files
-from penstock.apps.accesslog.bans import DefenceSettings, Orders
-from penstock.apps.accesslog.clocks import NEVER, Clock, Clocks, advance
-from penstock.apps.accesslog.lane_stage import LaneStage, read_maxima
-from penstock.apps.accesslog.monitoring import MonitorSettings
-from penstock.apps.accesslog.parcels import Parcel, make_parcel, read_parcels, unpack
-from penstock.apps.accesslog.partials import unpack_tables
-from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-from penstock.apps.accesslog.rules import RuleSet
-from penstock.apps.accesslog.stage import (
+from penstock.apps.accesslog.blocking import blocklist_files
+from penstock.apps.accesslog.defence.bans import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.clocks import NEVER, Clock, Clocks, advance
+from penstock.apps.accesslog.detection.rules import RuleSet
+from penstock.apps.accesslog.monitoring.observing import MonitorSettings
+from penstock.apps.accesslog.monitoring.partials import unpack_tables
+from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
+from penstock.apps.accesslog.stream.parcels import Parcel, make_parcel, read_parcels, unpack
+from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.stage import (
     COLUMNS,
     RECORD_TIME,
     LogStage,
@@ -37,7 +37,7 @@ from penstock.apps.accesslog.stage import (
     open_kit,
     take_header,
 )
-from penstock.apps.accesslog.tables import create_tables
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cli.accesslog import run_pipeline
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.alerts import Webhook
-from penstock.apps.accesslog.tables import create_tables
-from penstock.apps.accesslog.telling import TOLD, AlertTeller
+from penstock.apps.accesslog.monitoring.alerts import Webhook
+from penstock.apps.accesslog.monitoring.telling import TOLD, AlertTeller
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.core.places import Place, parse_place
 from penstock.stores.sql.sessions import Database
 from tests.filling import wait_until

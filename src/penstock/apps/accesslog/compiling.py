@@ -29,7 +29,7 @@ def _stamp() -> tuple[str, int]:
     """Shaped like numba's own stamp; changes with the sources of kernels here and with the formats."""
     digest = hashlib.sha256(jit.source_stamp()[0].encode())
     folder = Path(__file__).parent
-    for path in sorted({path for pattern in _SOURCES for path in folder.glob(pattern)}):
+    for path in sorted({path for pattern in _SOURCES for path in folder.rglob(pattern)}):
         digest.update(path.read_bytes())
     return digest.hexdigest(), 0
 

@@ -16,10 +16,16 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.apps.accesslog.blocklist_changes import advance
-from penstock.apps.accesslog.blocklist_files import write_whole
-from penstock.apps.accesslog.blocklist_formats import FORMATS, Rendered, find_format, render, write_json
-from penstock.apps.accesslog.blocklists import Gate
+from penstock.apps.accesslog.blocking.blocklist_changes import advance
+from penstock.apps.accesslog.blocking.blocklist_files import write_whole
+from penstock.apps.accesslog.blocking.blocklist_formats import (
+    FORMATS,
+    Rendered,
+    find_format,
+    render,
+    write_json,
+)
+from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.cli.accesslog.places import (
     add_database_argument,
     add_gate_arguments,

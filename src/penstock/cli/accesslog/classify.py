@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 
-from penstock.apps.accesslog.rules import ATTACK_POINTS, RuleSet, default_rules
+from penstock.apps.accesslog.detection.rules import ATTACK_POINTS, RuleSet, default_rules
 from penstock.cli.terminal import count, escape, say
 from penstock.core.errors import OptionError
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from penstock.apps.accesslog.classification import classify
+    from penstock.apps.accesslog.detection.classification import classify
 
     ruleset = RuleSet.load(*arguments.rules) if arguments.rules else default_rules()
     uris = _read(arguments.given)

@@ -18,9 +18,9 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from penstock.apps.accesslog.blocklist_formats import show_time
-from penstock.apps.accesslog.blocklists import demand_decisions
-from penstock.apps.accesslog.decision_records import MOMENTS, Decision, read_decision, read_decisions
+from penstock.apps.accesslog.blocking.blocklist_formats import show_time
+from penstock.apps.accesslog.blocking.blocklists import demand_decisions
+from penstock.apps.accesslog.blocking.decision_records import MOMENTS, Decision, read_decision, read_decisions
 from penstock.cli.accesslog.places import add_database_argument, find_database
 from penstock.cli.connection import add_connection_arguments, connect
 from penstock.cli.moments import parse_moment
@@ -97,7 +97,7 @@ def _name_columns(decision: Decision) -> tuple[str, ...]:
 def _send(arguments: argparse.Namespace) -> int:
     if arguments.to_topic is None:
         raise OptionError("TOPIC_MISSING", "There is nothing to follow.", hint="Say --to-topic TOPIC, too.")
-    from penstock.apps.accesslog.decisions_topic import DecisionsTopic
+    from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
 
     place = find_database(arguments)
     Database(place).run(demand_decisions)  # a wrong place is told before anything is made there

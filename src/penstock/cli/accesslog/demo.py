@@ -31,10 +31,10 @@ from penstock.core.errors import ClusterError, OptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
-    from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-    from penstock.apps.accesslog.report_data import Check
-    from penstock.apps.accesslog.scoring import Found
+    from penstock.apps.accesslog.defence.scoring import Found
+    from penstock.apps.accesslog.reporting.report_data import Check
+    from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+    from penstock.apps.accesslog.stream.settings import PipelineSettings
 
 TOPIC, PARTITIONS = "access-log", 4
 #: What a run leaves in its folder; another run replaces these and nothing else.
@@ -113,10 +113,10 @@ def _create_topic(bootstrap: str) -> None:
 
 
 def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
-    from penstock.apps.accesslog.pipeline_settings import PipelineSettings
-    from penstock.apps.accesslog.simulation import LOG_FORMAT
-    from penstock.apps.accesslog.tables import create_tables
-    from penstock.apps.accesslog.warming import warm_up
+    from penstock.apps.accesslog.simulation.traffic import LOG_FORMAT
+    from penstock.apps.accesslog.stream.settings import PipelineSettings
+    from penstock.apps.accesslog.stream.tables import create_tables
+    from penstock.apps.accesslog.stream.warming import warm_up
 
     settings = PipelineSettings(
         TOPIC, folder / DATABASE, {"bootstrap.servers": bootstrap}, log_format=LOG_FORMAT
@@ -195,8 +195,8 @@ def _run_pipeline(
     spark: SparkSession, settings: PipelineSettings, folder: Path, children: Children | None
 ) -> None:
     """Until the servers have stopped or somebody asks; without them until nothing is left."""
-    from penstock.apps.accesslog.blocklist_files import BlocklistWriter
-    from penstock.apps.accesslog.pipeline import Pipeline
+    from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
+    from penstock.apps.accesslog.stream.pipeline import Pipeline
 
     pipeline = Pipeline(spark, settings)
     display = Display(pipeline)
@@ -218,9 +218,9 @@ def _run_pipeline(
 
 def conclude(folder: Path, settings: PipelineSettings) -> int:
     """Totals, decisions against the truth, the audit, the report. 1 when something is not accounted for."""
-    from penstock.apps.accesslog.report import write_report
-    from penstock.apps.accesslog.report_data import ClassScore, read_report
-    from penstock.apps.accesslog.scoring import count_visits, describe, read_labels, score
+    from penstock.apps.accesslog.defence.scoring import count_visits, describe, read_labels, score
+    from penstock.apps.accesslog.reporting.report import write_report
+    from penstock.apps.accesslog.reporting.report_data import ClassScore, read_report
     from penstock.cli.accesslog.report import save_page
 
     logs = sorted((folder / LOGS).glob("*.log"))
@@ -254,7 +254,7 @@ def conclude(folder: Path, settings: PipelineSettings) -> int:
 
 def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:
     """The lines of the files, of the counts, of the load and of the books, held against each other."""
-    from penstock.apps.accesslog.report_data import Check
+    from penstock.apps.accesslog.reporting.report_data import Check
     from penstock.stores.sql.sessions import Database
 
     written = sum(log.read_bytes().count(b"\n") for log in logs)
@@ -290,7 +290,7 @@ def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]
 
 def _read_found(settings: PipelineSettings) -> list[Found]:
     """The first block of each client."""
-    from penstock.apps.accesslog.scoring import Found, unify
+    from penstock.apps.accesslog.defence.scoring import Found, unify
     from penstock.stores.sql.sessions import Database
 
     rows = Database(settings.place).run(

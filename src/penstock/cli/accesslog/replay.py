@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.apps.accesslog.bans import DefenceSettings
-from penstock.apps.accesslog.replay import replay
-from penstock.apps.accesslog.rules import RuleSet, default_rules
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.replay import replay
+from penstock.apps.accesslog.detection.rules import RuleSet, default_rules
 from penstock.cli.terminal import complain, count
 from penstock.core.errors import OptionError
 

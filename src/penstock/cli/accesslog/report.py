@@ -15,8 +15,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from penstock.apps.accesslog.report import write_report
-from penstock.apps.accesslog.report_data import read_report
+from penstock.apps.accesslog.reporting.report import write_report
+from penstock.apps.accesslog.reporting.report_data import read_report
 from penstock.cli.accesslog.places import add_database_argument, find_database
 from penstock.cli.terminal import escape, say
 from penstock.core.errors import OptionError

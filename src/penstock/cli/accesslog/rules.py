@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.apps.accesslog.rules import BehaviourRule, ContentRule, Rule, RuleSet, default_rules
+from penstock.apps.accesslog.detection.rules import BehaviourRule, ContentRule, Rule, RuleSet, default_rules
 from penstock.cli.tables import align
 from penstock.cli.terminal import complain, count, escape, say
 
@@ -73,7 +73,7 @@ def _describe_content(rule: ContentRule) -> list[str]:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from penstock.apps.accesslog.examples import find_broken_examples
+    from penstock.apps.accesslog.detection.examples import find_broken_examples
 
     ruleset = _load(arguments.files)
     broken = find_broken_examples(ruleset)

@@ -30,8 +30,8 @@ from penstock.core.references import resolve_reference
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.apps.accesslog.pipeline import BatchNews, Pipeline
-    from penstock.apps.accesslog.pipeline_settings import PipelineSettings
+    from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+    from penstock.apps.accesslog.stream.settings import PipelineSettings
 
 #: How often a plain line is written where there is no terminal.
 PLAIN_EVERY_S = 5.0
@@ -75,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from penstock.apps.accesslog.pipeline import Pipeline
-    from penstock.apps.accesslog.warming import warm_up
+    from penstock.apps.accesslog.stream.pipeline import Pipeline
+    from penstock.apps.accesslog.stream.warming import warm_up
 
     settings = read_settings(arguments)
     prepare_tables(settings.place, arguments.create_tables)
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
-    from penstock.apps.accesslog.pipeline_settings import PipelineSettings
+    from penstock.apps.accesslog.stream.settings import PipelineSettings
 
     return PipelineSettings(
         arguments.topic,
@@ -122,7 +122,7 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
 
 def prepare_tables(place: Place, asked: bool) -> None:
     """A file of one's own needs no second step; a server's database belongs to somebody."""
-    from penstock.apps.accesslog.tables import create_tables
+    from penstock.apps.accesslog.stream.tables import create_tables
 
     if asked or isinstance(place, FilePlace):
         create_tables(place)
@@ -156,7 +156,7 @@ def _open_blocklists(
 ) -> Callable[[BatchNews], None] | None:
     if arguments.blocklist_dir is None:
         return None
-    from penstock.apps.accesslog.blocklist_files import BlocklistWriter
+    from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
 
     formats = tuple(arguments.blocklist_format) or ("text", "json")
     writer = BlocklistWriter(
@@ -175,8 +175,8 @@ def _open_webhook(
 ) -> Callable[[BatchNews], None] | None:
     if arguments.webhook is None:
         return None
-    from penstock.apps.accesslog.alerts import Webhook
-    from penstock.apps.accesslog.telling import AlertTeller
+    from penstock.apps.accesslog.monitoring.alerts import Webhook
+    from penstock.apps.accesslog.monitoring.telling import AlertTeller
 
     webhook = Webhook(_resolve("--webhook", arguments.webhook))
     teller = stack.enter_context(closing(AlertTeller(settings.place, webhook)))

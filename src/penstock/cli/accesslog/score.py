@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.apps.accesslog.scoring import count_visits, describe, read_decisions, read_labels, score
+from penstock.apps.accesslog.defence.scoring import count_visits, describe, read_decisions, read_labels, score
 from penstock.cli.terminal import escape, say
 
 

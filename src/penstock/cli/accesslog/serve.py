@@ -18,7 +18,7 @@ import stat
 import threading
 from pathlib import Path
 
-from penstock.apps.accesslog.enforcement_api import DEFAULT_LISTEN, REQUESTS_PER_S, EnforcementApi
+from penstock.apps.accesslog.blocking.enforcement_api import DEFAULT_LISTEN, REQUESTS_PER_S, EnforcementApi
 from penstock.cli.accesslog.places import (
     add_database_argument,
     add_gate_arguments,

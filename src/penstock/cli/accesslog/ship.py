@@ -29,7 +29,7 @@ from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.errors import BrokerError, OptionError
 
 if TYPE_CHECKING:
-    from penstock.apps.accesslog.shipping import Shipped
+    from penstock.apps.accesslog.shipping.shipper import Shipped
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 JSON_VERSION = 1
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
                 hint=f"Give a whole number from {least} on.",
             )
     client = connect(arguments)
-    from penstock.apps.accesslog.positions import DEFAULT_TOPIC
-    from penstock.apps.accesslog.shipping import Shipper, ShipSettings
+    from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC
+    from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
     from penstock.kafka.admin import topic_exists
 
     if not topic_exists(client, arguments.topic):

@@ -28,7 +28,7 @@ from penstock.cli.terminal import count, say
 from penstock.core.errors import BrokerError, OptionError
 
 if TYPE_CHECKING:
-    from penstock.apps.accesslog.simulation import SimulationSettings, Step
+    from penstock.apps.accesslog.simulation.traffic import SimulationSettings, Step
 
 _SLICES_PER_SECOND = 10
 _SHOWN_EVERY_S = 0.5
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from penstock.apps.accesslog.simulation import Simulation, write_truth
+    from penstock.apps.accesslog.simulation.traffic import Simulation, write_truth
 
     simulation = Simulation(_read_settings(arguments))
     names = [f"web{number + 1}" for number in range(arguments.servers)]
@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_settings(arguments: argparse.Namespace) -> SimulationSettings:
-    from penstock.apps.accesslog.simulation import DEFAULT_START_S, SimulationSettings
-    from penstock.apps.accesslog.simulation_attacks import CLASSES
+    from penstock.apps.accesslog.simulation.attacks import CLASSES
+    from penstock.apps.accesslog.simulation.traffic import DEFAULT_START_S, SimulationSettings
 
     named = {"all": tuple(CLASSES), "none": ()}
     attacks = named.get(arguments.attacks)
@@ -144,7 +144,7 @@ def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[
 
 def _open_topic(arguments: argparse.Namespace) -> Callable[[Step], None]:
     client = connect(arguments)
-    from penstock.apps.accesslog.simulation_records import make_records
+    from penstock.apps.accesslog.simulation.records import make_records
     from penstock.kafka.admin import topic_exists
     from penstock.kafka.records.codecs import LZ4
     from penstock.kafka.writer import Writer

@@ -14,8 +14,8 @@ import argparse
 import json
 import time
 
-from penstock.apps.accesslog.blocklist_formats import show_time
-from penstock.apps.accesslog.orders import Order, list_orders, place_order
+from penstock.apps.accesslog.blocking.blocklist_formats import show_time
+from penstock.apps.accesslog.stream.orders import Order, list_orders, place_order
 from penstock.cli.accesslog.places import add_database_argument, find_database
 from penstock.cli.tables import align
 from penstock.cli.terminal import say

@@ -1,0 +1,146 @@
+"""Blocklists as files that are always whole: a reader finds the old one or the new one, never a part.
+
+Rule: written beside, made durable, renamed, and the folder made durable; whoever is killed on the way leaves
+at most a hidden file, which the next writer removes. Files are written when the list has changed, not at each
+commit: a web server may be reloaded by their time of change.
+
+    writer = BlocklistWriter("results.db", "/var/lib/penstock", ("nftables", "text"), allow=["10.0.0.0/8"])
+    writer.refresh()      # after each commit, and now and then: bans end without anybody deciding
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance, read_next_end
+from penstock.apps.accesslog.blocking.blocklist_formats import find_format, render
+from penstock.apps.accesslog.blocking.blocklists import Gate
+from penstock.apps.accesslog.stream.orders import ORDERS
+from penstock.core.errors import SinkError
+from penstock.core.places import Place, parse_place
+from penstock.stores.sql.sessions import Database, Session
+
+_ENDING = ".penstock-new"
+#: A hidden file that is older was left by somebody who was killed.
+_LEFT_BEHIND_S = 3600.0
+
+
+def _read_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class BlocklistWriter:
+    """Keeps the files of a folder equal to the list in the database. For one thread."""
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | Place,
+        directory: str | os.PathLike[str],
+        formats: Sequence[str] = ("text", "json"),
+        *,
+        allow: Iterable[str] = (),
+        trusted_proxies: Iterable[str] = (),
+        trust_crawlers: bool = True,
+        clock_us: Callable[[], int] = _read_clock_us,
+    ) -> None:
+        if isinstance(place, str | os.PathLike):
+            place = parse_place(os.fspath(place))
+        self.place = place
+        self.directory = Path(directory)
+        self._formats = [find_format(name) for name in formats]
+        self._gate = Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers)
+        self._clock_us = clock_us
+        self._written: Listed | None = None
+        self._next_end: int | None = None
+        self._orders: tuple[object, ...] = ()
+
+    def refresh(self, *, has_new_decisions: bool = True) -> bool:
+        """Bring the files up to date; whether any was written.
+
+        Without new decisions it is one small question to the database, unless a ban has ended since.
+        """
+        now_us = self._clock_us()
+        orders = Database(self.place).run(_count_orders)
+        has_ended = self._next_end is not None and self._next_end <= now_us
+        if self._written is not None and not has_new_decisions and not has_ended and orders == self._orders:
+            return False
+        listed = advance(self.place, now_us=now_us, known=self._written)
+        is_new = self._written is None or listed.cursor != self._written.cursor
+        changed = self._write(listed, now_us) if is_new else False
+        # Kept only now: whoever fails on the way tries again, with the next commit.
+        self._written, self._next_end, self._orders = listed, read_next_end(listed), orders
+        return changed
+
+    def _write(self, listed: Listed, now_us: int) -> bool:
+        bans = self._gate.apply(listed.bans)
+        changed = False
+        for each in self._formats:
+            content = render(each.name, bans, cursor=listed.cursor, now_us=now_us).content
+            changed |= write_whole(self.directory / each.file_name, content, even_if_equal=each.has_timeouts)
+        return changed
+
+
+def _count_orders(session: Session) -> tuple[object, ...]:
+    if not session.has_table(ORDERS):
+        return ()
+    name = session.grammar.name
+    return session.execute(f"SELECT COUNT(*), MAX({name('until')}) FROM {name(ORDERS)}")[0]
+
+
+def write_whole(path: Path, content: bytes, *, even_if_equal: bool = False) -> bool:
+    """Replace a file in one step; whether it was needed. The folder is made if it is not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_behind(path)
+        if not even_if_equal and _has_content(path, content):
+            return False
+        _replace(path, content)
+    except OSError as error:
+        raise SinkError(
+            "BLOCKLIST_NOT_WRITTEN",
+            f"The blocklist {path} could not be written: {error.strerror or type(error).__name__}.",
+            hint="Check the folder, its rights and its free space; the old file is as it was.",
+            facts={"path": str(path)},
+            retriable=True,
+        ) from error
+    return True
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(content) and path.read_bytes() == content
+    except FileNotFoundError:
+        return False
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
+    with contextlib.suppress(FileNotFoundError):
+        beside.unlink()  # from a process that had our number before us
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(beside, flags, 0o644), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _remove_left_behind(path: Path) -> None:
+    for each in path.parent.glob(f".{path.name}.*{_ENDING}"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - each.lstat().st_mtime > _LEFT_BEHIND_S:
+                each.unlink()

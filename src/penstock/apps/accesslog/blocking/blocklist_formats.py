@@ -1,0 +1,246 @@
+"""Blocklists in the words of those who enforce them: packet filters, Apache, nginx, and programs.
+
+Rule: a file is made from numbers and from words of this source code. Rules and classes, which come from rule
+files, appear only where a format has quoting (CSV and JSON). A packet filter's entry carries the seconds it
+has left, so it ends by itself even if nobody is there to remove it; such a file is right at the moment it is
+made, and is loaded then. Each file replaces what was loaded before it, in one step.
+
+What a format cannot say is left out and counted, never approximated: Apache's map knows addresses, not
+networks, so IPv4 networks are written out and IPv6 networks are missing there.
+
+>>> from penstock.apps.accesslog.defence.networks import demand_network
+>>> ban = Ban(demand_network("x", "192.0.2.7"), 600_000_000, "d1", "sqli.union", "sql_injection")
+>>> render("nginx", [ban], cursor=1, now_us=0).content.decode().splitlines()[-1]
+'deny 192.0.2.7;'
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from penstock.apps.accesslog.blocking.blocklist_changes import Delta
+from penstock.apps.accesslog.blocking.blocklists import Ban, make_disjoint
+from penstock.core.errors import OptionError
+
+JSON_VERSION = 1
+#: What both packet filters can count to; longer bans are renewed by the next file.
+LONGEST_TIMEOUT_S = 2_147_483
+#: Larger networks are not written out address by address.
+LARGEST_EXPANDED = 256
+_ON_A_LINE = 8
+#: One number for ever: a set that is there already cannot be made again with another one.
+_MOST_ELEMENTS = 1_048_576
+_FORMULA_STARTS = ("=", "+", "-", "@")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A list as bytes. `left_out`: how many bans the format has no words for."""
+
+    content: bytes
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A way to write a list. `has_timeouts`: it tells seconds from now, so it is new at each moment."""
+
+    name: str
+    file_name: str
+    what: str
+    render: Callable[[Sequence[Ban], int, int], Rendered]
+    has_timeouts: bool = False
+
+
+def render(name: str, bans: Sequence[Ban], *, cursor: int, now_us: int) -> Rendered:
+    """The list in one of `FORMATS`; `bans` have passed their gate."""
+    return find_format(name).render([ban for ban in bans if ban.expires_at_us > now_us], cursor, now_us)
+
+
+def find_format(name: str) -> Format:
+    found = FORMATS.get(name)
+    if found is None:
+        raise OptionError(
+            "FORMAT_UNKNOWN",
+            f"There is no blocklist format {name[:40]!r}.",
+            hint=f"Formats are {', '.join(FORMATS)}.",
+            facts={"formats": list(FORMATS)},
+        )
+    return found
+
+
+def show_time(time_us: int) -> str:
+    """A moment in UTC, to the second; far-off ones stay what they are for any reader: the year 9999."""
+    return _show_seconds(min(max(time_us // 1_000_000, 0), 253_402_300_799))
+
+
+@lru_cache(4096)  # bans of one batch end together
+def _show_seconds(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def neutralise(text: str) -> str:
+    """Text that no spreadsheet takes for a formula, and no terminal for a command."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+# --- for programs and people ------------------------------------------------------------------------------
+
+
+def _render_text(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    return _join([str(ban.network) for ban in bans])
+
+
+def _render_csv(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["network", "expires_at", "class", "rule", "decision_id"])
+    for ban in bans:
+        words = (neutralise(each) for each in (ban.attack, ban.rule, ban.decision_id))
+        rows.writerow([str(ban.network), show_time(ban.expires_at_us), *words])
+    return Rendered(text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _render_json(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    return Rendered(write_json(Delta(cursor, tuple(bans), (), True)))
+
+
+def write_json(delta: Delta) -> bytes:
+    """A delta, or a whole list, as one JSON object in ASCII."""
+    content: dict[str, Any] = {
+        "version": JSON_VERSION,
+        "cursor": delta.cursor,
+        "complete": delta.is_complete,
+        "added": [
+            {
+                "network": str(ban.network),
+                "expires_at": show_time(ban.expires_at_us),
+                "expires_at_us": ban.expires_at_us,
+                "class": ban.attack,
+                "rule": ban.rule,
+                "decision_id": ban.decision_id,
+            }
+            for ban in delta.added
+        ],
+        "removed": [str(network) for network in delta.removed],
+    }
+    return json.dumps(content).encode("ascii") + b"\n"
+
+
+# --- packet filters ---------------------------------------------------------------------------------------
+
+
+def _seconds_left(ban: Ban, now_us: int) -> int:
+    return min(max(-((now_us - ban.expires_at_us) // 1_000_000), 1), LONGEST_TIMEOUT_S)
+
+
+def _render_nftables(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    """Sets in a table of their own; nothing is dropped until a rule of the operator's asks them."""
+    lines = [*_head(cursor, now_us, "load with: nft -f FILE"), "add table inet penstock"]
+    apart = make_disjoint(bans)
+    for version in (4, 6):
+        name = f"blocked{version}"
+        kind = f"ipv{version}_addr"
+        lines.append(f"add set inet penstock {name} {{ type {kind}; flags interval, timeout; }}")
+        lines.append(f"flush set inet penstock {name}")
+        elements = [
+            f"{ban.network} timeout {_seconds_left(ban, now_us)}s"
+            for ban in apart
+            if ban.network.version == version
+        ]
+        lines += [
+            f"add element inet penstock {name} {{ {', '.join(elements[at : at + _ON_A_LINE])} }}"
+            for at in range(0, len(elements), _ON_A_LINE)
+        ]
+    return _join(lines)
+
+
+def _render_ipset(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    """A new set is filled and then swapped with the one in use, so there is no moment without any."""
+    lines = _head(cursor, now_us, "load with: ipset restore < FILE")
+    left_out = 0
+    for version, family in ((4, "inet"), (6, "inet6")):
+        mine = [ban for ban in bans if ban.network.version == version]
+        left_out += max(len(mine) - _MOST_ELEMENTS, 0)
+        for name in (f"penstock{version}", f"penstock{version}-new"):
+            lines.append(f"create {name} hash:net family {family} maxelem {_MOST_ELEMENTS} timeout 0 -exist")
+        lines.append(f"flush penstock{version}-new")
+        for ban in mine[:_MOST_ELEMENTS]:
+            seconds = _seconds_left(ban, now_us)
+            lines.append(f"add penstock{version}-new {ban.network} timeout {seconds} -exist")
+        lines.append(f"swap penstock{version} penstock{version}-new")
+        lines.append(f"destroy penstock{version}-new")
+    return Rendered(_join(lines).content, left_out)
+
+
+# --- web servers ------------------------------------------------------------------------------------------
+
+
+def _render_apache(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    lines = [
+        '# Made by penstock. Include it in a <Location>, <Directory> or <VirtualHost>\'s <Location "/">.'
+    ]
+    lines += ["<RequireAll>", "    Require all granted"]
+    texts = [str(ban.network) for ban in bans]
+    lines += [
+        f"    Require not ip {' '.join(texts[at : at + _ON_A_LINE])}"
+        for at in range(0, len(texts), _ON_A_LINE)
+    ]
+    return _join([*lines, "</RequireAll>"])
+
+
+def _render_apache_map(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    lines: dict[str, None] = {}
+    left_out = 0
+    for ban in bans:
+        network = ban.network
+        if network.size > LARGEST_EXPANDED:
+            left_out += 1
+            continue
+        for number in range(network.first, network.first + network.size):
+            lines[f"{network._replace(first=number, prefix=network.bits)} blocked"] = None
+    rendered = _join(["# Made by penstock, for RewriteMap ... txt:", *lines])
+    return Rendered(rendered.content, left_out)
+
+
+def _render_nginx(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    head = "# Made by penstock. Include it in http, server or location."
+    return _join([head, *(f"deny {ban.network};" for ban in bans)])
+
+
+def _render_nginx_geo(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+    head = ["# Made by penstock. Include it in http; then: if ($penstock_blocked) { return 403; }"]
+    lines = ["geo $penstock_blocked {", "    default 0;", *(f"    {ban.network} 1;" for ban in bans), "}"]
+    return _join([*head, *lines])
+
+
+def _head(cursor: int, now_us: int, how: str) -> list[str]:
+    return [f"# Made by penstock at {show_time(now_us)}, cursor {cursor}; {how}"]
+
+
+def _join(lines: Sequence[str]) -> Rendered:
+    return Rendered("".join(f"{line}\n" for line in lines).encode("ascii"))
+
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each
+    for each in (
+        Format("text", "blocklist.txt", "one address or network on each line", _render_text),
+        Format("csv", "blocklist.csv", "with end, class, rule and decision", _render_csv),
+        Format("json", "blocklist.json", "for programs, with a cursor", _render_json),
+        Format("nftables", "blocklist.nft", "sets with timeouts", _render_nftables, has_timeouts=True),
+        Format("ipset", "blocklist.ipset", "sets with timeouts", _render_ipset, has_timeouts=True),
+        Format("apache", "blocklist.apache.conf", "Require not ip, in RequireAll", _render_apache),
+        Format("apache-map", "blocklist.apache-map.txt", "addresses for RewriteMap", _render_apache_map),
+        Format("nginx", "blocklist.nginx.conf", "deny", _render_nginx),
+        Format("nginx-geo", "blocklist.nginx-geo.conf", "a geo block", _render_nginx_geo),
+    )
+}

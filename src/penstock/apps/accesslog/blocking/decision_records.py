@@ -1,0 +1,108 @@
+"""Decisions as they stand in the database, for those who ask why somebody is blocked.
+
+Rule: everything in a decision that came from a log line is a stranger's text. It is given as it is, in JSON
+or as a value, and whoever shows it makes it harmless for where it is shown.
+
+    for each in Database(place).run(lambda session: read_decisions(session, client="192.0.2.7")): ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.apps.accesslog.blocking.blocklists import DECISIONS, demand_decisions
+from penstock.apps.accesslog.defence.networks import parse_network
+from penstock.stores.sql.sessions import Session
+
+COLUMNS = (
+    *("decision_id", "subject", "kind", "client", "decided_at", "rule", "class", "action", "score"),
+    *("ban_seconds", "expires_at", "level", "server", "partition", "offset", "request_index", "evidence"),
+)
+#: Columns with moments, in microseconds since 1970.
+MOMENTS = ("decided_at", "expires_at")
+_SCANNED_AT_ONCE = 100_000
+_IDS_AT_ONCE = 500
+
+Decision = dict[str, Any]
+
+
+def read_decision(session: Session, decision_id: str) -> Decision | None:
+    """One decision by its id."""
+    demand_decisions(session)
+    name, mark = session.grammar.name, session.grammar.mark
+    rows = session.execute(f"{_select(session)} WHERE {name('decision_id')} = {mark}", [decision_id])
+    return _read(rows[0]) if rows else None
+
+
+def read_decisions(
+    session: Session, *, client: str | None = None, since_us: int = 0, limit: int = 100
+) -> list[Decision]:
+    """The latest decisions, the last one first; of a client (also the networks it is in) or a network."""
+    demand_decisions(session)
+    name, mark = session.grammar.name, session.grammar.mark
+    where = f"WHERE {name('decided_at')} >= {mark}"
+    order = f"ORDER BY {name('decided_at')} DESC, {name('decision_id')} LIMIT {mark}"
+    values: list[object] = [since_us]
+    wanted = parse_network(client) if client is not None else None
+    if wanted is None:
+        if client is not None:
+            where += f" AND ({name('client')} = {mark} OR {name('subject')} = {mark})"
+            values += [client, client]
+        return [
+            _read(row) for row in session.execute(f"{_select(session)} {where} {order}", [*values, limit])
+        ]
+    # No database compares networks as all others do, so the subjects are looked at here, the rest is not.
+    subjects = ", ".join(map(name, ("decision_id", "subject", "client")))
+    pairs = session.execute(
+        f"SELECT {subjects} FROM {name(DECISIONS)} {where} {order}", [*values, _SCANNED_AT_ONCE]
+    )
+    chosen = []
+    for decision_id, *texts in pairs:
+        networks = [parse_network(text or "") for text in texts]
+        if any(each is not None and each.overlaps(wanted) for each in networks):
+            chosen.append(decision_id)
+    found: list[Decision] = []
+    for at in range(0, min(len(chosen), limit), _IDS_AT_ONCE):
+        ids = chosen[at : min(at + _IDS_AT_ONCE, limit)]
+        which = f"WHERE {name('decision_id')} IN ({session.grammar.marks(len(ids))})"
+        found += [_read(row) for row in session.execute(f"{_select(session)} {which}", ids)]
+    place_of = {decision_id: number for number, decision_id in enumerate(chosen)}
+    return sorted(found, key=lambda each: place_of[each["decision_id"]])
+
+
+def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[Decision]:
+    """Decisions that the table `sent` does not know for this topic, the first one first."""
+    demand_decisions(session)
+    name, mark = session.grammar.name, session.grammar.mark
+    decision_id, table = name("decision_id"), name(DECISIONS)
+    rows = session.execute(
+        f"{_select(session)} WHERE NOT EXISTS (SELECT 1 FROM {sent} WHERE {sent}.topic = {mark} "
+        f"AND {sent}.decision_id = {table}.{decision_id}) "
+        f"ORDER BY {name('decided_at')}, {decision_id} LIMIT {mark}",
+        [topic, limit],
+    )
+    return [_read(row) for row in rows]
+
+
+def _select(session: Session) -> str:
+    name = session.grammar.name
+    return f"SELECT {', '.join(map(name, COLUMNS))} FROM {name(DECISIONS)}"
+
+
+def _read(row: Sequence[Any]) -> Decision:
+    decision = dict(zip(COLUMNS, row, strict=True))
+    decision["evidence"] = _read_evidence(decision["evidence"])
+    return decision
+
+
+def _read_evidence(text: Any) -> list[Any]:
+    """The lines that caused it. What cannot be read is shown as the one piece of text it is."""
+    if not text:
+        return []
+    try:
+        lines = json.loads(text)
+    except (ValueError, RecursionError):
+        return [str(text)]
+    return lines if isinstance(lines, list) else [lines]

@@ -1,0 +1,91 @@
+"""Decisions in a Kafka topic, for whoever wants to act on them: each at least once, under its own id.
+
+Rule: the database is the truth, the topic follows it. What was acknowledged is noted in the same database
+afterwards; whoever is killed in between sends those again, and their key, the decision's id, is the same. So
+a reader that keeps the last record of each key, or a compacted topic, has each decision once.
+
+Why not a number to go on from: decisions become visible in the order of their commits, which no column of
+theirs tells; a time or an offset as a cursor would pass over one that was committed late.
+
+    DecisionsTopic(place, settings, "decisions").send()      # after each commit that had decisions
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+
+import pyarrow as pa
+
+from penstock.apps.accesslog.blocking.decision_records import Decision, read_unsent
+from penstock.core.client import ClientSettings
+from penstock.core.places import Place, parse_place
+from penstock.kafka.writer import Writer
+from penstock.stores.sql.schema import Tables, ensure_tables
+from penstock.stores.sql.sessions import Database, Session
+
+SENT = "accesslog_decisions_sent"
+JSON_VERSION = 1
+AT_ONCE = 1000
+
+
+class DecisionsTopic:
+    """Sends what was not sent yet. For one thread."""
+
+    def __init__(self, place: str | os.PathLike[str] | Place, settings: ClientSettings, topic: str) -> None:
+        if isinstance(place, str | os.PathLike):
+            place = parse_place(os.fspath(place))
+        self.topic = topic
+        self._database = Database(place)
+        self._writer = Writer(settings)
+        self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
+
+    def send(self) -> int:
+        """Send all decisions that are new; how many. It returns when the brokers have acknowledged them."""
+        sent = 0
+        while True:
+            found = self._database.run(
+                lambda session: read_unsent(session, SENT, topic=self.topic, limit=AT_ONCE)
+            )
+            if not found:
+                return sent
+            self._writer.write(self.topic, make_records(found))
+            ids = [str(each["decision_id"]) for each in found]
+            self._database.run(partial(self._note, ids), writes=True)
+            sent += len(found)
+
+    def _note(self, ids: list[str], session: Session) -> None:
+        ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
+        conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
+        session.execute_many(
+            f"INSERT{ignore} INTO {SENT} (topic, decision_id) VALUES ({session.grammar.marks(2)}){conflict}",
+            [(self.topic, each) for each in ids],
+        )
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def make_records(decisions: list[Decision]) -> pa.RecordBatch:
+    """Records for the topic: the id as key, the decision as JSON in ASCII."""
+    return pa.record_batch(
+        {
+            "key": pa.array([str(each["decision_id"]).encode() for each in decisions], pa.binary()),
+            "value": pa.array(
+                [json.dumps({"version": JSON_VERSION, **each}).encode("ascii") for each in decisions],
+                pa.binary(),
+            ),
+        }
+    )
+
+
+def _make_tables(session: Session) -> None:
+    text = session.grammar.key_text
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {SENT} (topic {text} NOT NULL, decision_id {text} NOT NULL, "
+        f"PRIMARY KEY (topic, decision_id)){session.grammar.table_end}"
+    )
+
+
+_TABLES = Tables("accesslog topic", 1, _make_tables, "notes on sent decisions", "DECISIONS_SENT_TOO_NEW")

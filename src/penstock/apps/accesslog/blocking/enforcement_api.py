@@ -1,0 +1,379 @@
+"""The blocklist over HTTP, for enforcers on other servers: read only, and hard to misuse.
+
+    GET /v1/blocklist                the whole list as JSON, with its cursor
+    GET /v1/blocklist?since=CURSOR   what was added and removed since then
+    GET /v1/blocklist.txt            one address or network on each line
+    GET /v1/decisions/ID             why: rule, class, and the lines that caused it
+    GET /v1/health                   cursor and size of the list
+
+Rules: nothing can be changed here; an answer holds nothing of the question; an error is JSON with a
+condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and there are
+only so many of them. Answers carry an ETag: who has the list already gets 304.
+
+    with EnforcementApi("results.db") as api:
+        api.serve()
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import LineTooLong
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance
+from penstock.apps.accesslog.blocking.blocklist_formats import render, write_json
+from penstock.apps.accesslog.blocking.blocklists import Ban, Gate
+from penstock.apps.accesslog.blocking.decision_records import read_decision
+from penstock.apps.accesslog.blocking.enforcement_guards import (
+    BoundedReader,
+    HostNames,
+    RateLimit,
+    TokenCheck,
+    check_token,
+    is_loopback,
+    parse_listen,
+)
+from penstock.core.errors import OptionError, PenstockError
+from penstock.core.places import Place, parse_place
+from penstock.stores.sql.sessions import Database
+
+log = logging.getLogger(__name__)
+
+DEFAULT_LISTEN = "127.0.0.1:8477"
+LONGEST_LINE_BYTES = 2048
+LARGEST_REQUEST_BYTES = 16_384
+REQUEST_DEADLINE_S = 10.0
+ANSWER_DEADLINE_S = 60.0
+MOST_CONNECTIONS = 64
+REQUESTS_PER_S = 50.0
+#: How old a list may be when it is given out; many enforcers that ask at once cost one look.
+FRESH_FOR_S = 0.5
+
+_KEPT_ANSWERS = 64
+_DRAIN_S = 1.0
+_DRAIN_BYTES = 1 << 18
+_ANYWHERE = ("0.0.0.0", "::")
+_DECISION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_SINCE = re.compile(r"since=([0-9]{1,18})")
+_JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    kind: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def refuse(status: int, condition: str, what: str, *headers: tuple[str, str]) -> Answer:
+    """An error in words of ours alone."""
+    return Answer(status, _JSON, _write({"error": condition, "what": what}), headers)
+
+
+def _write(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1).encode("ascii") + b"\n"
+
+
+class _Lists:
+    """The list of this moment, looked up by one thread for all."""
+
+    def __init__(self, place: Place, gate: Gate, clock_us: Callable[[], int]) -> None:
+        self._place, self._gate, self._clock_us = place, gate, clock_us
+        self._lock = threading.Lock()
+        self._looked_s = 0.0
+        self._listed: Listed | None = None
+        self._bans: list[Ban] = []
+        self._answers: dict[str, Answer] = {}
+
+    def answer_list(self, kind: str) -> Answer:
+        with self._lock:
+            listed = self._look()
+            if kind not in self._answers:
+                rendered = render(kind, self._bans, cursor=listed.cursor, now_us=0)
+                self._answers[kind] = Answer(200, _JSON if kind == "json" else _TEXT, rendered.content)
+            return self._answers[kind]
+
+    def answer_since(self, cursor: int) -> Answer:
+        with self._lock:
+            listed, answers, kind = self._look(), self._answers, str(cursor)
+            if kind in answers:
+                return answers[kind]
+        answer = Answer(200, _JSON, write_json(listed.since(cursor, self._gate)))
+        with self._lock:
+            if len(answers) < _KEPT_ANSWERS:
+                answers[kind] = answer  # enforcers that keep up ask with the same cursor
+        return answer
+
+    def answer_health(self) -> Answer:
+        with self._lock:
+            listed = self._look()
+            return Answer(
+                200, _JSON, _write({"status": "ok", "cursor": listed.cursor, "entries": len(self._bans)})
+            )
+
+    def _look(self) -> Listed:
+        now_s = time.monotonic()
+        if self._listed is None or now_s - self._looked_s >= FRESH_FOR_S:
+            listed = advance(self._place, now_us=self._clock_us(), known=self._listed)
+            if self._listed is None or listed.cursor != self._listed.cursor:
+                self._bans = self._gate.apply(listed.bans)
+                self._answers = {}
+            self._listed, self._looked_s = listed, now_s
+        return self._listed
+
+
+class EnforcementApi:
+    """A server on one address. `serve` answers until `close`; `start` does so in a thread of its own."""
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | Place,
+        *,
+        listen: str = DEFAULT_LISTEN,
+        token: str | None = None,
+        hosts: Iterable[str] = (),
+        allow: Iterable[str] = (),
+        trusted_proxies: Iterable[str] = (),
+        trust_crawlers: bool = True,
+        requests_per_s: float = REQUESTS_PER_S,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        if isinstance(place, str | os.PathLike):
+            place = parse_place(os.fspath(place))
+        host, port = parse_listen(listen)
+        names = [*hosts, *((host,) if host not in _ANYWHERE else ())]
+        if is_loopback(host):
+            names += ["localhost", "127.0.0.1", "::1"]
+        elif token is None:
+            raise OptionError(
+                "TOKEN_NEEDED",
+                f"To listen on {host}, which others can reach, a token is needed.",
+                hint="Give a file with a token (`openssl rand -hex 32`), or listen on 127.0.0.1.",
+            )
+        if not names:
+            raise OptionError(
+                "HOST_NEEDED",
+                f"Whoever listens on {host} must say by which names it may be asked.",
+                hint="Name them: --host block.example --host 192.0.2.1.",
+            )
+        self._place = place
+        self._lists = _Lists(
+            place,
+            Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers),
+            clock_us,
+        )
+        self.names = HostNames(names)
+        self.tokens = TokenCheck(check_token(token) if token is not None else None)
+        self.rate = RateLimit(requests_per_s)
+        try:
+            self._server = _Server(host, port, self)
+        except OSError as error:
+            raise OptionError(
+                "LISTEN_FAILED",
+                f"Nothing can listen on {host} port {port}: {error.strerror}.",
+                hint="Choose another port, or end what listens there.",
+                facts={"host": host, "port": port},
+            ) from error
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def serve(self) -> None:
+        self._server.serve_forever(poll_interval=0.2)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self.serve, name="accesslog-api", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> EnforcementApi:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def answer(self, target: str) -> Answer:
+        """The answer to a GET; the door has let it in."""
+        path, _, query = target.partition("?")
+        if path == "/v1/blocklist" and query:
+            since = _SINCE.fullmatch(query)
+            if since is None:
+                return refuse(400, "QUERY_INVALID", "The only thing that can be asked is since=CURSOR.")
+            return self._lists.answer_since(int(since[1]))
+        if query:
+            return refuse(400, "QUERY_INVALID", "Nothing can be asked here.")
+        if path in ("/v1/blocklist", "/v1/blocklist.txt"):
+            return self._lists.answer_list("text" if path.endswith(".txt") else "json")
+        if path == "/v1/health":
+            return self._lists.answer_health()
+        wanted = path.removeprefix("/v1/decisions/")
+        if wanted != path and _DECISION_ID.fullmatch(wanted):
+            found = Database(self._place).run(lambda session: read_decision(session, wanted))
+            if found is not None:
+                return Answer(200, _JSON, _write(found))
+            return refuse(404, "DECISION_NOT_FOUND", "There is no decision with this id.")
+        return refuse(404, "NOT_FOUND", "There is nothing here.")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, api: EnforcementApi) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.api = api
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        # Its parent looks up the name of the address, which may take long and is of no use here.
+        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)  # whoever takes all connections gets no words for it
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.warning("A request for the blocklist was not answered.", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        reader = BoundedReader(
+            self.connection,
+            most_bytes=LARGEST_REQUEST_BYTES,
+            deadline_s=time.monotonic() + REQUEST_DEADLINE_S,
+        )
+        self.rfile = io.BufferedReader(reader)
+
+    def handle(self) -> None:
+        """One request, then the end: a connection kept open would be a thread kept waiting."""
+        self.close_connection = True
+        self.command, self.requestline, self.request_version = "", "", self.protocol_version
+        try:
+            self._handle()
+        except (TimeoutError, ConnectionError):
+            log.debug("A client of the blocklist was too slow or went away.")
+
+    def _handle(self) -> None:
+        try:
+            self.raw_requestline = self.rfile.readline(LONGEST_LINE_BYTES + 1)
+        except LineTooLong:
+            self.raw_requestline = b"x" * (LONGEST_LINE_BYTES + 1)
+        if not self.raw_requestline:
+            return
+        if len(self.raw_requestline) > LONGEST_LINE_BYTES:
+            self._send(refuse(414, "REQUEST_TOO_LONG", "The first line of the request is too long."))
+        elif self.parse_request():  # which has answered if it says no, through `send_error`
+            self.close_connection = True
+            self._send(self._answer())
+
+    def _answer(self) -> Answer:
+        api = self.server.api
+        if not api.rate.admits(self.client_address[0]):
+            return refuse(429, "TOO_MANY_REQUESTS", "Ask less often.", ("Retry-After", "1"))
+        if self.command not in ("GET", "HEAD"):
+            return refuse(
+                405, "METHOD_NOT_ALLOWED", "Only GET and HEAD are answered.", ("Allow", "GET, HEAD")
+            )
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or not api.names.know(hosts[0]):
+            return refuse(403, "HOST_NOT_ALLOWED", "This name is not known here.")
+        if not api.tokens.admits(self.headers.get("Authorization")):
+            return refuse(401, "TOKEN_NEEDED", "A valid token is needed.", ("WWW-Authenticate", "Bearer"))
+        if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
+            return refuse(413, "BODY_NOT_TAKEN", "A request here has no body.")
+        try:
+            answer = api.answer(self.path)
+        except PenstockError as error:
+            log.warning("The blocklist could not be read: %s", error)
+            return refuse(503, error.condition, "The database did not give the list.", ("Retry-After", "5"))
+        tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
+        headers = (*answer.headers, ("ETag", tag), ("Cache-Control", "no-cache"))
+        known = [each.strip().removeprefix("W/") for each in self.headers.get("If-None-Match", "").split(",")]
+        if answer.status == 200 and (tag in known or "*" in known):
+            return Answer(304, answer.kind, b"", headers)
+        return Answer(answer.status, answer.kind, answer.body, headers)
+
+    def _send(self, answer: Answer) -> None:
+        self.connection.settimeout(ANSWER_DEADLINE_S)
+        # Never HTTP/0.9: an answer without headers could be taken for anything.
+        self.request_version = self.protocol_version
+        self.send_response_only(answer.status, HTTPStatus(answer.status).phrase)
+        for name, value in (
+            ("Content-Type", answer.kind),
+            ("Content-Length", str(len(answer.body))),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Vary", "Authorization"),
+            ("Connection", "close"),
+            *answer.headers,
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+        if answer.status >= 400:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Read on a little: closing with bytes unread would take the answer away from the client."""
+        self.connection.shutdown(socket.SHUT_WR)
+        deadline_s = time.monotonic() + _DRAIN_S
+        left = _DRAIN_BYTES
+        while left > 0 and (remaining_s := deadline_s - time.monotonic()) > 0:
+            self.connection.settimeout(remaining_s)
+            received = len(self.connection.recv(min(left, 8192)))
+            if not received:
+                return
+            left -= received
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the parser of the standard library refuses; its own words may repeat the request."""
+        status = HTTPStatus(code)
+        self._send(refuse(code, status.name, f"{status.phrase}."))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the library never prints."""

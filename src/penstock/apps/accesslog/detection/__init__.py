@@ -1,0 +1,1 @@
+"""Which rules a log line hits: rules as data, texts decoded, one automaton over all of them."""

@@ -1,0 +1,254 @@
+"""From parsed lines to findings: which rules each line hits, and the hashes that the fold counts by.
+
+Rule: a finding is a function of its line and the rules alone, so any split of a log into batches gives the
+same.
+
+    detector = Detector(default_rules())
+    findings = detector.detect(parser.parse(values))
+
+How: equal texts of the batch are numbered (`decoding.group`), decoded once, matched once (`matching`), and
+what they hit is brought to the lines that have them, where the rules' conditions on status, method and length
+decide. A detector is cheap to pickle: a worker builds its tables once per process and set of rules.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.apps.accesslog.detection import decoding_kernel as d
+from penstock.apps.accesslog.detection import matching_kernel as k
+from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode, group
+from penstock.apps.accesslog.detection.matching import Matcher
+from penstock.apps.accesslog.detection.rules import (
+    EMPTY_FIELDS,
+    TRAITS,
+    Condition,
+    ContentRule,
+    Rule,
+    RuleSet,
+)
+from penstock.formats.accesslog_slots import NO_FIELD
+
+if TYPE_CHECKING:
+    from penstock.formats.accesslog import Lines
+
+_STATUSES = 1000
+_TRUE = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the rules found; `hit_rows` and `hit_rules` are pairs, sorted by parsed line, then rule."""
+
+    hit_rows: NDArray[np.int32]
+    hit_rules: NDArray[np.int16]
+    path_hash: NDArray[np.uint64]  # of the decoded path without the query
+    agent_hash: NDArray[np.uint64]
+    print_hash: NDArray[np.uint64]  # agent (without one in the log: client), method and the shape of the path
+
+
+class Detector:
+    """The content rules of a set, ready to look at lines."""
+
+    def __init__(self, ruleset: RuleSet) -> None:
+        self._ruleset = ruleset
+        self._matcher = Matcher(ruleset.content)
+        self._conditions = _Conditions(ruleset)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (make_detector, (RuleSet(tuple(_strip(rule) for rule in self._ruleset.rules)),))
+
+    def detect(self, lines: Lines) -> Findings:
+        rows = lines.rows.size
+        numbers = np.full((d.KINDS, rows), -1, np.int32)
+        hashes: dict[int, NDArray[np.uint64]] = {}
+        starts, lengths, kinds, marks = [], [], [], []
+        known = 0
+        odd = lines.lengths["method"] < 0
+        for kind, name in enumerate(("target", "agent", "referrer", "method", "protocol", "target")):
+            begins, sizes = lines.starts[name], lines.lengths[name]
+            if kind == d.REQUEST:
+                sizes = np.where(odd, sizes, np.int32(-1))
+            groups, firsts, hashes[kind] = group(lines.data, begins, sizes, lines.is_json)
+            numbers[kind] = np.where(groups >= 0, groups + np.int32(known), np.int32(-1))
+            starts.append(begins[firsts])
+            lengths.append(sizes[firsts])
+            marks.append(lines.is_json[firsts])
+            kinds.append(np.full(firsts.size, kind, np.int8))
+            known += firsts.size
+        texts = Texts(
+            lines.data,
+            np.concatenate(starts),
+            np.concatenate(lengths),
+            np.concatenate(kinds),
+            np.concatenate(marks),
+        )
+        decoded = decode(texts)
+        targets = int(kinds[d.TARGET].size)
+        paths, shapes = np.empty(targets + 1, np.uint64), np.empty(targets + 1, np.uint64)
+        k.hash_paths(decoded.out, decoded.places[:targets], paths, shapes)
+        paths[-1] = shapes[-1] = k.NO_TEXT  # of lines without a target, which have number -1
+        hit_rows, hit_rules = self._settle(lines, numbers, decoded)
+        shape = shapes[numbers[d.TARGET]]
+        return Findings(
+            hit_rows,
+            hit_rules,
+            path_hash=paths[numbers[d.TARGET]],
+            agent_hash=hashes[d.AGENT],
+            print_hash=_tell_apart(lines, _mix(_mix(hashes[d.AGENT], hashes[d.METHOD]), shape)),
+        )
+
+    def _settle(
+        self, lines: Lines, numbers: NDArray[np.int32], decoded: Decoded
+    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+        """Bring the hits of texts to lines."""
+        texts, rules = self._matcher.match(decoded)
+        order = np.argsort(texts, kind="stable")
+        hit_at = np.searchsorted(texts[order], np.arange(decoded.kinds.size + 1)).astype(np.int32)
+        conditions = self._conditions
+        seen = np.append(decoded.places[:, d.SEEN], 0)[numbers[d.TARGET]].astype(np.int32)
+        rows = lines.rows.size
+        room = 2 * rows + 2 * conditions.rules
+        found_rows, found_rules = np.empty(room, np.int32), np.empty(room, np.int16)
+        stamps = np.full(conditions.rules, -1, np.int32)
+        state = np.zeros(1, np.int64)
+        methods = conditions.number_methods(decoded, numbers[d.METHOD])
+        empty = _find_empty(lines)
+        rules = rules[order]
+        first = 0
+        while True:
+            first = k.settle_lines(
+                first,
+                numbers,
+                hit_at,
+                rules,
+                conditions.plain_rules,
+                conditions.condition_of,
+                conditions.status_allowed,
+                conditions.method_allowed,
+                conditions.longer,
+                conditions.empty,
+                conditions.seen,
+                lines.status,
+                methods,
+                lines.lengths["target"],
+                empty,
+                seen,
+                conditions.unless_at,
+                conditions.unless,
+                stamps,
+                found_rows,
+                found_rules,
+                state,
+            )
+            if first == rows:
+                return found_rows[: state[0]], found_rules[: state[0]]
+            found_rows = np.concatenate([found_rows, np.empty_like(found_rows)])
+            found_rules = np.concatenate([found_rules, np.empty_like(found_rules)])
+
+
+class _Conditions:
+    """The conditions of the rules as tables; each distinct one has a number, and 0 is always true."""
+
+    def __init__(self, ruleset: RuleSet) -> None:
+        self.rules = len(ruleset.rules)
+        content = ruleset.content
+        distinct = [_TRUE, *dict.fromkeys(rule.when for rule in content if rule.when != _TRUE)]
+        number_of = {condition: number for number, condition in enumerate(distinct)}
+        self.condition_of = np.zeros(self.rules, np.int32)
+        for rule in content:
+            self.condition_of[rule.number] = number_of[rule.when]
+        self.plain_rules = np.array([rule.number for rule in content if not rule.look], np.int32)
+        methods = sorted({name for each in distinct for name in (*each.method, *each.not_method)})
+        self._methods = pa.array([name.lower().encode() for name in methods], pa.large_binary())
+        self.status_allowed = np.ones((len(distinct), _STATUSES), np.uint8)
+        self.method_allowed = np.ones((len(distinct), len(methods) + 1), np.uint8)  # the last: any other
+        for number, condition in enumerate(distinct):
+            if condition.status:
+                self.status_allowed[number] = 0
+            for low, high in condition.status:
+                self.status_allowed[number, low:high] = 1
+            for low, high in condition.not_status:
+                self.status_allowed[number, low:high] = 0
+            if condition.method:
+                self.method_allowed[number] = [name in condition.method for name in methods] + [False]
+            for name in condition.not_method:
+                self.method_allowed[number, methods.index(name)] = 0
+        self.longer = np.array([each.longer for each in distinct], np.int32)
+        self.empty = np.array([_bits(EMPTY_FIELDS, each.empty) for each in distinct], np.int32)
+        self.seen = np.array([_bits(TRAITS, each.seen) for each in distinct], np.int32)
+        unless = _list_unless(self.rules, content)
+        self.unless_at = np.cumsum([0, *(len(each) for each in unless)], dtype=np.int32)
+        self.unless = np.array([number for each in unless for number in each], np.int32)
+
+    def number_methods(self, decoded: Decoded, texts: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Per line the number of its method, or that of any other."""
+        other = len(self._methods)
+        numbers = np.full(decoded.kinds.size + 1, other, np.int32)
+        mine = np.flatnonzero(decoded.kinds == d.METHOD)
+        if mine.size and other:
+            begins, ends = decoded.places[mine, d.WHOLE_AT], decoded.places[mine, d.WHOLE_END]
+            target = np.empty(int((ends - begins).sum()), np.uint8)
+            offsets = np.zeros(mine.size + 1, np.int64)
+            k.gather_texts(decoded.out, begins, ends, target, offsets)
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(target)]
+            names = pa.Array.from_buffers(pa.large_binary(), mine.size, buffers)
+            numbers[mine] = pc.fill_null(pc.index_in(names, self._methods), other).to_numpy()
+        return numbers[texts]
+
+
+def _strip(rule: Rule) -> Rule:
+    """Without what is only told or tested."""
+    if isinstance(rule, ContentRule):
+        return replace(rule, what="", hits=(), misses=())
+    return replace(rule, what="", hits=(), misses=())
+
+
+@functools.lru_cache(maxsize=4)
+def make_detector(ruleset: RuleSet) -> Detector:
+    """A detector, built once in a process for each set of rules."""
+    return Detector(ruleset)
+
+
+def _list_unless(rules: int, content: Sequence[ContentRule]) -> list[list[int]]:
+    by_id = {rule.id: rule.number for rule in content}
+    listed: list[list[int]] = [[] for _ in range(rules)]
+    for rule in content:
+        listed[rule.number] = [by_id[name] for name in rule.unless]
+    return listed
+
+
+def _bits(names: tuple[str, ...], chosen: tuple[str, ...]) -> int:
+    return sum(1 << names.index(each) for each in chosen)
+
+
+def _find_empty(lines: Lines) -> NDArray[np.int32]:
+    """Per line one bit for each field that has no byte; one that the log does not have is not empty."""
+    found = np.zeros(lines.rows.size, np.int32)
+    for bit, name in enumerate(EMPTY_FIELDS):
+        sizes = lines.lengths[name]
+        found |= ((sizes <= 0) & (sizes != NO_FIELD)).astype(np.int32) << bit
+    return found
+
+
+def _tell_apart(lines: Lines, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Where the log has no agents, all would look alike: there each client looks like itself alone."""
+    lacking = lines.lengths["agent"] == NO_FIELD
+    if not lacking.any():
+        return prints
+    sizes = np.where(lacking, lines.lengths["client"], np.int32(-1))
+    _, _, clients = group(lines.data, lines.starts["client"], sizes, lines.is_json)
+    return np.where(lacking, _mix(prints, clients), prints)
+
+
+def _mix(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        return (one ^ (other >> np.uint64(7))) * np.uint64(0x9E3779B97F4A7C15) + other

@@ -1,0 +1,1 @@
+"""Log files into Kafka, each line once."""

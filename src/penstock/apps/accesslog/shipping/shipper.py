@@ -1,0 +1,273 @@
+"""Ships log files into Kafka: each line once for readers of committed records, whatever is killed when.
+
+Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, so that
+nothing of an earlier life can change any more; read the position; say that it is taken over. Failures are
+met the same way: a transaction that failed, or whose end nobody told, is given up, and the shipper begins
+anew from the position that is stored. There is one way to recover, so it is well tried.
+
+A shipper that is refused because a transaction took too long looks like one that was replaced. The stored
+position tells them apart: each life writes its own mark into it.
+
+Why not read on while a transaction is being written: two transactions cannot be open at once, and reading
+takes less time than writing.
+
+    shipper = Shipper(client, ShipSettings(("/var/log/apache2/access.log",), topic="lines", server="web1"))
+    shipper.run(stopping)         # until `stopping` is set, or with `once` until all is read
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.apps.accesslog.shipping.following import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower, Piece
+from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC, PositionTopic, ShipState
+from penstock.core.client import ClientSettings
+from penstock.core.errors import BrokerError, OptionError, SinkError
+from penstock.kafka.records.codecs import LZ4
+from penstock.kafka.transactional import FENCED, TRANSACTION_LOST, TransactionalWriter
+
+log = logging.getLogger(__name__)
+
+Key = Literal["client", "server", "none"]
+SERVER_HEADER, CUT_HEADER = "server", "cut"
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShipSettings:
+    """What is shipped, where, and how. `name` tells shippers apart; two at once need two."""
+
+    files: tuple[str, ...]
+    topic: str
+    server: str
+    key: Key = "client"
+    name: str = ""
+    positions_topic: str = DEFAULT_TOPIC
+    once: bool = False
+    from_end: bool = False
+    history: bool = False
+    codec: int = LZ4
+    transaction_bytes: int = 8 << 20
+    chunk_bytes: int = CHUNK_BYTES
+    longest_line: int = LONGEST_LINE_BYTES
+    poll_ms: int = 200
+    quiet_s: float = 30.0
+    transaction_timeout_ms: int = 60_000
+    give_up_ms: int = 120_000
+
+    @property
+    def shipper(self) -> str:
+        return self.name or f"{self.server}/{self.topic}"
+
+
+@dataclass(slots=True)
+class Shipped:
+    """What this run has done so far."""
+
+    lines: int = 0
+    size: int = 0
+    cut_lines: int = 0
+    transactions: int = 0
+    recoveries: int = 0
+    lost_files: int = 0
+    path: str = ""
+
+
+class Shipper:
+    """One shipper's life. `tell` is called after each transaction."""
+
+    def __init__(
+        self,
+        client: ClientSettings,
+        settings: ShipSettings,
+        tell: Callable[[Shipped], None] = lambda shipped: None,
+    ) -> None:
+        self.settings = settings
+        self.shipped = Shipped()
+        self._tell = tell
+        self._life = secrets.token_hex(8)
+        self._store = PositionTopic(client, settings.positions_topic)
+        self._writer = TransactionalWriter(
+            client,
+            f"penstock-ship-{settings.shipper}",
+            codec=settings.codec,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+        )
+        self._state = ShipState()
+        self._follower: Follower | None = None
+        self._told_lost: set[str] = set()
+        self._lines_before: int | None = None
+        self._was_refused = False
+
+    def run(self, stopping: threading.Event) -> Shipped:
+        """Ship until `stopping` is set (the transaction under way is ended first), or all is read."""
+        self._store.prepare()
+        pause_s, failing_since = _FIRST_PAUSE_S, 0.0
+        try:
+            while True:
+                before = self.shipped.transactions
+                try:
+                    self._take_over()
+                    self._ship(stopping)
+                    return self.shipped
+                except BrokerError as error:
+                    if self.shipped.transactions > before or not failing_since:
+                        pause_s, failing_since = _FIRST_PAUSE_S, time.monotonic()
+                    self._judge(error, time.monotonic() - failing_since)
+                if stopping.wait(pause_s):
+                    return self.shipped
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        finally:
+            self._let_go()
+            self._writer.close()  # nothing stays open that readers would have to wait for
+
+    def _judge(self, error: BrokerError, failing_s: float) -> None:
+        """Raise what trying again will not help."""
+        self._was_refused |= error.condition == FENCED
+        if not (error.retriable or error.condition == FENCED or error.condition in TRANSACTION_LOST):
+            raise error
+        if self.settings.once and failing_s * 1000 > self.settings.give_up_ms:
+            raise error
+        self.shipped.recoveries += 1
+        log.warning("Going on from the stored position after a failure: %s", error)
+
+    # --- the steps ----------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """Fence, read the stable position, open the files there, and leave the mark of this life."""
+        self._let_go()
+        settings = self.settings
+        if self._was_refused and self._store.load(settings.shipper).life != self._life:
+            raise SinkError(
+                "SHIPPER_REPLACED",
+                f"Another shipper named {settings.shipper} has taken over.",
+                hint="Let one at a time run, or give them different names.",
+                facts={"name": settings.shipper},
+            )
+        self._writer.fence()
+        state = self._store.load(settings.shipper)
+        if self._lines_before is None:
+            self._lines_before = state.lines
+        self.shipped.lines = state.lines - self._lines_before  # also what an unknown end has turned out to be
+        self._follower = Follower(
+            settings.files,
+            state.files,
+            from_end=settings.from_end and not state.life,
+            history=settings.history,
+            chunk_bytes=settings.chunk_bytes,
+            longest_line=settings.longest_line,
+            quiet_s=0.0 if settings.once else settings.quiet_s,
+        )
+        new = {each.path for each in self._follower.lost} - self._told_lost
+        self.shipped.lost_files += len(new)
+        self._told_lost |= new
+        self._state = replace(state, life=self._life, files=self._follower.positions())
+        with self._writer.transaction():
+            self._write_position()
+        self._was_refused = False
+
+    def _ship(self, stopping: threading.Event) -> None:
+        follower = self._follower
+        assert follower is not None
+        while not stopping.is_set():
+            pieces = self._read()
+            if pieces or follower.positions() != self._state.files:
+                self._send(pieces)
+            elif self.settings.once and follower.is_drained:
+                if not follower.is_following:
+                    raise _nothing_found(self.settings.files)
+                return
+            if not pieces and not (self.settings.once and not follower.is_drained):
+                stopping.wait(self.settings.poll_ms / 1000)
+
+    def _read(self) -> list[Piece]:
+        assert self._follower is not None
+        return self._follower.read(self.settings.transaction_bytes)
+
+    def _send(self, pieces: list[Piece]) -> None:
+        assert self._follower is not None
+        lines = sum(len(piece.lines) for piece in pieces)
+        state = replace(self._state, files=self._follower.positions(), lines=self._state.lines + lines)
+        self._writer.begin()
+        if pieces:
+            self._write_lines(make_records(pieces, self.settings.server, self.settings.key))
+        self._state = state
+        self._write_position()
+        self._end()
+        self.shipped.lines += lines
+        self.shipped.size += sum(piece.size for piece in pieces)
+        self.shipped.cut_lines += sum(piece.cut_rows.size for piece in pieces)
+        self.shipped.transactions += 1
+        self.shipped.path = pieces[-1].path if pieces else self.shipped.path
+        self._tell(self.shipped)
+
+    def _write_lines(self, records: pa.RecordBatch) -> None:
+        self._writer.write(self.settings.topic, records)
+
+    def _write_position(self) -> None:
+        self._writer.write(self._store.topic, self._store.record(self.settings.shipper, self._state))
+
+    def _end(self) -> None:
+        self._writer.commit()
+
+    def _let_go(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+
+def make_records(pieces: list[Piece], server: str, key: Key) -> pa.RecordBatch:
+    """Lines as columns of records: client or server as the key, the name of the server in a header."""
+    lines = pieces[0].lines if len(pieces) == 1 else pa.concat_arrays([piece.lines for piece in pieces])
+    columns = {"value": lines, "headers": _make_headers(pieces, len(lines), server)}
+    if key == "client":
+        columns["key"] = find_clients(lines)
+    elif key == "server":
+        columns["key"] = pa.array([server.encode()]).take(pa.array(np.zeros(len(lines), np.int64)))
+    return pa.record_batch(columns)
+
+
+def find_clients(lines: pa.Array) -> pa.Array:
+    """The client of each line, as it is written there."""
+    from penstock.apps.accesslog.shipping.key_kernel import JSON_NAMES, JSON_STARTS, LONGEST_KEY, cut_clients
+    from penstock.kafka.records.columns import byte_column
+
+    column = byte_column(lines)
+    sizes = np.minimum(np.diff(column.starts), LONGEST_KEY)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    starts = np.zeros(len(lines) + 1, np.int64)
+    if not cut_clients(column.data, column.starts, out, starts, JSON_NAMES, JSON_STARTS):
+        raise AssertionError("a client is longer than its line")
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(lines), [None, pa.py_buffer(starts), pa.py_buffer(out)]
+    )
+
+
+def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
+    plain = [{"key": SERVER_HEADER, "value": server.encode()}]
+    choice = np.zeros(rows, np.int64)
+    before = 0
+    for piece in pieces:
+        choice[before + piece.cut_rows] = 1
+        before += len(piece.lines)
+    cut = [*plain, {"key": CUT_HEADER, "value": b"1"}]
+    return pa.array([plain, cut], HEADERS).take(pa.array(choice))
+
+
+def _nothing_found(patterns: tuple[str, ...]) -> OptionError:
+    return OptionError(
+        "NO_SUCH_FILE",
+        f"No file matches {', '.join(patterns)}.",
+        hint="Check the names and the right to read them; without --once they are waited for.",
+        facts={"patterns": list(patterns)},
+    )

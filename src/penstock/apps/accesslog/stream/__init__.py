@@ -1,0 +1,1 @@
+"""The pipeline on Spark: Kafka in, two stages, SQL out, decisions with their offsets in one transaction."""

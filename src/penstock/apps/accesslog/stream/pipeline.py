@@ -1,0 +1,358 @@
+"""The pipeline: access logs from Kafka through Spark into SQL, each line once, decisions with their offsets.
+
+One batch is one Spark job with one shuffle. The first stage runs in the worker that fetches (`stage`), the
+second folds lane by lane (`lane_stage`); the driver gets a few parcels, unpacks them to one Arrow table for
+each SQL table, and all of it is published with the offsets in one transaction. Nothing about a single client
+passes through the driver but decisions and pieces of state of at most 1 MiB.
+
+Rule: what is decided is a function of the log. What is not in the log and still matters (which partitions are
+not waited for because they are idle, from when on an operator's order counts) is decided here, before the
+batch, from the batch's own time, and stored with it: later batches and a restart find it decided.
+
+    create_tables("results.db")
+    Pipeline(spark, PipelineSettings("log", "results.db", {"bootstrap.servers": "b:9092"})).run()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.apps.accesslog.defence.bans import DECISIONS, Orders
+from penstock.apps.accesslog.defence.clocks import NEVER, Clocks, advance, decide_idle
+from penstock.apps.accesslog.monitoring.merging import ALERT_ROWS, HEAD_PIECE, read_too_late
+from penstock.apps.accesslog.stream import lane_stage as kinds
+from penstock.apps.accesslog.stream import tables
+from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
+from penstock.apps.accesslog.stream.orders import make_rows, take_orders
+from penstock.apps.accesslog.stream.parcels import PARCELS_DDL, read_parcels, unpack
+from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.stage import COLUMNS, COUNTS, LETTERS, RECORD_TIME, LogStage, make_kit
+from penstock.apps.accesslog.stream.standing import make_clock_rows, make_setting_rows, read_standing
+from penstock.core.client_java import parse_client
+from penstock.direct import Batch, BatchReport, DirectStream, RunOutcome, Subscribe, TopicPartition
+from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.sinks import SqlSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.core.model import LogView
+
+#: Small ranges share a task: to start one costs as much as a few thousand lines.
+LINES_PER_TASK = 5_000
+#: For the pipeline's own session: a plan that is one shuffle gains nothing from being planned as it runs.
+_SESSION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.session.timeZone": "UTC",
+}
+_ROWS_OF = {
+    kinds.DECISIONS: tables.DECISIONS,
+    kinds.LANE: tables.LANES,
+    LETTERS: tables.DEAD_LETTERS,
+    kinds.SECONDS: tables.SECONDS,
+    kinds.MINUTES: tables.MINUTES,
+    kinds.TOPS: tables.TOPS,
+    kinds.ALERTS: tables.ALERTS,
+}
+_STATE_CHANGES = tables.STATE_ROWS.append(pa.field("penstock_deleted", pa.bool_()))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNews:
+    """What a published batch has brought, for whoever watches. Times are microseconds since 1970.
+
+    `pending` events wait for the watermark; `subjects` are clients, networks and fingerprints remembered.
+    """
+
+    report: BatchReport
+    lines: int
+    parsed: int
+    dead: int
+    late: int
+    pending: int
+    subjects: int
+    watermark_us: int | None
+    decisions: pa.Table
+    alerts: pa.Table
+
+
+Listener = Callable[[BatchNews], None]
+
+
+class Pipeline:
+    """Made, then run once. The tables must be there (`tables.create_tables`)."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: PipelineSettings,
+        *,
+        sink: SqlSink | None = None,
+        stop_file: Path | str | None = None,
+    ) -> None:
+        tables.check_tables(settings.place)
+        self.settings = settings
+        self._spark = spark.newSession()
+        for key, value in _SESSION.items():
+            self._spark.conf.set(key, value)
+        self._kit = make_kit(settings.tools)
+        self._stage = LogStage(self._kit)
+        self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
+        self._log = KafkaLog(parse_client(_only_client(settings.consumer), read_file=_read_file).settings)
+        self._view: LogView | None = None
+        self._listeners: list[Listener] = []
+        self._made: _Made | None = None
+        self._unparsed: frozenset[int] = frozenset()
+        self._until_idle = False
+        self._has_ended = False
+        self.stream = DirectStream(
+            self._spark,
+            Subscribe(settings.topic),
+            settings.consumer,
+            interval=settings.interval,
+            name=settings.name,
+            empty_batches=True,
+            stop_file=stop_file,
+            options={
+                "columns": ",".join((*COLUMNS, RECORD_TIME)),
+                "maxOffsetsPerTrigger": settings.most_lines,
+                "minRecordsPerTask": LINES_PER_TASK,
+            },
+        )
+        self.stream.arrow(self._stage, PARCELS_DDL)
+        self.stream.write(sink or tables.make_sink(settings.place), self.work)
+        self.stream.add_listener(self._hear)
+
+    def add_listener(self, listener: Listener) -> Pipeline:
+        """Call `listener(news)` after each batch that was published."""
+        self._listeners.append(listener)
+        return self
+
+    def run(self, *, batches: int | None = None, until_idle: bool = False) -> RunOutcome:
+        """Run until somebody asks to stop. `until_idle`: until nothing new is there and no event waits."""
+        self._until_idle = until_idle
+        try:
+            outcome = self.stream.run(batches=batches)
+        finally:
+            if self._view is not None:
+                self._view.close()
+        return replace(outcome, reason="nothing is left") if self._has_ended else outcome
+
+    def stop(self) -> None:
+        """Ask to stop after the running batch. Returns at once."""
+        self.stream.stop()
+
+    def measure_lag(self) -> int:
+        """Lines in Kafka that no batch has taken yet."""
+        planned = self.stream.planned.offsets
+        return sum(max(0, end - planned[each]) for each, end in self._find_ends(planned).items())
+
+    # --- one batch --------------------------------------------------------------------------------------
+
+    def work(self, batch: Batch) -> dict[str, pa.Table]:
+        """Rows for the tables, from one batch and what all before it have left."""
+        settings = self.settings
+        now_us = batch.time_ms * 1000
+        before = read_standing(settings.place, settings.topic)
+        results = {tables.SETTINGS: make_setting_rows(before, self._describe())}
+        clocks = self._decide_idle(before.clocks, batch, now_us)
+        if batch.is_empty and before.pending:
+            clocks = _let_all_go(clocks)
+        counting, taken = take_orders(before.orders, before.clocks.watermark_us)
+        after = advance(clocks, {}, lateness_us=settings.lateness_us)
+        pending, counts = before.pending, list[pa.Table]()
+        if not batch.is_empty or after.watermark_us != before.clocks.watermark_us:
+            made = self._run_job(batch, clocks, Orders.of(counting))
+            counts = made.pop(COUNTS, [])
+            after = advance(clocks, read_maxima(counts), lateness_us=settings.lateness_us)
+            after = _note_parsed(after, _list_parsed(counts), now_us)
+            results |= {name: pa.concat_tables(some) for name, some in made.items()}
+            too_late = _find_too_late(results.get(tables.STATE), settings.tools.monitor_lane)
+            results[tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
+            pending = _add_up(results.get(tables.LANES), "pending")
+        results[tables.COUNTS] = self._make_count_rows(counts)
+        results[tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
+        results[tables.ORDERS] = make_rows(taken) if taken else None
+        rows = {name: some for name, some in results.items() if some is not None}
+        unparsed = (self._unparsed | _list_busy(batch)) - _list_parsed(counts)
+        self._made = _Made(rows, pending, after, unparsed)
+        return rows
+
+    def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
+        """Both stages; what they made, by the name of the table it is for."""
+        from pyspark.sql.functions import col
+
+        self._stage.maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
+        state = batch.read_state(tables.STATE).selectExpr(
+            f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
+        )
+        frame = state if batch.is_empty else batch.frame.union(state)
+        lanes = frame.repartitionById(self._places, col("lane") % self._places)
+        found = lanes.mapInArrow(LaneStage(self._kit, clocks, orders), PARCELS_DDL).toArrow()
+        made: dict[str, list[pa.Table]] = {}
+        changes = []
+        for parcel in read_parcels(found):
+            if parcel.kind == kinds.STATE:
+                content = None if parcel.payload is None else parcel.payload.to_pybytes()
+                changes.append((parcel.lane, parcel.part, content, content is None))
+                continue
+            assert parcel.payload is not None
+            made.setdefault(_ROWS_OF.get(parcel.kind, parcel.kind), []).append(unpack(parcel.payload))
+        if changes:
+            columns = dict(zip(_STATE_CHANGES.names, zip(*sorted(changes), strict=True), strict=True))
+            made[tables.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
+        if tables.DECISIONS in made:
+            order = [(name, "ascending") for name in ("decided_at", "client", "decision_id")]
+            made[tables.DECISIONS] = [pa.concat_tables(made[tables.DECISIONS]).sort_by(order)]
+        return made
+
+    # --- what is decided before a batch -----------------------------------------------------------------
+
+    def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
+        """The clocks with who is not waited for in this batch. Who is behind is waited for.
+
+        Who had records and no line among them is waited for no longer than who is silent: a stranger who
+        sends nonsense must not stop the time of all.
+        """
+        idle_after_us = self.settings.idle_after_us
+        known = [each.partition for each in batch.end.offsets]
+        busy = _list_busy(batch) - self._unparsed
+
+        def decide(with_lines: Collection[int]) -> Clocks:
+            never = 1 << 62
+            return decide_idle(
+                clocks,
+                now_us=now_us,
+                with_lines=with_lines,
+                known=known,
+                idle_after_us=never if idle_after_us is None else idle_after_us,
+            )
+
+        decided = decide(busy)
+        stopped = [
+            number
+            for number, clock in decided.partitions.items()
+            if clock.is_idle and not (number in clocks.partitions and clocks.partitions[number].is_idle)
+        ]
+        if not stopped:
+            return decided
+        silent = set(stopped) - self._unparsed
+        ends = self._find_ends([each for each in batch.end.offsets if each.partition in silent])
+        behind = {each.partition for each, end in ends.items() if end > batch.end.offsets[each]}
+        return decide(busy | behind) if behind else decided
+
+    def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        if self._view is None:
+            self._view = self._log.open_view()
+        return self._view.latest(list(partitions)) if partitions else {}
+
+    def _describe(self) -> dict[str, str]:
+        """The settings that are stored beside the state."""
+        settings = self.settings
+        return {
+            "name": settings.name,
+            "topic": settings.topic,
+            "lanes": str(settings.lanes),
+            "lateness_us": str(settings.lateness_us),
+            "log_format": settings.log_format,
+            "rules": settings.tools.defence.ruleset.digest,
+        }
+
+    # --- what is told afterwards ------------------------------------------------------------------------
+
+    def _make_count_rows(self, counts: list[pa.Table]) -> pa.Table | None:
+        if not counts:
+            return None
+        rows = pa.concat_tables(counts).drop_columns(["maximum"])
+        topics = pa.array([self.settings.topic] * rows.num_rows, pa.string())
+        return rows.add_column(0, "topic", topics).select(tables.COUNT_ROWS.names)
+
+    def _make_news(self, report: BatchReport, made: _Made) -> BatchNews:
+        counted, watermark = made.rows.get(tables.COUNTS), made.clocks.watermark_us
+        return BatchNews(
+            report,
+            lines=_add_up(counted, "lines"),
+            parsed=_add_up(counted, "parsed"),
+            dead=_add_up(counted, "dead"),
+            late=_add_up(counted, "late"),
+            pending=made.pending,
+            subjects=_add_up(made.rows.get(tables.LANES), "subjects"),
+            watermark_us=None if watermark == NEVER else watermark,
+            decisions=made.rows.get(tables.DECISIONS, DECISIONS.empty_table()),
+            alerts=made.rows.get(tables.ALERTS, ALERT_ROWS.empty_table()),
+        )
+
+    def _hear(self, event: str, report: BatchReport) -> None:
+        if event != "completed" or self._made is None:
+            return
+        self._unparsed = self._made.unparsed
+        news, self._made = self._make_news(report, self._made), None
+        for listener in self._listeners:
+            listener(news)
+        waits = news.pending and self.settings.idle_after_us is not None
+        if self._until_idle and not report.records and not waits:
+            self._has_ended = True
+            self.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A batch that was worked on and is not published yet. `unparsed`: partitions whose last records had no
+    line among them."""
+
+    rows: Mapping[str, pa.Table]
+    pending: int
+    clocks: Clocks
+    unparsed: frozenset[int]
+
+
+def _let_all_go(clocks: Clocks) -> Clocks:
+    """If nobody is waited for, nothing may wait: neither lines that were moved up to this very moment."""
+    if not all(each.is_idle for each in clocks.partitions.values()):
+        return clocks
+    return replace(clocks, watermark_us=clocks.watermark_us + 1)
+
+
+def _list_busy(batch: Batch) -> frozenset[int]:
+    return frozenset(each.partition for each in batch.ranges if each.size)
+
+
+def _list_parsed(counts: list[pa.Table]) -> frozenset[int]:
+    """Partitions with a line that could be parsed."""
+    rows = (row for each in counts for row in each.select(["partition", "parsed"]).to_pylist())
+    return frozenset(row["partition"] for row in rows if row["parsed"])
+
+
+def _note_parsed(clocks: Clocks, parsed: Collection[int], now_us: int) -> Clocks:
+    """They were seen now, also if nobody waited for them any more."""
+    seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in parsed}
+    return replace(clocks, partitions={**clocks.partitions, **seen})
+
+
+def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
+    """How many lines are in no second since the beginning; nothing if that has not been written now."""
+    if state is None:
+        return {}
+    places = list(zip(state["lane"].to_pylist(), state["part"].to_pylist(), strict=True))
+    if (monitor_lane, HEAD_PIECE) not in places:
+        return {}
+    head = state["content"][places.index((monitor_lane, HEAD_PIECE))].as_py()
+    return {tables.TOO_LATE: str(read_too_late(head))}
+
+
+def _add_up(rows: pa.Table | None, column: str) -> int:
+    return 0 if rows is None else int(sum(rows.column(column).to_pylist()))
+
+
+def _read_file(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _only_client(consumer: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in consumer.items() if key != "auto.offset.reset"}
