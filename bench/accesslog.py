@@ -31,13 +31,18 @@ from bench.goaccess import fetch_goaccess, read_version, time_goaccess
 from bench.read import PACKAGES, TUNED, SparkSides
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.topics import settings_of
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.clocks import Clocks
 from penstock.apps.accesslog.defence.events import make_events
+from penstock.apps.accesslog.defence.fold import fold_lane
+from penstock.apps.accesslog.defence.lanes import LaneState
 from penstock.apps.accesslog.defence.replay import split_lines
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.monitoring.observing import observe
 from penstock.apps.accesslog.simulation.traffic import Simulation, SimulationSettings
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
 from penstock.apps.accesslog.stream.settings import PipelineSettings
+from penstock.apps.accesslog.stream.stage import CHUNK_LINES
 from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cluster import LocalKafka
 from penstock.core.errors import ClusterError
@@ -48,6 +53,8 @@ from penstock.kafka.writer import Writer
 CASES = ("goals", "throughput", "latency", "flood")
 TOPIC, PARTITIONS, LINES = "access-log", 4, 1_000_000
 _RATE = 5_000
+#: A pipeline runs for days: it is measured when the JVM has compiled what it runs, and so are its peers.
+_WARMUPS = 4
 
 
 def make_log(lines: int) -> tuple[bytes, pa.Table]:
@@ -89,7 +96,7 @@ def run_throughput(kafka: LocalKafka, folder: Path, runs: int, lines: int) -> di
         bare["goaccess"] = lambda: time_goaccess(goaccess, log)
     except ClusterError as error:
         print(f"  without GoAccess: {error}")
-    samples = take_turns(bare, runs=runs, warmups=2)
+    samples = take_turns(bare, runs=runs, warmups=_WARMUPS)
     print_ratios(
         f"throughput: {lines:,} combined lines, {len(text) >> 20} MiB", samples, "penstock",
         {"goaccess": 8.0, "tuned": 3.0},
@@ -127,25 +134,30 @@ def run_pipeline(spark: Any, bootstrap: str, folder: Path, lines: int) -> None:
 def time_stages(text: bytes, runs: int) -> dict[str, Any]:
     """Each stage over the same lines in this process, on one core."""
     values = split_lines(text)
-    chunks = [values.slice(at, 100_000) for at in range(0, len(values), 100_000)]
+    chunks = [values.slice(at, CHUNK_LINES) for at in range(0, len(values), CHUNK_LINES)]
     settings = PipelineSettings("t", "unused.db", {"bootstrap.servers": "localhost:1"})
     tools = settings.tools
     parser, detector = make_parser(), Detector(tools.defence.ruleset)
     parsed = [parser.parse(each) for each in chunks]
     found = [detector.detect(each) for each in parsed]
 
-    def events() -> None:
-        for lines, findings in zip(parsed, found, strict=True):
+    def events() -> list[dict[int, pa.RecordBatch]]:
+        return [
             make_events(
-                lines, findings, tools.defence.ruleset, partition=0,
-                offsets=np.arange(len(lines), dtype=np.int64), lanes=tools.defence.lanes,
-            )  # fmt: skip
+                lines, findings, tools.defence.ruleset, partition=number,
+                offsets=np.arange(len(chunk), dtype=np.int64), lanes=tools.defence.lanes,
+            )
+            for number, (chunk, lines, findings) in enumerate(zip(chunks, parsed, found, strict=True))
+        ]  # fmt: skip
+
+    made = events()
 
     samples = take_turns(
         {
             "parse": lambda: [parser.parse(each) for each in chunks],
             "detect": lambda: [detector.detect(each) for each in parsed],
             "events": events,
+            "fold": lambda: fold_all(made, tools.defence),
             "monitor": lambda: [observe(each, servers=None) for each in parsed],
         },
         runs=runs,
@@ -155,6 +167,14 @@ def time_stages(text: bytes, runs: int) -> dict[str, Any]:
     for name, each in samples.items():
         print(f"  {name:<18} {each}  {len(values) / each.median:>12,.0f} lines/s")
     return _keep(samples)
+
+
+def fold_all(made: list[dict[int, pa.RecordBatch]], settings: DefenceSettings) -> None:
+    """Each lane from its beginning to its state as it is stored; chunks stand for partitions."""
+    clocks = Clocks.begin(range(len(made)))
+    for lane in range(settings.lanes):
+        events = [each[lane] for each in made if lane in each]
+        fold_lane(LaneState.begin(settings), events, clocks, settings).state.pack()
 
 
 def _keep(samples: dict[str, Samples]) -> dict[str, Any]:

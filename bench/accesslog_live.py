@@ -197,7 +197,7 @@ def run_flood(kafka: LocalKafka, folder: Path, seconds: int) -> dict[str, Any]:
                 "lines": news.lines,
                 "lag": pipeline.measure_lag(),
                 "batch_s": round(news.report.processing_ms / 1000, 2),
-                "memory_mib": measure_memory_mib(),
+                **measure_memory_mib(),
                 "subjects": news.subjects,
             }
         )
@@ -213,28 +213,34 @@ def run_flood(kafka: LocalKafka, folder: Path, seconds: int) -> dict[str, Any]:
     print(f"\n== flood: {load.lines:,} lines at {FLOOD_RATE:,} lines/s from {FLOOD_CLIENTS:,} clients")
     for each in moments[:: max(1, len(moments) // 20)]:
         print("  " + "  ".join(f"{name} {value:g}" for name, value in each.items()))
-    most = [max(each["memory_mib"] for each in part) for part in (moments[:half], moments[half:])]
-    print(f"  memory: most {most[0]:.0f} MiB in the first half, {most[1]:.0f} in the second")
-    print(f"  lag: most {max(each['lag'] for each in moments):,.0f}, at the end {moments[-1]['lag']:,.0f}")
+    for kind in ("python_mib", "jvm_mib"):
+        most = [max(each[kind] for each in part) for part in (moments[:half], moments[half:])]
+        print(f"  {kind}: most {most[0]:.0f} in the first half, {most[1]:.0f} in the second")
+    most_lag, last_lag = max(each["lag"] for each in moments), moments[-1]["lag"]
+    verdict = "drained" if last_lag == 0 else "NOT DRAINED"
+    print(f"  lag: most {most_lag:,.0f} lines, at the end {last_lag:,.0f}: {verdict}")
     print(f"  the load was at most {load.late_s:.2f} s behind its own clock")
     return {"rate": FLOOD_RATE, "clients": FLOOD_CLIENTS, "lines": load.lines, "moments": moments}
 
 
-def measure_memory_mib() -> float:
-    """What this program, its JVM and their workers hold, shared pages counted once."""
+def measure_memory_mib() -> dict[str, float]:
+    """What this program and its workers hold, and its JVM; shared pages counted once. Kafka is left out."""
     tree = subprocess.run(
-        ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True, timeout=10
-    ).stdout.split()
-    parents = dict(zip(map(int, tree[::2]), map(int, tree[1::2]), strict=True))
-    mine = {pid for pid in parents if _descends(pid, parents)}
-    total = 0
-    for pid in mine:
+        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True, timeout=10
+    ).stdout.splitlines()
+    rows = [line.split(maxsplit=2) for line in tree]
+    parents = {int(pid): int(parent) for pid, parent, _ in rows}
+    held = {"python_mib": 0, "jvm_mib": 0}
+    for pid, _, command in rows:
+        if "kafka.Kafka" in command or not _descends(int(pid), parents):
+            continue
         try:
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
             continue  # ended meanwhile
-        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return round(total / 1024, 1)
+        kind = "jvm_mib" if command.split()[0].endswith("java") else "python_mib"
+        held[kind] += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return {kind: round(kib / 1024, 1) for kind, kib in held.items()}
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:
