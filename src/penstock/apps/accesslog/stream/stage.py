@@ -45,8 +45,9 @@ MOST_AHEAD_US = 60_000_000
 EVENTS, PARTIAL, COUNTS, LETTERS = "events", "partial", "counts", "letters"
 #: The header of a record that names the web server its line is from.
 SERVER_HEADER = "server"
-#: Lines that are worked on at once, and bytes.
-CHUNK_LINES, CHUNK_BYTES = 100_000, 32 << 20
+#: Lines that are worked on at once, and bytes. RE2 compiles each expression once for a chunk (25 ms for all
+#: rules), which is 250 ns a line in chunks of 100,000 and 100 ns in these.
+CHUNK_LINES, CHUNK_BYTES = 250_000, 64 << 20
 
 #: What a task has to tell of a partition; `maximum` is NEVER where no line had a time.
 COUNTS_SCHEMA = pa.schema(
