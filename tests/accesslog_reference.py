@@ -203,7 +203,7 @@ def skip_syslog(line: bytes) -> bytes:
         rest = rest[time[1] + 1 :]
     elif rest is line:
         return line
-    words = re.match(rb"([^ ]*) (?:([^ ]+:) )?", rest)
+    words = re.match(rb"([^ ]*) (?:([^ ]*:) )?", rest)
     if words is None:
         return line
     if words[1].endswith(b":"):
