@@ -38,7 +38,7 @@ CAMPAIGNS = {
     "tests.proof.spark_sql_rounds": ["--write"],
     "tests.proof.protocol_model": ["--write"],
     "tests.proof.accesslog_rounds": ["--write"],
-    "tests.proof.fuzz_accesslog": [],
+    "tests.proof.fuzz_accesslog": ["--write"],
 }
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "cramjam", "crc32c", "hypothesis")
 

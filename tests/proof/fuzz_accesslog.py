@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -28,6 +26,7 @@ from penstock.formats.accesslog import BAD_REASONS, TEXT_FIELDS, Lines, make_par
 from penstock.formats.bulk import Input
 from tests.accesslog_reference import parse_line
 from tests.guard_page import GuardedMemory, guarded_array
+from tests.proof.recording import record
 
 SLOW_S = 1.0
 PROXIES = ("10.0.0.0/8", "2001:db8::/32", "192.0.2.1")
@@ -460,10 +459,17 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="repeat one input of the seed")
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     faulthandler.enable()
     report = run(options.seed, options.inputs, options.only)
-    sys.stdout.write(json.dumps(report, indent=1 if options.only is not None else None) + "\n")
+    record(
+        "fuzz-accesslog",
+        "damaged log lines, the kernel against the slow reference, field by field",
+        repeat=f"python -m tests.proof.fuzz_accesslog --inputs {options.inputs} --seed {options.seed}",
+        facts=report,
+        write=options.write and options.only is None,
+    )
     return 1 if report["findings"] else 0
 
 
