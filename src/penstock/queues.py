@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable
-from penstock.core.model import COLUMNS, Log
+from penstock.core.model import OFFERED, Log
 from penstock.core.options import option_specs
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_stream import check_load, parse_stream_options
@@ -62,7 +62,7 @@ class QueueDataSource(DataSource):
 
     def schema(self) -> str:
         columns, _ = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
-        return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+        return ", ".join(f"{name} {OFFERED[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.engines.source.batch import BatchReader

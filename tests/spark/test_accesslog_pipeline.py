@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,8 +18,10 @@ from penstock.apps.accesslog.stream.orders import list_orders, place_order
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
 from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cli import main
+from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.places import parse_place
+from penstock.kafka.writer import Writer
 from tests.accesslog_traffic import (
     START,
     Request,
@@ -136,6 +139,24 @@ def test_a_line_from_the_future_is_at_most_a_minute_later_than_its_record(
     run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
     ((maximum,),) = read(database, "clocks", "maximum")
     assert maximum < (time.time() + 61) * 1_000_000
+
+
+def test_a_record_whose_time_is_no_time_is_a_line_like_any_other(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """A broker takes such numbers: very negative ones always, very large ones where the topic allows it."""
+    default = topic(1, retention_ms=-1)
+    lenient = topic(1, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
+    lines = [write_line(Request(second, "192.0.2.1", "/.env")) for second in range(3)]
+    for name, odd in ((default, -(2**62)), (lenient, 2**63 - 1)):
+        database = tmp_path / f"{name}.db"
+        host, port = kafka.bootstrap.split(":")
+        with closing(Writer(ClientSettings(((host, int(port)),)))) as writer:
+            writer.write(name, pa.record_batch({"value": lines, "timestamp": [START * 1000, odd, odd]}))
+        run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
+        assert read(database, "counts", "lines, parsed, dead") == [(3, 3, 0)]
+        assert read(database, "clocks", "maximum") == [((START + 2) * 1_000_000,)]
+        assert len(read_decisions(database)) == 1
 
 
 def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_idle(

@@ -149,6 +149,8 @@ def test_a_time_too_large_for_the_column_is_an_error_with_its_place(
         assert fact in str(caught.value), fact
     frame = load(name, columns="value")
     assert sorted(bytes(row.value) for row in frame.collect()) == [b"absurd", b"fine"]
+    frame = load(name, columns="value, timestampMs")
+    assert [row.timestampMs for row in frame.collect()] == [1_700_000_000_000, huge_ms]
 
 
 def test_upper_case_topics_are_not_lowered(load: Load, kafka: Any, topic: Any) -> None:

@@ -103,6 +103,23 @@ def test_headers_keep_order_and_repetitions_and_no_headers_are_null() -> None:
     ]
 
 
+def test_milliseconds_are_what_the_producer_wrote_whatever_that_is() -> None:
+    """`timestampMs` alone has no limits; beside `timestamp` it has those of Spark's times."""
+    log = build_batch(0, [Record(), Record(time_delta=7), Record(time_delta=-2)], base_time=-(2**62))
+
+    def read_times(log: bytes, *columns: str) -> list[int]:
+        decoder = RecordDecoder("log", 0, columns)
+        decoder.open(np.frombuffer(log, np.uint8))
+        batches = [*decoder.rows(0, 10), *decoder.rest()]
+        return [each for batch in batches for each in batch.column("timestampMs").to_pylist()]
+
+    assert read_times(log, "timestampMs") == [-(2**62), 7 - 2**62, -2 - 2**62]
+    with pytest.raises(DecodeError, match="TIMESTAMP_OVERFLOW"):
+        read_times(log, "timestamp", "timestampMs")
+    log = build_batch(0, [Record(), Record(time_delta=-3)], base_time=1)
+    assert read_times(log, "timestamp", "timestampMs") == [1, -2]
+
+
 def test_append_time_gives_every_row_the_batch_time() -> None:
     records = [Record(None, b"v", time_delta=delta) for delta in (0, 5, -3)]
     log = build_batch(0, records, base_time=1000, max_time=9999, append_time=True)

@@ -166,9 +166,10 @@ class BatchTable(FormatTable):
     columns: str | None = option(
         "columns",
         parse_text,
-        "Ours: only these columns, in this order; fewer are faster.",
+        "Ours: only these columns, in this order; fewer are faster. `timestampMs` (bigint) is the time as "
+        "Kafka has it, also where that is no time of Spark's.",
         default_doc="all but `headers`",
-        accepts=("value", "key, value, timestampType"),
+        accepts=("value", "key, value, timestampType", "value, timestampMs"),
         rejects=(("", _WRONG), ("valeu", "COLUMN_UNKNOWN"), ("value,value", _WRONG), (",", _WRONG)),
     )
     min_partitions: int | None = option(

@@ -34,6 +34,9 @@ COLUMNS: Mapping[str, str] = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
+#: All that a read may ask for. `timestampMs` is the record's time as Kafka has it: any number that a producer
+#: wrote, where `timestamp` takes only those that Spark has a time for.
+OFFERED: Mapping[str, str] = {**COLUMNS, "timestampMs": "bigint"}
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -14,7 +14,7 @@ from penstock.core.batch_table import REPLACED, BatchTable
 from penstock.core.client import ClientSettings
 from penstock.core.client_java import PREFIX, ReadFile
 from penstock.core.errors import OptionError
-from penstock.core.model import COLUMNS, Committed, Position
+from penstock.core.model import COLUMNS, OFFERED, Committed, Position
 from penstock.core.options import find_close_key, invalid, option_specs, unknown_option
 from penstock.core.pattern import TopicPattern
 from penstock.core.positions import (
@@ -140,7 +140,7 @@ def read_columns(table: BatchTable) -> tuple[str, ...]:
     headers = ("headers",) if table.include_headers else ()
     if table.columns is None:
         return (*_PLAIN_COLUMNS, *headers, *table.typed_columns)
-    names = [*COLUMNS, *table.typed_columns]
+    names = [*OFFERED, *table.typed_columns]
     known = {name.lower(): name for name in names}
     chosen: list[str] = []
     for name in (each.strip() for each in table.columns.split(",")):

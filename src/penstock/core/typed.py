@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.columns import ColumnDecoder
-from penstock.core.model import COLUMNS
+from penstock.core.model import OFFERED
 
 #: Typed column to the column of Kafka's it is decoded from, in the order of the frame.
 SOURCES: Mapping[str, str] = {"keyData": "key", "valueData": "value"}
@@ -37,12 +37,12 @@ class TypedColumns:
     @property
     def fetched(self) -> tuple[str, ...]:
         """The columns of Kafka's that the reader must give."""
-        wanted = {name for name in self.output if name in COLUMNS}
+        wanted = {name for name in self.output if name in OFFERED}
         wanted |= {SOURCES[name] for name in self.decoders}
         wanted |= set(_LETTER if self.on_error == DEAD_LETTER else _PLACE)
-        return tuple(name for name in COLUMNS if name in wanted)
+        return tuple(name for name in OFFERED if name in wanted)
 
     def spark_type(self, name: str) -> str:
         if name == ERROR_COLUMN:
             return "string"
-        return self.decoders[name].spark_type if name in self.decoders else COLUMNS[name]
+        return self.decoders[name].spark_type if name in self.decoders else OFFERED[name]

@@ -442,6 +442,7 @@ def _batch(partition: TopicPartition, rows: list[_Record], columns: tuple[str, .
         "partition": [partition.partition] * len(rows),
         "offset": [row.offset for row in rows],
         "timestamp": [row.timestamp_ms * 1000 for row in rows],
+        "timestampMs": [row.timestamp_ms for row in rows],
         "timestampType": [row.timestamp_type for row in rows],
         # Spark's connector gives null, not an empty list, to a record without headers.
         "headers": [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows],

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from penstock.core.errors import DataLossError
-from penstock.core.model import COLUMNS, Log, Narrowing, RangeOrder, WorkOrder
+from penstock.core.model import OFFERED, Log, Narrowing, RangeOrder, WorkOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.options_stream import StreamOptions
 from penstock.core.places import Place
@@ -49,7 +49,7 @@ class WorkPartition(InputPartition):
 
 def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
     """The columns of the rows as Spark's DDL."""
-    kinds = COLUMNS if typed is None else {name: typed.spark_type(name) for name in columns}
+    kinds = OFFERED if typed is None else {name: typed.spark_type(name) for name in columns}
     return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 

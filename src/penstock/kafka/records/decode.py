@@ -333,7 +333,7 @@ class RecordDecoder:
             raise DecodeError(
                 "TIMESTAMP_OVERFLOW",
                 f"{place}: the record's timestamp {facts['timestamp_ms']} ms does not fit a Spark timestamp.",
-                hint="Read without the timestamp column (option `columns`), or mend the producer.",
+                hint="Read `timestampMs` instead (option `columns`), or mend the producer.",
                 facts=facts,
             )
         raise CorruptBatchError(
@@ -353,7 +353,7 @@ def _fresh_state() -> np.ndarray[Any, np.dtype[np.int64]]:
 class _ColumnSet:
     """The output buffers of one Arrow batch."""
 
-    OWN = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
+    OWN = frozenset({"key", "value", "offset", "timestamp", "timestampMs", "timestampType", "headers"})
 
     def __init__(
         self,
@@ -365,8 +365,9 @@ class _ColumnSet:
         need: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.columns, self.rows, self.data, self.new = tuple(columns), rows, data, new
-        self.wants = tuple(name in columns for name in ("key", "value", "headers", "timestamp"))
-        key, value, headers, time = self.wants
+        key, value, headers = self.wants = tuple(name in columns for name in ("key", "value", "headers"))
+        # What the kernel multiplies milliseconds by: Spark's times are microseconds.
+        self.time_scale = 1000 if "timestamp" in columns else int("timestampMs" in columns)
 
         def ends(wanted: bool, size: int = rows) -> np.ndarray[Any, Any]:
             array = new(size + 1 if wanted else 0, np.int32)
@@ -383,7 +384,7 @@ class _ColumnSet:
 
         entries = max(rows, need.get("headers", 0))
         self.offsets = new(rows, np.int64)
-        self.times = new(rows if time else 0, np.int64)
+        self.times = new(rows if self.time_scale else 0, np.int64)
         self.time_types = new(rows, np.int32)
         self.key_ends, self.key_bits, self.keys = ends(key), bits(), text(key, "key")
         self.value_ends, self.value_bits = ends(value), bits()
@@ -425,11 +426,11 @@ class _ColumnSet:
         self, source: np.ndarray[Any, Any], segments: np.ndarray[Any, Any], state: np.ndarray[Any, Any],
         start: int, until: int, since: int,
     ) -> int:  # fmt: skip
-        key, value, headers, time = self.wants
+        key, value, headers = self.wants
         return int(
             k.fill(
                 source, segments, len(segments), state, start, until, since, self.rows,
-                key, value, headers, time, *self._arrays,
+                key, value, headers, self.time_scale, *self._arrays,
             )
         )  # fmt: skip
 
@@ -439,6 +440,9 @@ class _ColumnSet:
             return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(self.offsets)])
         if name == "timestamp":
             return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(self.times)])
+        if name == "timestampMs":
+            times = self.times if self.time_scale == 1 else self.times[:rows] // self.time_scale
+            return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(times)])
         if name == "timestampType":
             return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self.time_types)])
         if name == "key":

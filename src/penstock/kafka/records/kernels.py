@@ -207,7 +207,7 @@ def set_bit(bits, row, valid):
 @kernel
 def fill(
     buf, segments, count, state, start, until, since, max_rows,
-    want_key, want_value, want_headers, want_time,
+    want_key, want_value, want_headers, time_scale,
     offsets, times, time_types,
     key_ends, key_bits, keys, value_ends, value_bits, values,
     list_ends, list_bits, header_key_ends, header_keys, header_value_ends, header_value_bits, header_values,
@@ -217,6 +217,7 @@ def fill(
     Appends rows with `start <= offset < until` and a time of at least `since` until the segments are used
     up (DONE), the output is full (FULL), or one record is larger than the whole output (OVERSIZED, with
     what it needs in `state`). Any other code is damage, its offset in `state[BAD_AT]`.
+    `times` are milliseconds times `time_scale`; 0: not wanted. As milliseconds any number is a time.
     """
     segment, record, at = state[SEGMENT], state[RECORD], state[POSITION]
     rows, previous = state[ROWS], state[PREVIOUS]
@@ -313,13 +314,13 @@ def fill(
                 state[NEED_KEY], state[NEED_VALUE], state[NEED_HEADERS] = key_size, value_size, header_count
                 state[NEED_HEADER_KEY], state[NEED_HEADER_VALUE] = header_key_size, header_value_size
                 break
-            if want_time:
-                if time > MAX_MILLISECONDS or time < -MAX_MILLISECONDS:
+            if time_scale > 0:
+                if time_scale > 1 and (time > MAX_MILLISECONDS or time < -MAX_MILLISECONDS):
                     code = BAD_TIME
                     state[BAD_VALUE] = time
                     previous = offset - 1
                     break
-                times[rows] = time * 1000
+                times[rows] = time * time_scale
             offsets[rows] = offset
             time_types[rows] = 1 if append_time else 0
             if want_key:

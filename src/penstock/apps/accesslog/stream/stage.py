@@ -39,8 +39,9 @@ from penstock.formats.accesslog import BAD_REASONS, Lines, Parser
 #: Columns that the stage wants of each record.
 COLUMNS = ("value", "partition", "offset", "headers")
 #: One more, which may be missing: when the record was made. Nobody logs a request long before it comes.
-RECORD_TIME = "timestamp"
+RECORD_TIME = "timestampMs"
 MOST_AHEAD_US = 60_000_000
+_LAST_TIME_MS = (np.iinfo(np.int64).max - MOST_AHEAD_US) // 1000
 #: Kinds of parcels that it makes.
 EVENTS, PARTIAL, COUNTS, LETTERS = "events", "partial", "counts", "letters"
 #: The header of a record that names the web server its line is from.
@@ -215,13 +216,16 @@ class StageWork:
             counted.late += late
 
 
-def cap_times(lines: Lines, made_at: pa.TimestampArray) -> Lines:
+def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
     """No line is later than its record by more than `MOST_AHEAD_US`: one alone would carry the clock away.
 
-    A record without a time (null, or -1 as Kafka has it) bounds nothing.
+    A record without a time (null, or -1 as Kafka has it) bounds nothing, and neither does one with a number
+    that is no time: a producer may write any. That is why it is read in Kafka's own milliseconds; Spark has
+    no time for some of them, and the batch of such a record would fail for ever.
     """
-    times = made_at.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).fill_null(-1).to_numpy()[lines.rows]
-    most = np.where(times < 0, np.iinfo(np.int64).max, times + MOST_AHEAD_US)
+    times = made_at_ms.fill_null(-1).to_numpy()[lines.rows]
+    is_time = (times >= 0) & (times <= _LAST_TIME_MS)
+    most = np.where(is_time, np.where(is_time, times, 0) * 1000 + MOST_AHEAD_US, np.iinfo(np.int64).max)
     return replace(lines, time_us=np.minimum(lines.time_us, most))
 
 
