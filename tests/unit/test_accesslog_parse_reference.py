@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.formats.accesslog import make_parser, take_texts
@@ -51,6 +51,14 @@ def test_lines_of_any_format_are_what_the_reference_reads(rng: random.Random) ->
 @settings(max_examples=100, deadline=None)
 def test_random_bytes_are_read_as_the_reference_reads_them(values: list[bytes], log_format: str) -> None:
     compare(list(values), log_format)
+
+
+@given(st.integers(0, 10**20).map(str), st.sampled_from(["", ".5", ".123456789"]))
+@settings(max_examples=200, deadline=None)
+@example("9700000000123456789", "")  # more than a signed number of 64 bits
+@example("9223372036854775808", "")
+def test_a_time_in_digits_is_read_as_the_reference_reads_it(digits: str, fraction: str) -> None:
+    compare([f"192.0.2.7|{digits}{fraction}|GET|/a".encode()], "%a|%{msec}t|%m|%U")
 
 
 # --- addresses ----------------------------------------------------------------------------------------

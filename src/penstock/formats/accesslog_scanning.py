@@ -169,23 +169,23 @@ def read_offset(buf, at, end):
 @part
 def read_epoch(buf, at, end):
     """Seconds, milli-, micro- or nanoseconds since 1970, told apart by their number of digits."""
-    whole = np.int64(0)
+    whole = np.uint64(0)  # nineteen digits are more than a signed number holds
     begin = at
     while at < end and at - begin < 19 and is_digit(buf[at]):
-        whole = whole * 10 + np.int64(buf[at]) - 0x30
+        whole = whole * np.uint64(10) + np.uint64(buf[at] - 0x30)
         at += 1
     digits = at - begin
     if digits < 9 or (at < end and is_digit(buf[at])):
         return False, np.int64(0), at
     scale = np.int64(1_000_000)
     if digits >= 18:
-        whole //= 1000
+        whole //= np.uint64(1000)
         scale = np.int64(1)
     elif digits >= 15:
         scale = np.int64(1)
     elif digits >= 12:
         scale = np.int64(1000)
-    micros = whole * scale
+    micros = np.int64(whole) * scale
     if end - at >= 2 and buf[at] == 0x2E and is_digit(buf[at + 1]):
         at += 1
         while at < end and is_digit(buf[at]):
