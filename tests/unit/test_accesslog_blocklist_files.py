@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.apps.accesslog.blocking import blocklist_formats
 from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, write_whole
 from penstock.apps.accesslog.stream.orders import place_order
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.places import Place
-from tests.decided import NOW_US, SECOND_US, decide, make_database
+from tests.decided import NOW_US, SECOND_US, add_decisions, decide, make_database, make_decision
 
 #: Writes a new file over an old one, and is killed before line 1, 2, 3, ... of what it executes there. After
 #: each death it prints what the file holds: o for the old content, n for the new one, anything else for half.
@@ -192,3 +194,23 @@ def test_wrong_formats_and_allow_lists_are_refused_at_once(tmp_path: Path) -> No
         BlocklistWriter(tmp_path / "x.db", tmp_path, ("hosts.deny",))
     with pytest.raises(OptionError, match="NETWORK_INVALID"):
         BlocklistWriter(tmp_path / "x.db", tmp_path, trusted_proxies=["proxy.example"])
+
+
+def test_of_a_long_list_only_what_is_new_is_put_into_words(place: Place, tmp_path: Path) -> None:
+    """Each change of a list writes all of it, and in a flood a long one changes every second."""
+    lists = tmp_path / "lists"
+    words = (blocklist_formats.show_network, blocklist_formats._write_ban)
+    for each in words:
+        each.cache_clear()
+    writer = BlocklistWriter(place, lists, ("json", "text", "nftables"), clock_us=Clock())
+    add_decisions(place, [make_decision(f"198.51.{n >> 8}.{n & 255}") for n in range(1000)])
+    writer.refresh()
+    before = [each.cache_info().misses for each in words]
+    decide(place, "192.0.2.1")
+    decide(place, "2001:db8:1:2::/64")
+    assert writer.refresh()
+    after = [each.cache_info().misses for each in words]
+    assert [late - early for early, late in zip(before, after, strict=True)] == [2, 2]
+    told = json.loads((lists / "blocklist.json").read_bytes())
+    assert len(told["added"]) == 1002
+    assert (lists / "blocklist.txt").read_text().splitlines() == [each["network"] for each in told["added"]]

@@ -123,12 +123,10 @@ def _advance(session: Session, place: Place, now_us: int, found: _Found | None) 
         found = _Found(cursor, tuple(read_bans(session, now_us=now_us)), tuple(_read_listed(session)))
     if found.is_listed:
         return Listed(place, cursor, found.bans)
-    old = {ban.network: ban for ban in found.listed}
-    new = {ban.network: ban for ban in found.bans}
-    changed = sorted(
-        {ban.network for ban in found.listed if new.get(ban.network) != ban}
-        | {ban.network for ban in found.bans if old.get(ban.network) != ban}
-    )
+    listed, now = {*found.listed}, {*found.bans}
+    old = {ban.network: ban for ban in listed - now}
+    new = {ban.network: ban for ban in now - listed}
+    changed = sorted(old.keys() | new.keys())
     cursor = max(cursor + 1, now_us // 1000)
     _write_step(session, cursor, floor or cursor - 1, changed, old, new)
     return Listed(place, cursor, found.bans)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance, read_next_end
-from penstock.apps.accesslog.blocking.blocklist_formats import find_format, render
+from penstock.apps.accesslog.blocking.blocklist_formats import find_format
 from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.orders import ORDERS
 from penstock.core.errors import SinkError
@@ -79,7 +79,7 @@ class BlocklistWriter:
         bans = self._gate.apply(listed.bans)
         changed = False
         for each in self._formats:
-            content = render(each.name, bans, cursor=listed.cursor, now_us=now_us).content
+            content = each.render(bans, listed.cursor, now_us).content  # `listed` is of now: none has ended
             changed |= write_whole(self.directory / each.file_name, content, even_if_equal=each.has_timeouts)
         return changed
 
