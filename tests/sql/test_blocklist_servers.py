@@ -10,7 +10,8 @@ from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance
 from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.blocking.decision_records import read_decision, read_decisions
 from penstock.apps.accesslog.stream.orders import place_order
-from penstock.core.places import Place
+from penstock.apps.accesslog.stream.tables import create_tables
+from penstock.core.places import Place, parse_place
 from penstock.stores.sql.sessions import Database
 from tests.decided import NOW_US, SECOND_US, decide, make_database
 from tests.sql.databases import OwnDatabase
@@ -68,3 +69,27 @@ def test_many_who_move_the_list_on_at_once_agree_on_its_cursors(place: Place) ->
         delta = last.since(each.cursor, Gate())
         assert {ban.network for ban in (*each.bans, *delta.added)} == {ban.network for ban in last.bans}
         assert delta.removed == ()
+
+
+def test_decisions_are_found_by_an_index_also_in_tables_that_had_none(own_database: OwnDatabase) -> None:
+    """By id, and who is still blocked; making the tables again adds what is missing and nothing else."""
+    place = parse_place(own_database.url)
+    create_tables(place)
+    assert list_indexed(place) == {"decision_id", "expires_at"}
+    on = " ON accesslog_decisions" if place.dialect == "mysql" else ""
+    own_database.run(f"DROP INDEX accesslog_decisions_expires_at{on}")
+    assert list_indexed(place) == {"decision_id"}
+    for _ in range(2):
+        create_tables(place)
+        assert list_indexed(place) == {"decision_id", "expires_at"}
+
+
+def list_indexed(place: Place) -> set[str]:
+    question = {
+        "sqlite": "SELECT name FROM sqlite_master WHERE type = 'index'",
+        "postgresql": "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()",
+        "mysql": "SELECT index_name FROM information_schema.statistics WHERE table_schema = DATABASE()",
+    }
+    rows = Database(place).run(lambda session: session.execute(question[session.dialect]))
+    beginning = "accesslog_decisions_"
+    return {name.removeprefix(beginning) for (name,) in rows if name.startswith(beginning)}

@@ -65,6 +65,8 @@ COUNT_ROWS = pa.schema(
 #: What each lane has folded since the beginning, and what it holds now.
 LANE_ROWS = pa.schema([("lane", pa.int32())] + [(name, pa.int64()) for name in (*LANE_COUNTS, *LANE_LEVELS)])
 SETTING_ROWS = pa.schema([("name", pa.string()), ("value", pa.string())])
+#: Letters of an id that an index looks at, where it must be told.
+_ID_LENGTH = 64
 
 TABLES: Mapping[Table, pa.Schema] = {
     Table(STATE, mode="state", key=("lane", "part")): STATE_ROWS,
@@ -93,7 +95,13 @@ def create_tables(place: str | os.PathLike[str] | Place) -> None:
     """Make the tables that are not there yet."""
     sink = make_sink(place)
     make_tables(sink, {table.name: schema for table, schema in TABLES.items()})
-    Database(sink.place).run(lambda session: ensure_tables(session, sink.place, _VERSIONED), writes=True)
+
+    def make(session: Session) -> None:
+        ensure_tables(session, sink.place, _VERSIONED)
+        session.lock_schema(sink.place)
+        _make_indexes(session)  # also where the tables are older than an index
+
+    Database(sink.place).run(make, writes=True)
 
 
 def check_tables(place: str | os.PathLike[str] | Place) -> None:
@@ -115,16 +123,31 @@ def check_tables(place: str | os.PathLike[str] | Place) -> None:
 
 
 def _make_indexes(session: Session) -> None:
-    """By what decisions are looked for. The tables themselves are made by the sink's own step before.
+    """By what decisions are looked for: their id, and who is still blocked. What is there stays.
 
-    MySQL has no index that is made only if it is missing, and none on a text of any length: it has none here.
+    MySQL has no index that is made only if it is missing, and on a text of any length only one of its
+    beginning, which may be longer than an id is.
     """
-    if session.dialect == "mysql":
-        return
-    name = session.grammar.name
-    for column in ("decision_id", "expires_at"):
-        index = name(f"{DECISIONS}_{column}")
-        session.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {name(DECISIONS)} ({name(column)})")
+    name, is_mysql = session.grammar.name, session.dialect == "mysql"
+    there = set[str]()
+    if is_mysql:
+        rows = session.execute(
+            "SELECT DISTINCT INDEX_NAME FROM INFORMATION_SCHEMA.STATISTICS "
+            f"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {session.grammar.mark}",
+            [DECISIONS],
+        )
+        there = {str(index) for (index,) in rows}
+    for column, length in (("decision_id", _ID_LENGTH), ("expires_at", None)):
+        index = f"{DECISIONS}_{column}"
+        if index in there:
+            continue
+        cut = f"({length})" if is_mysql and length else ""
+        missing = "" if is_mysql else "IF NOT EXISTS "
+        session.execute(f"CREATE INDEX {missing}{name(index)} ON {name(DECISIONS)} ({name(column)}{cut})")
 
 
-_VERSIONED = Tables("accesslog", 1, _make_indexes, "tables of the access-log application", "TABLES_TOO_NEW")
+def _make_nothing(session: Session) -> None:
+    """The tables are made by the sink's own step before, the indexes by `create_tables`."""
+
+
+_VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")
