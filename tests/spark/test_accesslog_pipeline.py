@@ -21,6 +21,7 @@ from penstock.cli import main
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.places import parse_place
+from penstock.direct import Batch
 from penstock.kafka.writer import Writer
 from tests.accesslog_traffic import (
     START,
@@ -125,8 +126,9 @@ def test_lines_that_are_in_no_second_are_told(
     name, database = topic(1), tmp_path / "results.db"
     lines = [("web-1", write_line(Request(second, "192.0.2.1"))) for second in (0, 3600, 3601, 1)]
     send_traffic(kafka.bootstrap, name, {0: lines})
-    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
+    news = run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
     assert sum(row[0] for row in read(database, "seconds", "requests")) == 3
+    assert [each.too_late for each in (news[0], news[-1])] == [1, 1]
     assert dict(read(database, "settings", "name, value"))["too_late"] == "1"
 
 
@@ -183,6 +185,28 @@ def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_
     run(spark, settings)
     (late,) = [each for each in read_decisions(database) if each["client"] == "192.0.2.77"]
     assert late["decided_at"] >= released - 1
+
+
+def test_a_silent_partition_that_is_behind_is_waited_for(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Lines that come when a batch is planned already: it would let the others go without them."""
+    name, database = topic(2), tmp_path / "results.db"
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(50, "192.0.2.9", "/.env")))]})
+    run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after=None))
+
+    class Overtaken(Pipeline):
+        def work(self, batch: Batch) -> dict[str, pa.Table]:
+            line = write_line(Request(1, "192.0.2.77", "/.env"))
+            send_traffic(kafka.bootstrap, name, {1: [("web-2", line)]})
+            return super().work(batch)
+
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="1ms")
+    Overtaken(spark, settings).run(batches=1)
+    assert read(database, "clocks", '"partition", watermark, is_idle') == [(0, None, 1), (1, None, 0)]
+    run(spark, settings)
+    decided = {each["client"]: each["decided_at"] for each in read_decisions(database)}
+    assert decided == {"192.0.2.9": (START + 50) * 1_000_000, "192.0.2.77": (START + 1) * 1_000_000}
 
 
 def test_a_partition_of_nothing_but_dead_letters_is_not_waited_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -13,10 +14,23 @@ from typing import Any
 
 import pytest
 
+from penstock.apps.accesslog.blocking.decision_records import read_decisions
+from penstock.core.places import parse_place
+from penstock.stores.sql.sessions import Database
 from tests.accesslog_traffic import Request, make_traffic, send_traffic, warm_kernels, write_line, write_rules
-from tests.filling import wait_until
+from tests.filling import read_back, wait_until
 
 pytestmark = [pytest.mark.spark]
+
+#: A run that is killed at the first call of a step of the sender of decisions.
+DYING = """
+import os, signal, sys
+from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
+from penstock.cli import main
+
+setattr(DecisionsTopic, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+main(sys.argv[2:])
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,6 +72,42 @@ def test_a_run_tells_its_numbers_in_plain_lines_and_keeps_blocklists(
     assert "\x1b" not in done.stdout
     assert count_rows(tmp_path / "results.db", "accesslog_decisions") > 10
     assert (lists / "blocklist.txt").exists()
+
+
+def test_decisions_are_in_their_topic_with_their_ids_whenever_a_run_was_killed(
+    kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Killed before they are sent, and when they were sent and that is not noted yet; then let run."""
+    traffic = make_traffic(8, benign=300)
+    name, decisions, database = topic(len(traffic)), topic(1), tmp_path / "results.db"
+    send_traffic(kafka.bootstrap, name, traffic)
+    arguments = list_arguments(
+        kafka.bootstrap, name, tmp_path, "--until-idle", "--decisions-topic", decisions
+    )
+    for step in ("_send", "_note"):
+        dying = [sys.executable, "-c", DYING, step, *arguments[3:]]
+        killed = subprocess.run(dying, capture_output=True, text=True, timeout=280, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    sent_twice = count_rows(database, "accesslog_decisions")
+    assert sent_twice > 0
+    assert count_rows(database, "accesslog_decisions_sent") == 0
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(900, "192.0.2.200", "/.env")))]})
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    stored = Database(parse_place(str(database))).run(lambda session: read_decisions(session, limit=10_000))
+    assert len(stored) > sent_twice
+    sent = read_back(kafka.bootstrap, decisions, sent_twice + len(stored))
+    found = {each.key().decode(): json.loads(each.value()) for each in sent}
+    assert found == {each["decision_id"]: {"version": 1, **each} for each in stored}
+
+
+def test_a_topic_for_decisions_that_is_not_there_is_told_before_anything_starts(
+    kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    arguments = list_arguments(kafka.bootstrap, topic(1), tmp_path, "--decisions-topic", "no-such-topic")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("[DECISIONS_TOPIC_MISSING] Decisions are to go to no-such-topic")
 
 
 def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(

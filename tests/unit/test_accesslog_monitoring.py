@@ -184,6 +184,15 @@ def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_f
         assert (database.last.too_late_total, database.last.lines_total) == (1, len(log))
 
 
+def test_one_line_that_is_a_minute_ahead_makes_no_other_line_late_for_its_alerts() -> None:
+    """As far as the stage lets a line stand ahead: the seconds of that minute are judged with all lines."""
+    log = [Line(START_US + n * 50_000) for n in range(20 * 1060)]
+    log.insert(20 * 960, Line(START_US + (960 + 60) * 1_000_000))
+    database = Database()
+    database.add({0: [log]})
+    assert database.tables["alerts"] == {}
+
+
 def test_a_server_whose_clock_is_ahead_makes_only_its_own_lines_late() -> None:
     ahead = 3_600_000_000
     log = [Line(START_US + n * 1_000_000 + (n % 2) * ahead, server="ab"[n % 2]) for n in range(100)]
@@ -192,6 +201,24 @@ def test_a_server_whose_clock_is_ahead_makes_only_its_own_lines_late() -> None:
     database.add({0: [log[:2]]})
     assert database.last is not None
     assert database.last.too_late_total == 0
+
+
+@pytest.mark.parametrize(
+    ("is_known", "minutes", "lost"), [(True, 20, 0), (True, 21, 3), (False, 5, 0), (False, 6, 3)]
+)
+def test_a_server_may_be_twenty_minutes_behind_the_others_and_a_new_one_five(
+    is_known: bool, minutes: int, lost: int
+) -> None:
+    """A shipper that was away for longer is missing in the load, and its lines are counted as too late."""
+    database = Database()
+    for server in "ab" if is_known else "b":
+        database.add({0: [[Line(START_US + n, server=server) for n in range(3)]]})
+    for minute in range(minutes + 1):
+        moment = START_US + minute * MINUTE_US
+        database.add({0: [[Line(moment + n, server="b") for n in range(3)]]}, moment)
+    database.add({0: [[Line(START_US + 1_000_000, server="a")] * 3]}, START_US + minutes * MINUTE_US)
+    assert database.last is not None
+    assert database.last.too_late_total == lost
 
 
 def test_a_minute_leaves_the_state_when_its_server_is_five_minutes_past_it() -> None:

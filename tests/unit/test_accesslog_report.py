@@ -6,7 +6,9 @@ import base64
 import hashlib
 import itertools
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -273,6 +275,22 @@ def test_a_report_is_read_from_the_tables_of_a_pipeline(tmp_path: Path) -> None:
     assert data.decisions[0].of_class == "sql_injection"
     assert [each.is_good for each in data.checks] == [True, True]
     assert max(each.p99_us or 0 for each in data.minutes) == pytest.approx(79_000, rel=0.01)
+
+
+def test_lines_that_are_in_no_second_must_have_been_told_as_too_late(tmp_path: Path) -> None:
+    database = tmp_path / "results.db"
+    make_results(str(database))
+    for statement, is_good in (
+        ("UPDATE accesslog_counts SET parsed = parsed + 3, lines = lines + 3", False),
+        ("INSERT INTO accesslog_settings (name, value) VALUES ('too_late', '3')", True),
+    ):
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS accesslog_settings (name TEXT, value TEXT)")
+            connection.execute(statement)
+            connection.commit()
+        check = read_report(parse_place(str(database)), made_at=NOW).checks[1]
+        assert check.is_good is is_good
+    assert check.detail.endswith("in their seconds + 3 that are in no table of the load")
 
 
 def test_the_command_writes_a_whole_page_and_leaves_nothing_beside_it(

@@ -161,6 +161,16 @@ def test_a_line_from_the_future_does_not_carry_its_partitions_clock_away() -> No
         assert max(tables["seconds"]["second"].to_pylist()) == maximum // 1_000_000
 
 
+def test_lines_in_a_row_from_the_future_make_no_other_line_too_late_for_the_load() -> None:
+    """One alone the monitoring bears by itself; a server whose clock is wrong writes more."""
+    lines = [("w", write_line(Request(second, "192.0.2.1"))) for second in (0, 86_400, 86_401, 1, 2)]
+    for stamps, late in (([START * 1000] * 5, 0), ([-1] * 5, 2)):
+        records = make_records(0, lines, 0).append_column(RECORD_TIME, pa.array(stamps, pa.int64()))
+        made = {each.kind: each.payload for rows in LogStage(KIT)([records]) for each in read_parcels(rows)}
+        _, tables = unpack_tables(made["partial"])
+        assert sum(tables["clocks"]["late"].to_pylist()) == late
+
+
 def test_dead_letters_of_a_task_have_a_room_and_beyond_it_only_their_beginnings_are_kept() -> None:
     batches = [make_records(number, [("w", b"x" * 65_536)] * 300, 0) for number in range(3)]
     parcels = (each for rows in LogStage(KIT)(batches) for each in read_parcels(rows))

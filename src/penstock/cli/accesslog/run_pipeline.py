@@ -3,6 +3,7 @@
 penstock accesslog run --bootstrap-server b:9092 --topic lines --database results.db
 penstock accesslog run --topic lines --database postgresql://me@db.example/stats --create-tables
 penstock accesslog run --topic lines --database results.db --blocklist-dir lists --allow 10.0.0.0/8
+penstock accesslog run --topic lines --database results.db --decisions-topic decisions
 
 Lines, decisions and offsets are stored in one transaction for each batch: stopped or killed at any moment and
 started again, it goes on where it was, and each line counts once. The terminal shows lines a second, the lag,
@@ -17,11 +18,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.accesslog.places import add_gate_arguments, gather_allowed
-from penstock.cli.connection import add_connection_arguments, gather_settings
+from penstock.cli.connection import add_connection_arguments, connect, gather_settings
 from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.errors import PenstockError
 from penstock.core.places import FilePlace, Place, parse_place
@@ -68,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--blocklist-format", metavar="F", action="append", default=[], help="which (default: text and json)"
     )
+    parser.add_argument(
+        "--decisions-topic", metavar="TOPIC", default=None, help="send each decision there, its id as the key"
+    )
     parser.add_argument("--until-idle", action="store_true", help="end when nothing is left to do")
     parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
     add_gate_arguments(parser)
@@ -81,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments)
     prepare_tables(settings.place, arguments.create_tables)
     with ExitStack() as stack:
-        after = [open_output(stack, arguments, settings) for open_output in (_open_blocklists, _open_webhook)]
+        outputs = (_open_blocklists, _open_decisions_topic, _open_webhook)
+        after = [open_output(stack, arguments, settings) for open_output in outputs]
         say("Preparing: the first time on a computer this compiles for a minute ...")
         warm_up(settings.tools)
         say(f"Starting Spark ({escape(arguments.master)}) ...")
@@ -170,6 +176,32 @@ def _open_blocklists(
     return lambda news: _try(lambda: writer.refresh(has_new_decisions=bool(news.decisions.num_rows)))
 
 
+def _open_decisions_topic(
+    stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
+) -> Callable[[BatchNews], None] | None:
+    """What a run before this one stored and did not send any more goes first; also after a failure."""
+    if arguments.decisions_topic is None:
+        return None
+    from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
+
+    client = replace(connect(arguments), client_id="penstock-decisions")
+    topic = stack.enter_context(closing(DecisionsTopic(settings.place, client, arguments.decisions_topic)))
+    topic.demand_topic()
+    topic.send()
+    is_behind = False
+
+    def send(news: BatchNews) -> None:
+        nonlocal is_behind
+        if is_behind:
+            topic.send()
+        elif news.decisions.num_rows:
+            is_behind = True
+            topic.send_these(news.decisions)
+        is_behind = False
+
+    return lambda news: _try(lambda: send(news))
+
+
 def _open_webhook(
     stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
 ) -> Callable[[BatchNews], None] | None:
@@ -209,6 +241,7 @@ class Display:
         self._is_live = sys.stdout.isatty()
         self._since = self._shown = clock()
         self._fresh = self._lines = self._dead = self._late = self._blocked = self._subjects = 0
+        self._too_late = 0
         self._attackers: dict[str, tuple[int, str]] = {}
 
     def show(self, news: BatchNews) -> None:
@@ -216,6 +249,7 @@ class Display:
         self._lines += news.lines
         self._dead += news.dead
         self._late += news.late
+        self._too_late = news.too_late
         self._subjects = news.subjects or self._subjects
         for decision in news.decisions.select(["client", "class", "action", "level", "rule"]).to_pylist():
             if decision["action"] == "block":
@@ -235,6 +269,8 @@ class Display:
             f"{rate:,.0f} lines/s, lag {self._pipeline.measure_lag():,}, batch {took:,.0f} ms, "
             f"{self._lines:,} lines, {self._subjects:,} remembered, {self._blocked:,} blocked"
         )
+        if self._too_late:
+            text += f", {self._too_late:,} too late for the load"
         if self._attackers:
             text += f"; top: {self._name_attackers()}"
         if self._is_live:
@@ -262,3 +298,6 @@ class Display:
             f"{self._late:,} late; {count(self._blocked, 'block')}, "
             f"{count(len(self._attackers), 'client')} blocked."
         )
+        if self._too_late:
+            late = count(self._too_late, "line")
+            say(f"{late} since the beginning came too late for the tables of the load; rules have seen them.")

@@ -12,6 +12,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.apps.accesslog.blocking.blocklists import DECISIONS, demand_decisions
 from penstock.apps.accesslog.defence.networks import parse_network
 from penstock.stores.sql.sessions import Session
@@ -84,6 +86,11 @@ def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[
         [topic, limit],
     )
     return [_read(row) for row in rows]
+
+
+def make_decisions(rows: pa.Table) -> list[Decision]:
+    """Decisions from rows of their table that somebody has at hand."""
+    return [_read(tuple(row.values())) for row in rows.select(list(COLUMNS)).to_pylist()]
 
 
 def _select(session: Session) -> str:

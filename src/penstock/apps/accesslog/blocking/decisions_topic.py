@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from functools import partial
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.blocking.decision_records import Decision, read_unsent
+from penstock.apps.accesslog.blocking.decision_records import Decision, make_decisions, read_unsent
 from penstock.core.client import ClientSettings
+from penstock.core.errors import OptionError
 from penstock.core.places import Place, parse_place
+from penstock.kafka.control import KafkaLogView
 from penstock.kafka.writer import Writer
 from penstock.stores.sql.schema import Tables, ensure_tables
 from penstock.stores.sql.sessions import Database, Session
@@ -38,8 +41,21 @@ class DecisionsTopic:
             place = parse_place(os.fspath(place))
         self.topic = topic
         self._database = Database(place)
+        self._settings = settings
         self._writer = Writer(settings)
         self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
+
+    def demand_topic(self) -> None:
+        """A topic that is not there is an error now, not at the first decision."""
+        with closing(KafkaLogView(self._settings)) as view:
+            if self.topic in view.describe([self.topic]):
+                return
+        raise OptionError(
+            "DECISIONS_TOPIC_MISSING",
+            f"Decisions are to go to {self.topic}, and the brokers know no such topic.",
+            hint="Create it (it is not made by itself), or correct the name.",
+            facts={"topic": self.topic},
+        )
 
     def send(self) -> int:
         """Send all decisions that are new; how many. It returns when the brokers have acknowledged them."""
@@ -50,10 +66,20 @@ class DecisionsTopic:
             )
             if not found:
                 return sent
-            self._writer.write(self.topic, make_records(found))
-            ids = [str(each["decision_id"]) for each in found]
-            self._database.run(partial(self._note, ids), writes=True)
+            self._send(found)
             sent += len(found)
+
+    def send_these(self, rows: pa.Table) -> int:
+        """Send the decisions of a commit that somebody has at hand, without looking for them among all."""
+        decisions = make_decisions(rows)
+        for at in range(0, len(decisions), AT_ONCE):
+            self._send(decisions[at : at + AT_ONCE])
+        return len(decisions)
+
+    def _send(self, decisions: list[Decision]) -> None:
+        self._writer.write(self.topic, make_records(decisions))
+        ids = [str(each["decision_id"]) for each in decisions]
+        self._database.run(partial(self._note, ids), writes=True)
 
     def _note(self, ids: list[str], session: Session) -> None:
         ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")

@@ -68,6 +68,7 @@ class BatchNews:
     """What a published batch has brought, for whoever watches. Times are microseconds since 1970.
 
     `pending` events wait for the watermark; `subjects` are clients, networks and fingerprints remembered.
+    `too_late`: parsed lines that are in no table of the load, since the beginning.
     """
 
     report: BatchReport
@@ -80,6 +81,7 @@ class BatchNews:
     watermark_us: int | None
     decisions: pa.Table
     alerts: pa.Table
+    too_late: int = 0
 
 
 Listener = Callable[[BatchNews], None]
@@ -167,6 +169,7 @@ class Pipeline:
         counting, taken = take_orders(before.orders, before.clocks.watermark_us)
         after = advance(clocks, {}, lateness_us=settings.lateness_us)
         pending, counts = before.pending, list[pa.Table]()
+        known = dict(before.settings)
         if not batch.is_empty or after.watermark_us != before.clocks.watermark_us:
             made = self._run_job(batch, clocks, Orders.of(counting))
             counts = made.pop(COUNTS, [])
@@ -174,6 +177,7 @@ class Pipeline:
             after = _note_parsed(after, _list_parsed(counts), now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
             too_late = _find_too_late(results.get(tables.STATE), settings.tools.monitor_lane)
+            known |= too_late
             results[tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
             pending = _add_up(results.get(tables.LANES), "pending")
         results[tables.COUNTS] = self._make_count_rows(counts)
@@ -181,7 +185,7 @@ class Pipeline:
         results[tables.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
         unparsed = (self._unparsed | _list_busy(batch)) - _list_parsed(counts)
-        self._made = _Made(rows, pending, after, unparsed)
+        self._made = _Made(rows, pending, after, unparsed, int(known.get(tables.TOO_LATE, 0)))
         return rows
 
     def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
@@ -286,6 +290,7 @@ class Pipeline:
             watermark_us=None if watermark == NEVER else watermark,
             decisions=made.rows.get(tables.DECISIONS, DECISIONS.empty_table()),
             alerts=made.rows.get(tables.ALERTS, ALERT_ROWS.empty_table()),
+            too_late=made.too_late,
         )
 
     def _hear(self, event: str, report: BatchReport) -> None:
@@ -310,6 +315,7 @@ class _Made:
     pending: int
     clocks: Clocks
     unparsed: frozenset[int]
+    too_late: int
 
 
 def _let_all_go(clocks: Clocks) -> Clocks:

@@ -219,6 +219,7 @@ class StageWork:
 def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
     """No line is later than its record by more than `MOST_AHEAD_US`: one alone would carry the clock away.
 
+    What is left, a minute, the monitoring must bear from a single line (`observing` says why).
     A record without a time (null, or -1 as Kafka has it) bounds nothing, and neither does one with a number
     that is no time: a producer may write any. That is why it is read in Kafka's own milliseconds; Spark has
     no time for some of them, and the batch of such a record would fail for ever.
