@@ -5,10 +5,11 @@ The reference has no buckets, no pools and no batches: one dictionary of subject
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from penstock.apps.accesslog.defence.clocks import Clocks, finish
 from penstock.apps.accesslog.defence.events import make_events
 from penstock.apps.accesslog.defence.fold import fold_lane
 from penstock.apps.accesslog.defence.lanes import LaneState
-from penstock.apps.accesslog.defence.networks import parse_network
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rules import BehaviourRule, RuleSet
 from penstock.formats.accesslog import TEXT_FIELDS, Lines
@@ -35,6 +35,8 @@ RULES = RuleSet.parse(
 - {id: soft.four, class: xss, what: S., look: [path], any: [s], points: 4, hits: [GET /s], misses: [GET /c]}
 - {id: hard.ten, class: xss, what: H., look: [path], any: [h], block: true, hits: [GET /h], misses: [GET /c]}
 - {id: mock.ten, class: xss, what: M., look: [path], any: [m], block: true, mode: simulate, hits: [GET /m],
+   misses: [GET /c]}
+- {id: signal.asset, class: probing, what: I., look: [path], ends: [.css], hits: [GET /c.css],
    misses: [GET /c]}
 - {id: any.fast, class: flood, what: F., count: [any-request], limit: 9, half_life: 4s}
 - {id: any.soft, class: flood, what: F., count: [any-request], limit: 14, half_life: 20s, points: 6}
@@ -54,9 +56,9 @@ RULES = RuleSet.parse(
 """
 )
 CLIENTS = ("192.0.2.1", "192.0.2.2", "192.0.2.3",
-           "198.51.100.9", "2001:db8::1", "2001:db8::2",
-           "2001:db8::ffff:0:0:3", "host.example", "203.0.113.77", "203.0.113.78",
-           "203.0.113.79")  # fmt: skip
+           "198.51.100.9", "2001:db8::1", "2001:db8::ffff:0:0:3",
+           "2001:db8:0:7::3", "host.example", "203.0.113.77", "203.0.113.78",
+           "203.0.113.79", "2001:db8:0:8::ffff", "64:ff9b::c000:201", "64:ff9b::c000:202")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Line:
     path: int
     agent: int
     print: int
+    answer: int = 0  # 1: it was there; 3: it was, and pages load it by themselves
 
 
 def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 * SECOND) -> list[Line]:
@@ -98,6 +101,7 @@ def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 *
                 dice.randint(1, 12),
                 dice.randint(1, 5),
                 dice.randint(1, 3),
+                dice.choice((0, 0, 1, 2, 3)),
             )
         )
     return lines
@@ -107,7 +111,8 @@ def spread(history: Sequence[Line], key: str, partitions: int = 3) -> dict[int, 
     """The history in partitions, as a topic keyed by client or by server has it."""
     topic: dict[int, list[Line]] = {n: [] for n in range(partitions)}
     for line in history:
-        topic[zlib.crc32(getattr(line, key).encode()) % partitions].append(line)
+        value = client_of(line.client) if key == "client" else getattr(line, key)
+        topic[zlib.crc32(value.encode()) % partitions].append(line)
     return topic
 
 
@@ -123,14 +128,19 @@ def make_batch(lines: Sequence[Line]) -> tuple[Lines, Findings]:
         starts={name: starts if name == "client" else nothing for name in TEXT_FIELDS},
         lengths={name: sizes if name == "client" else nothing for name in TEXT_FIELDS},
         time_us=np.array([line.time_us for line in lines], np.int64),
-        status=np.zeros(len(lines), np.int16),
+        status=np.array([200 if line.answer & 1 else 404 for line in lines], np.int16),
         size=np.zeros(len(lines), np.int64),
         latency_us=np.zeros(len(lines), np.int64),
         is_json=np.zeros(len(lines), bool),
         bad_rows=np.zeros(0, np.int32),
         bad_reasons=np.zeros(0, np.int8),
     )
-    pairs = [(n, rule) for n, line in enumerate(lines) for rule in line.hits]
+    asset = RULES.find("signal.asset").number
+    pairs = [
+        (n, rule)
+        for n, line in enumerate(lines)
+        for rule in sorted({*line.hits, *([asset] if line.answer & 2 else [])})
+    ]
     findings = Findings(
         np.array([n for n, _ in pairs], np.int32),
         np.array([rule for _, rule in pairs], np.int16),
@@ -209,24 +219,51 @@ def mix(word: int) -> int:
     return word ^ word >> 31
 
 
-def number_client(text: str) -> tuple[int, int]:
-    """The 128 bits of an address; a host name's are hashes of its text."""
-    network = parse_network(text)
-    if network is not None:
-        whole = network.first | (0xFFFF << 32 if network.version == 4 else 0)
-        return whole >> 64, whole & WORD
-    high, low = 0xCBF29CE484222325, 0x9AE16A3B2F90404F
-    for c in text.encode():
-        high = (high ^ c) * 0x100000001B3 & WORD
-        low = mix(low ^ c)
-    return 1 << 48 | mix(high) & (1 << 48) - 1, low
+#: Networks whose addresses are not all one customer's.
+CROWDS = [ipaddress.ip_network(each) for each in ("::/64", "64:ff9b::/32", "2001::/32")]
 
 
-def net_of(text: str) -> str:
-    network = parse_network(text)
-    if network is None:
+def client_of(text: str) -> str:
+    """Who is counted: an IPv4 address, the /64 of an IPv6 address, a host name."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
         return text
-    return ".".join(text.split(".")[:3]) if network.version == 4 else f"{network.first >> 64:x}"
+    if address.version == 6 and address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    if address.version == 4 or any(address in each for each in CROWDS):
+        return str(address)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def number_client(text: str) -> tuple[int, int]:
+    """The 128 bits of a client; a host name's are hashes of its text."""
+    try:
+        first = ipaddress.ip_network(client_of(text)).network_address
+    except ValueError:
+        high, low = 0xCBF29CE484222325, 0x9AE16A3B2F90404F
+        for c in text.encode():
+            high = (high ^ c) * 0x100000001B3 & WORD
+            low = mix(low ^ c)
+        return 1 << 48 | mix(high) & (1 << 48) - 1, low
+    whole = int(first) | (0xFFFF << 32 if first.version == 4 else 0)
+    return whole >> 64, whole & WORD
+
+
+def net_of(client: str) -> str:
+    """The network of a client and its neighbours."""
+    if "/" in client:
+        return str(ipaddress.ip_network(client).supernet(new_prefix=48))
+    try:
+        address = ipaddress.ip_address(client)
+    except ValueError:
+        return client
+    return str(ipaddress.ip_network((address, 24), strict=False)) if address.version == 4 else client
+
+
+def bits_of(value: int) -> int:
+    spread_bits = mix(value + 0x9E3779B97F4A7C15 & WORD)
+    return 1 << (spread_bits & 255) | 1 << (spread_bits >> 8 & 255)
 
 
 @dataclass
@@ -240,10 +277,12 @@ class Counter:
     bits: int = 0
     hot_until: int = -(1 << 62)
 
+    def knows(self, value: int) -> bool:
+        return self.bits & bits_of(value) == bits_of(value)
+
     def remember(self, value: int) -> bool:
-        spread_bits = mix(value + 0x9E3779B97F4A7C15 & WORD)
-        wanted = 1 << (spread_bits & 255) | 1 << (spread_bits >> 8 & 255)
-        if self.bits & wanted == wanted:
+        wanted = bits_of(value)
+        if self.knows(value):
             return False
         if self.bits.bit_count() > 160:
             self.bits = 0
@@ -287,7 +326,8 @@ class Reference:
         ordered = []
         for partition, lines in topic.items():
             most = -(1 << 62)
-            for offset, line in enumerate(lines):
+            for offset, written in enumerate(lines):
+                line = replace(written, client=client_of(written.client))
                 time = max(line.time_us, most - self.settings.lateness_us)
                 is_counted = time - line.time_us <= 60 * SECOND
                 most = max(most, line.time_us)
@@ -338,6 +378,8 @@ class Reference:
                 if level + 1.0 > rule.limit:
                     verdicts.append(self.trigger(one, rule, time))
         for rule in everything:
+            if rule.distinct == "agent" and line.answer == 3 and self.take_back(one, rule, line.agent, time):
+                continue
             if rule.distinct == "agent" and one.requests > 1 and one.agent != line.agent:
                 counter = one.counters.setdefault(rule.id, Counter(at=time))
                 if counter.level == 0.0 and counter.previous == 0.0:
@@ -361,6 +403,16 @@ class Reference:
             one.quiet_until = time + self.settings.quiet_us
             one.expires = max(one.expires, one.quiet_until)
             self.decisions.append((line.client, simulated[0], "simulate", line.number, one.level, 0))
+
+    def take_back(self, one: Subject, rule: BehaviourRule, agent: int, time: int) -> bool:
+        """A known agent that loads what belongs to a page is a browser behind a shared address."""
+        counter = one.counters.get(rule.id)
+        if counter is None or not counter.knows(agent):
+            return False
+        if time > counter.at:
+            counter.level *= 2.0 ** (-(time - counter.at) / rule.half_life_us)
+        counter.level, counter.at = max(counter.level - 1.0, 0.0), time
+        return True
 
     def is_news(self, one: Subject, name: str) -> bool:
         rule = self.rules.find(name)

@@ -17,7 +17,7 @@ from penstock.apps.accesslog.defence.lanes import LARGEST_CHUNK, LaneState
 from penstock.core.errors import DecodeError, OptionError
 from tests.accesslog_fold_reference import RULES, SECOND, START, Line, Runner, make_history, spread
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "accesslog-lane-v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "accesslog-lane-v2"
 SETTINGS = DefenceSettings(RULES, lanes=1, trust_crawlers=False, subjects_per_lane=256, groups_per_lane=256)
 
 
@@ -111,14 +111,14 @@ def tell(state: LaneState) -> object:
 
 
 def test_state_that_an_older_release_wrote_is_read() -> None:
-    """The golden pieces were written once by version 1; change them only together with the version."""
+    """The golden pieces were written once by version 2; change them only together with the version."""
     stored = [path.read_bytes() for path in sorted(GOLDEN.glob("*.bin"))]
     assert len(stored) >= 8
     assert tell(LaneState.unpack(stored, SETTINGS)) == tell(make_golden_state())
 
 
 def test_a_piece_of_another_version_is_refused() -> None:
-    chunk = make_golden_state().pack()[0].replace(b'"version": 1', b'"version": 9')
+    chunk = make_golden_state().pack()[0].replace(b'"version": 2', b'"version": 9')
     with pytest.raises(DecodeError, match="LANE_VERSION"):
         LaneState.unpack([chunk], SETTINGS)
 

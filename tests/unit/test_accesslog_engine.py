@@ -116,24 +116,93 @@ def test_a_banned_client_is_not_forgotten_in_a_flood_of_others() -> None:
     assert made.column("client").to_pylist() == ["192.0.2.9"]
 
 
-def test_a_missing_page_that_many_ask_for_is_a_broken_link() -> None:
-    """One lane, so that all clients are known to it; each would be over the limit with what is missing."""
-    settings = replace(SETTINGS, lanes=1)
-    links = [f"/old/page-{n}-of-the-site" for n in range(40)]
-    log = [write_line(f"192.0.2.{k}", n, f"GET {links[n]}", status=404) for n in range(5) for k in (1, 2)]
-    log += [write_line("192.0.2.1", 600 + n, f"GET {links[n]}", status=404) for n in range(5, 10)]
-    log += [write_line("192.0.2.2", 900 + n, f"GET {links[n]}", status=404) for n in range(5, 10)]
-    log += [write_line("192.0.2.1", 1200 + n, f"GET {links[n]}", status=404) for n in range(10, 20)]
-    log += [write_line("192.0.2.2", 1800 + n, f"GET {links[n]}", status=404) for n in range(10, 20)]
-    shared = [
-        write_line("198.51.100.7", 2400 + n / 9, f"GET {link}", status=404)
-        for n, link in enumerate(links[:20])
+ONE_LANE = replace(SETTINGS, lanes=1)  # so that all clients are known to it
+LINKS = [f"/old/page-{n}-of-the-site" for n in range(40)]
+VISITORS = [f"192.0.{n}.1" for n in range(1, 7)]
+
+
+def vouch(client: str, at: float, links: list[str], *, page: int | None = 200) -> list[bytes]:
+    """A client that has a page, and then asks for what is missing, slowly."""
+    log = [write_line(client, at, "GET /", status=page)] if page else []
+    return log + [write_line(client, at + 9 * n, f"GET {link}", status=404) for n, link in enumerate(links)]
+
+
+def ask(client: str, at: float, links: list[str]) -> list[bytes]:
+    """All of these, faster than anyone follows links: over the limit unless they are broken ones."""
+    return [write_line(client, at + n / 9, f"GET {link}", status=404) for n, link in enumerate(links)]
+
+
+def blocked(log: list[bytes], settings: DefenceSettings = ONE_LANE) -> set[str]:
+    return set(decide(log, settings).column("client").to_pylist())
+
+
+def test_a_missing_page_that_visitors_of_two_networks_ask_for_is_a_broken_link() -> None:
+    log = []
+    for n, pair in enumerate(zip(VISITORS[::2], VISITORS[1::2], strict=True)):
+        for k, client in enumerate(pair):
+            log += vouch(client, 1200 * n + 600 * k, LINKS[7 * n : 7 * n + 7])
+    log += ask("198.51.100.7", 4000, LINKS[:21])
+    log += ask("198.51.100.8", 4010, [f"{link}/x" for link in LINKS[:21]])
+    assert blocked(log) == {"198.51.100.8"}
+
+
+@pytest.mark.parametrize(
+    ("helpers", "page"),
+    [
+        (["192.0.2.1", "192.0.2.2"], 200),  # neighbours
+        (["2001:db8:0:1::1", "2001:db8:0:2::1"], 200),
+        (["192.0.2.1", "198.51.100.99"], 200),  # a neighbour of the attacker's own
+        (["192.0.2.1", "203.0.113.1"], None),  # who never had a page
+        (["192.0.2.1", "203.0.113.1"], 301),
+        (["192.0.2.1", "203.0.113.1"], 404),
+    ],
+)
+def test_helpers_from_one_network_or_without_a_page_hide_no_scan(
+    helpers: list[str], page: int | None
+) -> None:
+    """Sixteen paths in pieces of eight, which visitors of two networks with a page would hide; see below."""
+    log = []
+    for n, client in enumerate(helpers):
+        log += vouch(client, 600 * n, LINKS[:8], page=page)
+    log += ask("198.51.100.7", 4000, LINKS[:16])
+    assert blocked(log) == {"198.51.100.7"}
+
+
+def test_a_pair_of_helpers_hides_a_few_paths_and_no_more() -> None:
+    pair = VISITORS[:2]
+    log = [line for n, client in enumerate(pair) for line in vouch(client, 1200 * n, LINKS[: s.MOST_VOUCHED])]
+    few = LINKS[: s.MOST_VOUCHED] + LINKS[30:38]
+    assert blocked([*log, *ask("198.51.100.7", 4000, few)]) == set()
+    log = [line for n, client in enumerate(pair) for line in vouch(client, 1200 * n, LINKS[:20])]
+    assert blocked([*log, *ask("198.51.100.7", 4000, LINKS[:28])]) == {"198.51.100.7"}
+
+
+def browse(phones: int, *, loads: tuple[str, ...], status: int = 200) -> list[bytes]:
+    """Phones behind one address, each with an agent of its own, all within seconds and mixed."""
+    log = []
+    for second in range(phones):
+        for n, what in enumerate(("/news", *loads)):
+            at, agent = 100 + second + n // 2, f"Mozilla/5.0 (phone {second})"
+            log.append((at, write_line("192.0.2.9", at, f"GET {what}", status=status, agent=agent)))
+    return [line for _, line in sorted(log, key=lambda one: one[0])]
+
+
+LOADS = ("/a.css", "/b.js", "/c.png", "/d.woff2")
+
+
+def test_many_phones_behind_one_address_are_no_client_that_switches_its_agent() -> None:
+    assert blocked(browse(40, loads=LOADS)) == set()
+    assert blocked(browse(40, loads=LOADS[:1])) == set()
+    assert blocked(browse(40, loads=())) == {"192.0.2.9"}  # pages alone tell nothing
+    assert blocked(browse(40, loads=LOADS, status=404)) == {"192.0.2.9"}
+
+
+def test_who_switches_its_agent_at_each_request_is_found_also_where_it_asks_for_assets() -> None:
+    log = [
+        write_line("192.0.2.9", n / 2, f"GET /{n % 7}.png", agent=f"Mozilla/5.0 (other {n})")
+        for n in range(30)
     ]
-    own = [
-        write_line("198.51.100.8", 2410 + n / 9, f"GET {link}/x", status=404)
-        for n, link in enumerate(links[:20])
-    ]
-    assert set(decide(log + shared + own, settings).column("client").to_pylist()) == {"198.51.100.8"}
+    assert decide(log, ONE_LANE).column("rule").to_pylist() == ["agent-switching.many"]
 
 
 def play(scenario: dict[str, Any]) -> list[bytes]:

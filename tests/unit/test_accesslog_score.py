@@ -67,7 +67,8 @@ def test_what_misses_a_goal_is_told() -> None:
 
 
 def test_one_address_has_one_name() -> None:
-    assert unify("2001:DB8:0::1") == "2001:db8::1"
+    assert unify("2001:DB8:0::1") == unify("2001:db8::f:2") == unify("2001:db8::/64") == "2001:db8::/64"
+    assert unify("::ffff:192.0.2.1") == unify("192.0.2.1") == "192.0.2.1"
     assert unify("host.example") == "host.example"
 
 

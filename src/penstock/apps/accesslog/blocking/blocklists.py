@@ -4,8 +4,8 @@ Rules: a ban counts while its time runs, if it was enforced (not simulated) and 
 undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies,
 verified crawlers, and what nobody may block (loopback, multicast, a network too wide to be one attacker). An
 address inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names
-and fingerprints are no addresses and are in no list. Of an IPv4 network whose addresses were counted together
-only those are listed that took part: their neighbours have done nothing.
+and fingerprints are no addresses and are in no list. Of a network whose clients were counted together only
+those are listed that took part: their neighbours have done nothing.
 
     bans = Database(place).run(lambda session: read_bans(session, now_us=now_us))
     listed = Gate.of(allow=["198.51.100.0/24"], trusted_proxies=["192.0.2.1"]).apply(bans)
@@ -129,11 +129,9 @@ def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[B
     has_spared = bool(spared)
     latest: dict[Network, Ban] = {}
     for decision_id, subject, kind, client, decided_at, expires_at, rule, attack in rows:
-        # A fingerprint has no address; the client that showed it has.
-        pieces = _find_blockable(client if kind == "print" else subject)
-        if kind == "net" and pieces and pieces[0].version == 4:
-            # Each client that took part has its decision; its neighbours have done nothing. A /64 has none.
-            pieces = _find_blockable(client)
+        # Each client of a network or fingerprint that took part has its decision; its neighbours have done
+        # nothing.
+        pieces = _find_blockable(subject if kind == "client" else client)
         if has_spared and any(map(spared.touches, pieces)):
             undone = NetworkSet(order.network for order in orders if order.until_us > decided_at)
             pieces = tuple(left for piece in pieces for left in undone.subtract_from(piece))

@@ -122,21 +122,6 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
     )  # fmt: skip
 
 
-def lift_bans(table: s.Table, limits: s.Limits) -> None:
-    """End the bans of clients whom an order let go after they were banned; within a batch the fold does."""
-    used = int(table.heads[s.ROWS_USED])
-    rows = table.rows[:used]
-    high, low = rows[:, s.HIGH].view(np.uint64), rows[:, s.LOW].view(np.uint64)
-    for (first_high, first_low, last_high, last_low), (since, _) in zip(
-        limits.grace_bounds, limits.grace_times, strict=True
-    ):
-        within = ((high > first_high) | ((high == first_high) & (low >= first_low))) & (
-            (high < last_high) | ((high == last_high) & (low <= last_low))
-        )
-        within &= (rows[:, s.BAN_FROM] < since) & (rows[:, s.BAN_UNTIL] > since)
-        rows[within, s.BAN_UNTIL] = since
-
-
 def identify(
     stream: str, subject: str, client: str, rule: str, action: str, partition: int, offset: int
 ) -> str:

@@ -1,11 +1,15 @@
 """Who a counter is about: clients, their networks and fingerprints, as two numbers and back as text.
 
 A subject is 128 bits and a kind. An IPv4 address is the IPv4-mapped IPv6 address, so that a client has one
-name whichever way a server writes it; a host name is a hash in a range that no address has, and its text is
-kept beside. Rule: whatever is compared or hashed is a number; texts are made for decisions only.
+name whichever way a server writes it; of IPv6 the client is the /64, by its first address (which networks are
+no one's own, `penstock.formats.accesslog_prefixes` tells); a host name is a hash in a range that no address
+has, and its text is kept beside. Rule: whatever is compared or hashed is a number; texts are made for
+decisions only.
 
 >>> name_subject(CLIENT, 0, 0xFFFF << 32 | 0xC0000207), name_subject(NET, 0, 0xFFFF << 32 | 0xC0000200)
 ('192.0.2.7', '192.0.2.0/24')
+>>> name_client("2001:DB8:1:2::7"), name_client("::ffff:192.0.2.7"), name_client("a.example")
+('2001:db8:1:2::/64', '192.0.2.7', 'a.example')
 """
 
 from __future__ import annotations
@@ -14,7 +18,13 @@ import socket
 
 import numpy as np
 
-from penstock.apps.accesslog.defence.networks import Network
+from penstock.apps.accesslog.defence.networks import Network, parse_network
+from penstock.formats.accesslog_prefixes import (
+    IPV4_NET_PREFIX,
+    IPV6_CLIENT_PREFIX,
+    IPV6_NET_PREFIX,
+    is_one_client,
+)
 
 #: Kinds of subjects, as numbers in events and state.
 CLIENT, NET, PRINT = 0, 1, 2
@@ -36,9 +46,25 @@ def name_subject(kind: int, high: int, low: int, hosts: dict[tuple[int, int], st
         return (hosts or {}).get((high, low), f"host:{high & (_HOST - 1):012x}{low:016x}")
     if high == 0 and low >> 32 == 0xFFFF:
         text = socket.inet_ntop(socket.AF_INET, (low & 0xFFFFFFFF).to_bytes(4, "big"))
-        return f"{text}/24" if kind == NET else text
+        return f"{text}/{IPV4_NET_PREFIX}" if kind == NET else text
     text = socket.inet_ntop(socket.AF_INET6, ((high << 64) | low).to_bytes(16, "big"))
-    return f"{text}/64" if kind == NET else text
+    if not is_one_client(high):
+        return text
+    return f"{text}/{IPV6_NET_PREFIX if kind == NET else IPV6_CLIENT_PREFIX}"
+
+
+def find_client(network: Network) -> Network:
+    """The client that an address is counted and blocked as; what is wider than a client stays as it is."""
+    if network.version == 4 or network.prefix <= IPV6_CLIENT_PREFIX or not is_one_client(network.first >> 64):
+        return network
+    spare = network.bits - IPV6_CLIENT_PREFIX
+    return Network(6, network.first >> spare << spare, IPV6_CLIENT_PREFIX)
+
+
+def name_client(text: str) -> str:
+    """The name that decisions have for a client, from any way to write one of its addresses."""
+    network = parse_network(text)
+    return str(find_client(network)) if network else text
 
 
 def bounds_of(network: Network) -> tuple[tuple[int, int], tuple[int, int]]:

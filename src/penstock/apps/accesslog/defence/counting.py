@@ -19,6 +19,8 @@ from penstock.apps.accesslog.detection.rules import ANY_REQUEST, CLASSES, DISTIN
 
 #: 404s that many clients share are broken links; rules that count these by path leave such paths out.
 SHARED_SIGNALS = ("signal.not-found", "signal.client-error")
+#: What pages load by themselves: who has that, too, is a browser.
+ASSET_SIGNAL = "signal.asset"
 #: Bits of groups that a hit belongs to.
 NET_BIT, PRINT_BIT = 1, 2
 #: How long a counter is remembered, in half-lives or windows.
@@ -52,6 +54,7 @@ class Program:
     count_starts: NDArray[np.int32]  # [kind, rule]: where its list begins in ...
     count_lists: NDArray[np.int32]
     ids: tuple[str, ...]  # id of each b
+    asset: int  # number of the rule that knows assets, or -1
 
     @property
     def dense_count(self) -> int:
@@ -120,6 +123,7 @@ def _compile(ruleset: RuleSet) -> Program:
         count_starts=starts,
         count_lists=np.array([*flat, 0], np.int32),
         ids=tuple(rule.id for rule in behaviour),
+        asset=next((number for number, rule in enumerate(rules) if rule.id == ASSET_SIGNAL), -1),
     )
 
 

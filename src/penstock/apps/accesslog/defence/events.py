@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence import events_kernel as k
+from penstock.apps.accesslog.defence import fold_shapes as s
 from penstock.apps.accesslog.defence.clients import CLIENT, NET, PRINT
 from penstock.apps.accesslog.defence.counting import NET_BIT, PRINT_BIT, Program, compile_rules
 from penstock.apps.accesslog.detection.detector import Findings
@@ -31,7 +32,7 @@ from penstock.apps.accesslog.detection.rules import RuleSet
 from penstock.apps.accesslog.monitoring.observing import _clean_name
 from penstock.formats.accesslog import Lines
 
-VERSION = 1
+VERSION = 2
 DEFAULT_LANES = 16
 DEFAULT_LATENESS_US = 1_000_000
 LONGEST_TEXT = 200
@@ -48,6 +49,7 @@ EVENTS = pa.schema(
         ("offset", pa.int64()),
         ("path", pa.uint32()),
         ("agent", pa.uint32()),
+        ("answer", pa.int8()),  # whether it was there, and whether pages load it by themselves
         ("hits", pa.list_(pa.field("rule", pa.int16(), nullable=False))),
         ("text", pa.binary()),
         ("host", pa.binary()),
@@ -104,15 +106,14 @@ def make_events(
     effective, late = np.empty(count, np.int64), np.empty(count, np.int64)
     most, _ = k.follow_clock(lines.time_us, lateness_us, effective, late)
     high, low, present = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int8)
-    hosts = k.read_clients(
-        lines.data, lines.starts["client"], lines.lengths["client"], np.zeros(8, np.int64), high, low, present
-    )
+    hosts = k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], high, low, present)
     rows, kinds, groups, hit_lists = _list_events(findings, program, count)
     picked = None if rows is None else rows
     columns: dict[str, Any] = {
         "high": high, "low": low, "time": effective, "late": late, "server": server_keys,
         "offset": offsets, "path": findings.path_hash.astype(np.uint32),
         "agent": findings.agent_hash.astype(np.uint32), "present": present,
+        "answer": _judge_answers(lines, findings, program),
     }  # fmt: skip
     if picked is not None:
         columns = {name: values[picked] for name, values in columns.items()}
@@ -131,7 +132,7 @@ def make_events(
         "text": _gather_texts(lines, line_of, hit_lists[1][order] > 0),
         "host": _gather_hosts(lines, line_of, columns["present"][order] == 2) if hosts else None,
     }
-    for name in ("high", "low", "time", "late", "server", "offset", "path", "agent"):
+    for name in ("high", "low", "time", "late", "server", "offset", "path", "agent", "answer"):
         arrays[name] = pa.array(columns[name][order])
     if arrays["host"] is None:
         arrays["host"] = pa.nulls(order.size, pa.binary())
@@ -175,6 +176,16 @@ def _list_events(
     return picked, kinds, groups, (
         np.concatenate(parts_firsts), np.concatenate(parts_counts), np.concatenate(parts_rules)
     )  # fmt: skip
+
+
+def _judge_answers(lines: Lines, findings: Findings, program: Program) -> NDArray[np.int8]:
+    """Bits of each line: FOUND, not for being sent elsewhere, which says nothing of what is there; ASSET."""
+    status = lines.status
+    answers = np.zeros(len(lines), np.int8)
+    answers[((status >= 200) & (status < 300)) | (status == 304)] = s.FOUND
+    if program.asset >= 0:
+        answers[findings.hit_rows[findings.hit_rules == program.asset]] |= s.ASSET
+    return answers
 
 
 def _hash_servers(

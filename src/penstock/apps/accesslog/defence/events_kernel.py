@@ -1,7 +1,8 @@
 """Kernels that make events of parsed lines: addresses as numbers, running maxima, lanes, texts of hits.
 
-Rules: each position is checked against the buffer; a client that is no address is named by two hashes of its
-text, in a range that no address has. Costs about 40 ns a line.
+Rules: each position is checked against the buffer; an IPv6 address becomes the network that is its client; a
+client that is no address is named by two hashes of its text, in a range that no address has. Costs about
+40 ns a line.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 
@@ -10,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.apps.accesslog.compiling import kernel
-from penstock.formats.jit import inlined, part
+from penstock.formats.accesslog_clients import cut_to_client, cut_to_net, read_address
+from penstock.formats.jit import inlined
 
 #: Addresses 1::/16 are nobody's: they stand for host names.
 HOST_MARK = np.uint64(1 << 48)
 _LOW_48 = np.uint64((1 << 48) - 1)
-_MAPPED = np.uint64(0xFFFF00000000)
 _PRIME = np.uint64(0x100000001B3)
 _SEED_HIGH, _SEED_LOW = np.uint64(0xCBF29CE484222325), np.uint64(0x9AE16A3B2F90404F)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -35,87 +36,8 @@ def mix_subject(high, low, kind):
     return mix(mix(high + np.uint64(kind)) + low)
 
 
-@part
-def read_ipv4(data, at, end):
-    """An IPv4 address as a number, or -1."""
-    value, octet, digits, dots = np.int64(0), np.int64(0), 0, 0
-    while at < end:
-        c = data[at]
-        if 0x30 <= c <= 0x39 and digits < 3:
-            octet = octet * 10 + (c - 0x30)
-            digits += 1
-        elif c == 0x2E and digits > 0 and octet < 256 and dots < 3:
-            value = value * 256 + octet
-            octet, digits = np.int64(0), 0
-            dots += 1
-        else:
-            return np.int64(-1)
-        at += 1
-    if dots != 3 or digits == 0 or octet > 255:
-        return np.int64(-1)
-    return value * 256 + octet
-
-
-@part
-def read_ipv6(data, at, end, groups):
-    """Fill the eight groups of an IPv6 address; False if the text is none."""
-    count, gap, i = 0, -1, at
-    if end - at < 2 or (data[at] == 0x3A and data[at + 1] != 0x3A):
-        return False
-    while i < end:
-        if data[i] == 0x3A:
-            if i + 1 < end and data[i + 1] == 0x3A:
-                if gap >= 0:
-                    return False
-                gap = count
-                i += 2
-                continue
-            if i == at or i + 1 >= end or data[i - 1] == 0x3A:
-                return False
-            i += 1
-            continue
-        if count >= 8:
-            return False
-        value, digits, begin = np.int64(0), 0, i
-        while i < end and data[i] != 0x3A and data[i] != 0x2E:
-            c = np.int64(data[i]) | 0x20
-            if 0x30 <= data[i] <= 0x39:
-                digit = np.int64(data[i]) - 0x30
-            elif 0x61 <= c <= 0x66:
-                digit = c - 0x61 + 10
-            else:
-                return False
-            value = value * 16 + digit
-            digits += 1
-            if digits > 4:
-                return False
-            i += 1
-        if i < end and data[i] == 0x2E:  # ends like IPv4
-            if count > 6:
-                return False
-            tail = read_ipv4(data, begin, end)
-            if tail < 0:
-                return False
-            groups[count] = tail >> 16
-            groups[count + 1] = tail & 0xFFFF
-            count += 2
-            i = end
-        else:
-            groups[count] = value
-            count += 1
-    if gap < 0:
-        return count == 8
-    if count > 7:
-        return False
-    for k in range(count - gap):
-        groups[7 - k] = groups[count - 1 - k]
-    for k in range(gap, 8 - (count - gap)):
-        groups[k] = 0
-    return True
-
-
 @kernel
-def read_clients(data, starts, lengths, groups, highs, lows, present):
+def read_clients(data, starts, lengths, highs, lows, present):
     """Each client as 128 bits; `present` is 0 where the line names none, 2 where it names a host."""
     hosts = 0
     for i in range(starts.size):
@@ -125,20 +47,11 @@ def read_clients(data, starts, lengths, groups, highs, lows, present):
             present[i] = 0
             continue
         end = at + size
-        value = read_ipv4(data, at, end) if size <= 15 else np.int64(-1)
-        if value >= 0:
-            highs[i], lows[i] = np.uint64(0), _MAPPED | np.uint64(value)
+        fits, high, low = read_address(data, at, end)
+        if fits and high >> np.uint64(48) != np.uint64(1):
+            highs[i], lows[i] = cut_to_client(high, low)
             present[i] = 1
             continue
-        if size <= 45 and read_ipv6(data, at, end, groups):
-            high, low = np.uint64(0), np.uint64(0)
-            for k in range(4):
-                high = (high << np.uint64(16)) | np.uint64(groups[k])
-                low = (low << np.uint64(16)) | np.uint64(groups[k + 4])
-            if high >> np.uint64(48) != np.uint64(1):
-                highs[i], lows[i] = high, low
-                present[i] = 1
-                continue
         high, low = _SEED_HIGH, _SEED_LOW
         for k in range(at, end):
             c = np.uint64(data[k])
@@ -204,14 +117,11 @@ def sort_into_lanes(highs, lows, kinds, groups, present, lanes, lane_of, starts,
     starts[0] = 0
 
 
-@inlined
-def cut_to_net(high, low):
-    """The /24 of an IPv4 address, the /64 of an IPv6 address; a host name stays what it is."""
-    if high == np.uint64(0) and low >> np.uint64(32) == np.uint64(0xFFFF):
-        return high, low & ~np.uint64(0xFF)
-    if high >> np.uint64(48) == np.uint64(1):
-        return high, low
-    return high, np.uint64(0)
+@kernel
+def cut_nets(highs, lows):
+    """The networks of these clients, in their places."""
+    for i in range(highs.size):
+        highs[i], lows[i] = cut_to_net(highs[i], lows[i])
 
 
 @kernel

@@ -26,14 +26,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import fold_kernel, table_kernel
+from penstock.apps.accesslog.defence import events_kernel, fold_kernel, guarding_kernel, table_kernel
 from penstock.apps.accesslog.defence import fold_shapes as s
 from penstock.apps.accesslog.defence.bans import (
     DECISIONS,
     DefenceSettings,
     Orders,
     identify,
-    lift_bans,
     make_limits,
 )
 from penstock.apps.accesslog.defence.clients import CLIENT, KINDS, NET, PRINT, is_host, name_subject
@@ -45,7 +44,7 @@ from penstock.apps.accesslog.defence.lanes import EVIDENCE, EVIDENCE_KEPT, QUEUE
 _MOST_EVIDENCE = 5
 _OUT_ROWS = 4096
 _WITNESS_COLUMNS = ["kind", "high", "low", "group", "time", "partition", "offset", "text"]
-_KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "late", "path", "agent")
+_KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "late", "path", "agent", "answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,8 @@ def fold_lane(
     queue, after, moved = _join(state, events, clocks, settings)
     after = finished or after
     limits = make_limits(settings, orders or Orders())
-    lift_bans(state.clients, limits)
+    if limits.grace_times.size:
+        guarding_kernel.lift_bans(state.clients, limits)
     times = _numbers(queue, "time")
     released = _bound(times, after.watermark_us, settings.pending_per_lane)
     chosen = times < released
@@ -225,8 +225,9 @@ def _bundle(program: Program) -> s.Rules:
 def _sort_clients(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
     """By time and server; the queue stands in the order of partitions and offsets already.
 
-    A client's lines of one server are all in one partition, whatever the key of the records is. Lines come
-    nearly in the order of their times, which this sort makes use of.
+    A client's lines of one server are all in one partition, whether the key of the records is the server or
+    the client (of IPv6 its /64, as the shipper cuts it). Lines come nearly in the order of their times, which
+    this sort makes use of.
     """
     servers = _numbers(queue, "server")
     if servers.min() != servers.max():
@@ -259,10 +260,9 @@ class _Witnesses:
         rows = queue.select(_WITNESS_COLUMNS).take(pa.array(order[self._places]))
         kinds, high, low = (_numbers(rows, name) for name in ("kind", "high", "low"))
         if is_group:
-            ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
-            host = high >> np.uint64(48) == 1
-            cut = np.where(ipv4, low & ~np.uint64(0xFF), np.where(host, low, np.uint64(0)))
-            low = np.where(kinds == PRINT, _numbers(rows, "group"), cut)
+            high, low = high.copy(), low.copy()
+            events_kernel.cut_nets(high, low)
+            low = np.where(kinds == PRINT, _numbers(rows, "group"), low)
             high = np.where(kinds == NET, high, np.uint64(0))
         mine = [pa.array(kinds), pa.array(high), pa.array(low)]
         mine += [rows.column(name).combine_chunks() for name in ("time", "partition", "offset", "text")]

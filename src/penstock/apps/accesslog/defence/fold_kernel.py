@@ -16,9 +16,11 @@ import numpy as np
 
 from penstock.apps.accesslog.compiling import kernel
 from penstock.apps.accesslog.defence import fold_shapes as s
-from penstock.apps.accesslog.defence.events_kernel import cut_to_net, mix, mix_subject
-from penstock.apps.accesslog.defence.guarding_kernel import is_before, may_block
+from penstock.apps.accesslog.defence.events_kernel import mix, mix_subject
+from penstock.apps.accesslog.defence.guarding_kernel import lift_ban, may_block
+from penstock.apps.accesslog.defence.links_kernel import look_at_path
 from penstock.apps.accesslog.defence.table_kernel import find_member, find_row
+from penstock.formats.accesslog_clients import cut_to_net
 from penstock.formats.jit import inlined, part
 
 
@@ -49,7 +51,9 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     rows, marks = table.rows, table.marks
     rows[row, s.REQUESTS] += 1
     if rows[row, s.LEVEL] > 0 and limits.grace_times.shape[0] > 0:
-        lift_ban(rows, row, events.high[i], events.low[i], time, limits)
+        lift_ban(rows, row, time, limits)
+    if events.answer[i] == s.FOUND and rows[row, s.VOUCHED] == 0:
+        rows[row, s.VOUCHED] = 1
     is_counted = events.late[i] <= s.MOST_LATE_US
     tipped, simulated = np.int64(-1), np.int64(-1)
     begin, end = events.hit_starts[i], events.hit_starts[i + 1]
@@ -91,6 +95,10 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     for at in range(rules.any_client.size if is_counted else 0):
         b = rules.any_client[at]
         if rules.distinct[b] == 2:
+            if events.answer[i] == s.FOUND | s.ASSET and take_back(
+                table, row, rules, b, events.agent[i], time
+            ):
+                continue
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
                 continue
             note_agent(table, row, rules, b, rows[row, s.AGENT], time)
@@ -208,20 +216,6 @@ def decide_client(events, i, table, row, rules, rule, time, limits, out, out_sco
         keep_until(rows, row, time + limits.quiet_us)
     put_decision(events, i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
                  ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
-
-
-@part
-def lift_ban(rows, row, high, low, time, limits):
-    """A ban ends where an order lets the client go; `lift_bans` does it for bans of the batches before."""
-    for n in range(limits.grace_times.shape[0]):
-        since, bounds = limits.grace_times[n, 0], limits.grace_bounds[n]
-        if (
-            rows[row, s.BAN_FROM] < since <= time
-            and since < rows[row, s.BAN_UNTIL]
-            and not is_before(high, low, bounds[0], bounds[1])
-            and not is_before(bounds[2], bounds[3], high, low)
-        ):
-            rows[row, s.BAN_UNTIL] = since
 
 
 @part
@@ -409,6 +403,27 @@ def note_agent(table, row, rules, b, agent, time):
         remember(table.filters, entry, np.uint64(agent))
 
 
+@part
+def take_back(table, row, rules, b, agent, time):
+    """An agent that was counted loads what belongs to a page: a browser behind a shared address, one less.
+
+    False if there is nothing to take back: the agent is new, or nothing was counted.
+    """
+    entry = table.rows[row, s.CHAIN]
+    while entry >= 0 and table.counters[entry, s.BEHAVIOUR] != b:
+        entry = table.counters[entry, s.NEXT]
+    if entry < 0 or not is_remembered(table.filters, entry, np.uint64(agent)):
+        return False
+    level = table.levels[entry, s.NOW_LEVEL]
+    if rules.half_life[b] > 0.0:
+        passed = time - table.counters[entry, s.COUNTED_AT]
+        if passed > 0:
+            level *= 2.0 ** (-np.float64(passed) / rules.half_life[b])
+        table.counters[entry, s.COUNTED_AT] = time
+    table.levels[entry, s.NOW_LEVEL] = max(level - 1.0, 0.0)
+    return True
+
+
 @inlined
 def levels_empty(levels, entry):
     return levels[entry, s.NOW_LEVEL] == 0.0 and levels[entry, s.PREVIOUS] == 0.0
@@ -421,15 +436,24 @@ def clear_filter(filters, entry):
 
 
 @part
-def remember(filters, entry, value):
-    """Put a value into a filter of 256 bits, two bits a value; False if it was there."""
+def is_remembered(filters, entry, value):
+    """Whether both bits of a value are in a filter."""
     spread = mix(value + np.uint64(0x9E3779B97F4A7C15))
     first, second = np.int64(spread & np.uint64(255)), np.int64((spread >> np.uint64(8)) & np.uint64(255))
     one = np.uint64(1)
     has_first = (filters[entry, first >> 6] >> np.uint64(first & 63)) & one
     has_second = (filters[entry, second >> 6] >> np.uint64(second & 63)) & one
-    if has_first == one and has_second == one:
+    return has_first == one and has_second == one
+
+
+@part
+def remember(filters, entry, value):
+    """Put a value into a filter of 256 bits, two bits a value; False if it was there."""
+    if is_remembered(filters, entry, value):
         return False
+    spread = mix(value + np.uint64(0x9E3779B97F4A7C15))
+    first, second = np.int64(spread & np.uint64(255)), np.int64((spread >> np.uint64(8)) & np.uint64(255))
+    one = np.uint64(1)
     bits = 0
     for word in range(s.FILTER_WORDS):
         left = filters[entry, word]
@@ -441,48 +465,3 @@ def remember(filters, entry, value):
     filters[entry, first >> 6] |= one << np.uint64(first & 63)
     filters[entry, second >> 6] |= one << np.uint64(second & 63)
     return True
-
-
-@part
-def look_at_path(table, row, path, time):
-    """1: two other clients without a fault asked for this path in vain as well, so it is a broken link."""
-    paths, rows = table.paths, table.rows
-    key = np.int64(path)
-    me = np.int64(mix_subject(np.uint64(rows[row, s.HIGH]), np.uint64(rows[row, s.LOW]), 0) | np.uint64(1))
-    buckets = paths.shape[0] // s.PATH_WAYS
-    begin = np.int64(mix(np.uint64(path)) % np.uint64(buckets)) * s.PATH_WAYS
-    place, oldest = np.int64(-1), begin
-    for at in range(begin, begin + s.PATH_WAYS):
-        if paths[at, s.PATH_FIRST] != 0 and paths[at, s.PATH_KEY] == key:
-            place = at
-            break
-        if paths[at, s.PATH_FIRST] == 0:
-            if paths[oldest, s.PATH_FIRST] != 0:
-                oldest = at
-        elif paths[oldest, s.PATH_FIRST] != 0 and (
-            paths[at, s.PATH_LAST] < paths[oldest, s.PATH_LAST]
-            or (paths[at, s.PATH_LAST] == paths[oldest, s.PATH_LAST]
-                and paths[at, s.PATH_KEY] < paths[oldest, s.PATH_KEY])
-        ):  # fmt: skip
-            oldest = at
-    if place >= 0 and time > paths[place, s.PATH_LAST] + s.PATH_MEMORY_US:
-        paths[place, s.PATH_FIRST], paths[place, s.PATH_SECOND] = 0, 0
-        oldest, place = place, np.int64(-1)
-    innocent = (
-        rows[row, s.LEVEL] == 0 and table.marks[row, s.SCORE] == 0.0 and table.marks[row, s.SHADOW] == 0.0
-    )
-    if place < 0:
-        if innocent:
-            paths[oldest, s.PATH_KEY], paths[oldest, s.PATH_FIRST] = key, me
-            paths[oldest, s.PATH_SECOND], paths[oldest, s.PATH_LAST] = 0, time
-        return 0
-    first, second = paths[place, s.PATH_FIRST], paths[place, s.PATH_SECOND]
-    if innocent or (first != me and second != 0 and second != me):
-        paths[place, s.PATH_LAST] = time
-    if first == me or second == me:
-        return 0
-    if second != 0:
-        return 1
-    if innocent:
-        paths[place, s.PATH_SECOND] = me
-    return 0

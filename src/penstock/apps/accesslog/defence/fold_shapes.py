@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 # Columns of `rows`: a subject.
 HIGH, LOW, KIND, LAST, EXPIRES, REQUESTS = 0, 1, 2, 3, 4, 5
 BAN_FROM, BAN_UNTIL, LEVEL, CHAIN, MEMBERS, QUIET_UNTIL, AGENT, SCORED_AT = 6, 7, 8, 9, 10, 11, 12, 13
-SLOT, CLASSES = 14, 15
-ROW_WIDTH = 16
+SLOT, CLASSES, VOUCHED = 14, 15, 16
+ROW_WIDTH = 17
 # Columns of `marks`: its score, its score with simulated rules, then the dense levels.
 SCORE, SHADOW, DENSE = 0, 1, 2
 # Columns of `counters`: a behaviour rule that has counted something of a subject.
@@ -25,7 +25,7 @@ FILTER_WORDS = 4
 MEMBER_NEXT, MEMBER_HIGH, MEMBER_LOW, MEMBER_LAST, MEMBER_MASK, MEMBER_UNTIL, MEMBER_COUNT = range(7)
 MEMBER_WIDTH = 7
 MOST_MEMBERS = 64
-# Columns of `paths`: something that was not found, and up to two clients that asked for it.
+# Columns of `paths`: something that was not found, and the networks of up to two clients that asked for it.
 PATH_KEY, PATH_FIRST, PATH_SECOND, PATH_LAST = 0, 1, 2, 3
 PATH_WIDTH = 4
 # `heads`: how many entries of a pool were ever used, the first free one, and how many are free.
@@ -49,6 +49,11 @@ MOST_SCORE = 20.0
 MOST_BITS = 160
 #: A line that was moved up further than this counts in no counter: its time says nothing.
 MOST_LATE_US = 60_000_000
+#: Bits of what an event says about the answer: it was there, and it is what pages load by themselves.
+FOUND, ASSET = 1, 2
+#: For how many missing paths one client can vouch that they are broken links. Its column counts from one, and
+#: only once it has had a page.
+MOST_VOUCHED = 8
 #: How long a path is remembered as shared.
 PATH_MEMORY_US = 24 * 3_600_000_000
 
@@ -79,6 +84,7 @@ class Events(NamedTuple):
     late: Any
     path: Any
     agent: Any
+    answer: Any
     hit_starts: Any
     hit_rules: Any
 

@@ -29,7 +29,7 @@ from penstock.apps.accesslog.defence.counting import Program, compile_rules
 from penstock.apps.accesslog.defence.events import EVENTS
 from penstock.core.errors import DecodeError
 
-VERSION = 1
+VERSION = 2
 LARGEST_CHUNK = 1 << 20
 #: How many hits a lane remembers as evidence.
 EVIDENCE_KEPT = 1024
@@ -49,7 +49,7 @@ _STORED = {
     "high": s.HIGH, "low": s.LOW, "kind": s.KIND, "last": s.LAST, "expires": s.EXPIRES,
     "requests": s.REQUESTS, "ban_from": s.BAN_FROM, "ban_until": s.BAN_UNTIL, "level": s.LEVEL,
     "quiet_until": s.QUIET_UNTIL, "agent": s.AGENT, "scored_at": s.SCORED_AT,
-    "classes": s.CLASSES,
+    "classes": s.CLASSES, "vouched": s.VOUCHED,
 }  # fmt: skip
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 

@@ -172,11 +172,9 @@ class _Ledger:
             return
         rows = np.zeros(count, _LINE)
         high, low, times = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int64)
-        scratch = np.zeros(8, np.int64), np.empty(count, np.int8), np.empty(count, np.int64)
-        k.read_clients(
-            lines.data, lines.starts["client"], lines.lengths["client"], scratch[0], high, low, scratch[1]
-        )
-        most, _ = k.follow_clock(lines.time_us, self._lateness_us, times, scratch[2])
+        present, late = np.empty(count, np.int8), np.empty(count, np.int64)
+        k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], high, low, present)
+        most, _ = k.follow_clock(lines.time_us, self._lateness_us, times, late)
         before = self._maxima.get(partition, NEVER)
         self._maxima[partition] = max(before, int(most))
         rows["high"], rows["low"], rows["partition"], rows["offset"] = high, low, partition, offsets
@@ -200,12 +198,13 @@ class _Ledger:
 
     def _lines_of(self, clients: set[str]) -> dict[str, NDArray[Any]]:
         names = sorted(clients)
-        column = pa.array([name.encode() for name in names], pa.binary())
+        # A client that is a network is read from its first address.
+        column = pa.array([name.partition("/")[0].encode() for name in names], pa.binary())
         offsets = np.frombuffer(column.buffers()[1], np.int32)[: len(names) + 1]
         data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
         high, low = np.empty(len(names), np.uint64), np.empty(len(names), np.uint64)
         present = np.empty(len(names), np.int8)
-        k.read_clients(data, offsets[:-1], np.diff(offsets), np.zeros(8, np.int64), high, low, present)
+        k.read_clients(data, offsets[:-1], np.diff(offsets), high, low, present)
         wanted = np.unique(high ^ low)
         self._file.seek(0)
         found = []

@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 import pyarrow.compute as pc
 
-from penstock.apps.accesslog.defence.networks import parse_network
+from penstock.apps.accesslog.defence.clients import name_client
 from penstock.apps.accesslog.defence.replay import BLOCK_BYTES, open_log, read_blocks
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser, take_texts
@@ -148,8 +148,12 @@ def read_decisions(path: Path | str) -> list[Found]:
 
 
 def read_labels(path: Path | str) -> list[Label]:
-    rows = _read_csv(path, ("client", "label", "class"))
-    return [Label(unify(row["client"]), row["label"], row["class"]) for row in rows]
+    """One for each client: several addresses of one /64 are one, with the class that is named first."""
+    first: dict[tuple[str, str], Label] = {}
+    for row in _read_csv(path, ("client", "label", "class")):
+        client = unify(row["client"])
+        first.setdefault((client, row["label"]), Label(client, row["label"], row["class"]))
+    return list(first.values())
 
 
 def count_visits(paths: Iterable[Path | str], log_format: str = "auto") -> dict[str, Visits]:
@@ -179,9 +183,8 @@ def count_visits(paths: Iterable[Path | str], log_format: str = "auto") -> dict[
 
 
 def unify(client: str) -> str:
-    """One way to write an address; host names stay."""
-    network = parse_network(client)
-    return str(network) if network else client
+    """The client that an address is counted as, written in one way; host names stay."""
+    return name_client(client)
 
 
 def compare_with_goals(result: Score) -> list[tuple[str, str, str, bool]]:

@@ -115,7 +115,7 @@ def begin_row(table, row, high, low, kind, time, place):
     rows[row, s.BAN_FROM], rows[row, s.BAN_UNTIL], rows[row, s.LEVEL] = time, -(1 << 62), 0
     rows[row, s.CHAIN], rows[row, s.MEMBERS], rows[row, s.QUIET_UNTIL] = -1, -1, -(1 << 62)
     rows[row, s.AGENT], rows[row, s.SCORED_AT], rows[row, s.SLOT] = 0, time, place
-    rows[row, s.CLASSES] = 0
+    rows[row, s.CLASSES], rows[row, s.VOUCHED] = 0, 0
     for column in range(table.marks.shape[1]):
         table.marks[row, column] = 0.0
 

@@ -3,8 +3,10 @@
 Rules: every line gets a key, and the same client the same one, whatever the format: the first word of a
 common or combined line, the second behind the name of a virtual host, the address field of a JSON line; a
 syslog prefix and quotes around the line are left out first. What fits nothing has its first word as the key.
-It is no parser: a wrong guess costs the order of that line's client, and never the line. One pass over the
-beginning of a line, no more than `_LOOKED_AT` bytes of it.
+An IPv6 address becomes the network that is one client (`penstock.formats.accesslog_prefixes`), so that the
+lines of a client keep their order whichever of its addresses it uses. It is no parser: a wrong guess costs
+the order of that line's client, and never the line. One pass over the beginning of a line, no more than
+`_LOOKED_AT` bytes of it.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -13,9 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.apps.accesslog.compiling import kernel
+from penstock.formats.accesslog_clients import cut_to_client, is_one_client, read_address
 from penstock.formats.jit import copy_bytes, inlined, part
 
 LONGEST_KEY = 255
+#: `2001:0db8:0001:0002::`, which may be longer than its line.
+NETWORK_SIZE = 21
 _LOOKED_AT = 8192
 #: Names of JSON fields that hold the client, as servers call them.
 _NAMES = (
@@ -157,6 +162,28 @@ def _find_client(buf, at, end, names, name_starts):
     return begin, stop
 
 
+@inlined
+def _has_colon(buf, at, end):
+    """Whether the first number ends in a colon, as in every IPv6 address that is a client's own."""
+    for i in range(at, min(at + 5, end)):  # noqa: SIM110  (numba has no generators)
+        if buf[i] == 0x3A:
+            return True
+    return False
+
+
+@part
+def _write_network(out, at, high):
+    """Four groups of four digits, each with a colon, and one colon more."""
+    for digit in range(16):
+        value = np.int64((high >> np.uint64(60 - 4 * digit)) & np.uint64(15))
+        out[at] = value + (0x30 if value < 10 else 0x57)
+        at += 1
+        if digit % 4 == 3:
+            out[at] = 0x3A
+            at += 1
+    out[at] = 0x3A
+
+
 @kernel
 def cut_clients(buf, starts, out, out_starts, names, name_starts):
     """Copy each line's client to `out`, one behind the other; returns False where there is no room."""
@@ -170,6 +197,15 @@ def cut_clients(buf, starts, out, out_starts, names, name_starts):
             end = begin + _LOOKED_AT
         first, stop = _find_client(buf, begin, end, names, name_starts)
         size = min(stop - first, LONGEST_KEY)
+        if _has_colon(buf, first, stop):
+            fits, high, low = read_address(buf, first, stop)
+            if fits and is_one_client(high):
+                if at + NETWORK_SIZE > len(out):
+                    return False
+                _write_network(out, at, cut_to_client(high, low)[0])
+                at += NETWORK_SIZE
+                out_starts[row + 1] = at
+                continue
         if at + size > len(out):
             return False
         if size > 0:

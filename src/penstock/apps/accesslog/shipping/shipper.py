@@ -238,12 +238,18 @@ def make_records(pieces: list[Piece], server: str, key: Key) -> pa.RecordBatch:
 
 
 def find_clients(lines: pa.Array) -> pa.Array:
-    """The client of each line, as it is written there."""
-    from penstock.apps.accesslog.shipping.key_kernel import JSON_NAMES, JSON_STARTS, LONGEST_KEY, cut_clients
+    """The client of each line, as it is written there; of IPv6 its network."""
+    from penstock.apps.accesslog.shipping.key_kernel import (
+        JSON_NAMES,
+        JSON_STARTS,
+        LONGEST_KEY,
+        NETWORK_SIZE,
+        cut_clients,
+    )
     from penstock.kafka.records.columns import byte_column
 
     column = byte_column(lines)
-    sizes = np.minimum(np.diff(column.starts), LONGEST_KEY)
+    sizes = np.clip(np.diff(column.starts), NETWORK_SIZE, LONGEST_KEY)
     out = np.empty(int(sizes.sum()), np.uint8)
     starts = np.zeros(len(lines) + 1, np.int64)
     if not cut_clients(column.data, column.starts, out, starts, JSON_NAMES, JSON_STARTS):

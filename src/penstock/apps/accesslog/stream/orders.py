@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.apps.accesslog.defence.clients import find_client
 from penstock.apps.accesslog.defence.networks import demand_network
 from penstock.core.errors import OffsetStoreError
 from penstock.core.places import Place
@@ -50,8 +51,11 @@ class Order:
 
 
 def place_order(place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "") -> Order:
-    """Write down that an address or a network is to be spared from now on, for so long."""
-    network = demand_network("subject", subject)
+    """Write down that an address or a network is to be spared from now on, for so long.
+
+    Of IPv6 the client is let go that the address belongs to, as that is what was blocked.
+    """
+    network = find_client(demand_network("subject", subject))
     order = Order(uuid.uuid4().hex, str(network), now_us, now_us + grace_us, reason)
 
     def write(session: Session) -> None:
