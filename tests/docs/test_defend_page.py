@@ -14,6 +14,9 @@ from penstock.apps.accesslog.blocking.blocklist_formats import FORMATS
 from penstock.apps.accesslog.blocking.enforcement_api import DEFAULT_LISTEN
 from penstock.apps.accesslog.defence.bans import DefenceSettings
 from penstock.apps.accesslog.detection.rules import CLASSES, RuleSet
+from penstock.apps.accesslog.monitoring import merging
+from penstock.apps.accesslog.monitoring.merging import MonitorSettings
+from penstock.apps.accesslog.stream.stage import MOST_AHEAD_US
 from penstock.cli.accesslog import VERBS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "defend-a-site.md").read_text()
@@ -67,5 +70,11 @@ def test_the_numbers_on_the_page_are_those_of_the_program() -> None:
     assert settings.score_half_life_us == 30 * MINUTE_US
     assert settings.lateness_us == 1_000_000
     for words in ("lasts ten minutes", "up to seven days", "half-life of 30 minutes", "`lateness` (1 s)"):
+        assert words in PAGE
+    monitoring = MonitorSettings()
+    assert merging._DEAD_US + monitoring.grace_us == 20 * MINUTE_US
+    assert monitoring.grace_us == 5 * MINUTE_US
+    assert MOST_AHEAD_US == MINUTE_US
+    for words in ("20 minutes behind the others (5 minutes,", "at most a minute later than its record"):
         assert words in PAGE
     assert DEFAULT_LISTEN in PAGE

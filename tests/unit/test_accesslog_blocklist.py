@@ -210,6 +210,22 @@ def test_the_last_gate_cuts_out_allowed_networks_and_trusted_proxies() -> None:
     assert sum(ban.network.size for ban in listed) == 255
 
 
+def test_the_gate_cuts_to_the_very_address_at_both_ends_of_what_is_allowed() -> None:
+    gate = Gate.of(
+        allow=["192.0.2.8/30", "192.0.2.9", "192.0.2.64", "2001:db8::8/126", "2001:db8::40"],
+        trust_crawlers=False,
+    )
+    allowed = {8, 9, 10, 11, 64}
+    for whole in (network("192.0.2.0/24"), network("2001:db8::/120")):
+        for prefix in range(whole.prefix, whole.bits + 1):
+            size = 1 << (whole.bits - prefix)
+            for start in range(0, 256, size):
+                ban = Ban(Network(whole.version, whole.first + start, prefix), 5, "d", "r", "c")
+                left = members(*(each.network for each in gate.apply([ban])))
+                expected = {whole.first + each for each in range(start, start + size) if each not in allowed}
+                assert left == {(whole.version, each) for each in expected}
+
+
 def test_a_crawler_in_a_blocked_network_is_cut_out_of_it_unless_it_is_distrusted() -> None:
     crawler = next(each for _, each in list_crawlers() if each.version == 4 and each.prefix > 20)
     around = crawler._replace(prefix=20, first=crawler.first >> 12 << 12)

@@ -13,7 +13,8 @@ those are listed that took part: their neighbours have done nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -41,6 +42,10 @@ _REMEMBERED_TEXTS = 1 << 17
 _BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expires_at", "rule", "class")
 
 
+#: First and last addresses of ranges that do not touch, in order.
+Spans = tuple[list[int], list[int]]
+
+
 class Ban(NamedTuple):
     """One line of a blocklist. `expires_at_us`: when it ends by itself."""
 
@@ -65,6 +70,7 @@ class Gate:
 
     allowed: tuple[Network, ...] = ()
     _index: NetworkSet = field(default_factory=NetworkSet, compare=False, repr=False)
+    _spans: Mapping[int, Spans] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -75,19 +81,43 @@ class Gate:
         allowed += [demand_network("trusted proxies", each) for each in trusted_proxies]
         allowed += [network for _, network in list_crawlers()] if trust_crawlers else []
         distinct = tuple(sorted(set(allowed)))
-        return cls(distinct, NetworkSet(distinct))
+        return cls(distinct, NetworkSet(distinct), {each: find_spans(distinct, each) for each in (4, 6)})
 
     def apply(self, bans: Iterable[Ban]) -> list[Ban]:
         """Of bans in order, those that may be listed, in order; none lies in one that ends no sooner."""
-        if not self._index:
-            return list(bans)
-        passed: list[Ban] = []
-        for ban in bans:
-            if self._index.touches(ban.network):
-                passed += [ban._replace(network=left) for left in self._index.subtract_from(ban.network)]
-            else:
-                passed.append(ban)
-        return drop_covered(passed)
+        bans = list(bans)
+        touched = [at for at, ban in enumerate(bans) if self._touches(ban.network)] if self._index else []
+        if not touched:  # the usual list
+            return bans
+        pieces = [
+            bans[at]._replace(network=left)
+            for at in touched
+            for left in self._index.subtract_from(bans[at].network)
+        ]
+        whole = set(touched)
+        return drop_covered([*(ban for at, ban in enumerate(bans) if at not in whole), *pieces])
+
+    def _touches(self, network: Network) -> bool:
+        """The same as the index says; asked of each entry of a long list, so in numbers and by one look."""
+        version, first, prefix = network
+        starts, ends = self._spans[version]
+        at = bisect_right(starts, first)
+        if at and ends[at - 1] >= first:
+            return True
+        is_address = prefix == (32 if version == 4 else 128)
+        return not is_address and at < len(starts) and starts[at] <= network.last
+
+
+def find_spans(networks: Iterable[Network], version: int) -> Spans:
+    """Where the networks of a version, joined where they overlap, begin and end; in order."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for each in sorted(each for each in networks if each.version == version):
+        if ends and each.first <= ends[-1]:
+            continue  # inside: networks do not overlap by halves, and the wider one comes first
+        starts.append(each.first)
+        ends.append(each.last)
+    return starts, ends
 
 
 def read_bans(session: Session, *, now_us: int) -> list[Ban]:
@@ -155,9 +185,9 @@ def _find_blockable(text: str) -> tuple[Network, ...]:
 
 def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
     """In order of address, without those inside a network that is blocked at least as long."""
-    bans = list(bans)
-    if all(ban.network.is_address for ban in bans) and len({ban.network for ban in bans}) == len(bans):
-        return sorted(bans)  # the usual list, in a tenth of the time
+    bans = sorted(bans)
+    if are_apart(bans):
+        return bans  # the usual list, in a tenth of the time
     kept: list[Ban] = []
     outer: list[Ban] = []
     for ban in sorted(bans, key=lambda ban: (ban.network, -ban.expires_at_us, ban.decision_id)):
@@ -170,11 +200,24 @@ def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
     return kept
 
 
+def are_apart(bans: Sequence[Ban]) -> bool:
+    """Whether of bans in order no two have an address in common."""
+    version_before, last = 0, -1
+    for ban in bans:
+        version, first, prefix = ban[0]
+        if first <= last and version == version_before:
+            return False
+        version_before = version
+        last = first | ((1 << ((32 if version == 4 else 128) - prefix)) - 1)
+    return True
+
+
 def make_disjoint(bans: Iterable[Ban]) -> list[Ban]:
     """The same bans without overlap, for sets that cannot have any: outer networks lose their inner ones."""
-    bans = drop_covered(bans)
-    if all(ban.network.is_address for ban in bans):
+    bans = sorted(bans)
+    if are_apart(bans):
         return bans
+    bans = drop_covered(bans)
     inner: dict[Network, list[Network]] = {}
     outer: list[Network] = []
     for network in sorted(ban.network for ban in bans):
