@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         rate = parse_rate_above_zero(arguments.rate)
     except ValueError as error:
         raise OptionError("RATE_INVALID", f"--rate must be {error}.", hint="Give such a number.") from None
+    Database(place).run(lambda session: None)  # a wrong place is told now, not to the first enforcer
     api = EnforcementApi(
         place,
         listen=arguments.listen,
@@ -66,7 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
     )
     told = threading.Event()
     with api:
-        Database(place).run(lambda session: None)  # a wrong place is told now, not to the first enforcer
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: told.set())
         api.start()
