@@ -2,9 +2,9 @@
 
 Rules. Each file is a partition; the one whose clock is behind is read next, so that several files, rotated
 or of several servers, are folded in the order of their times while only a block of each waits. The decisions
-are those of a running pipeline. The index of a request is counted here, in the order of the given files,
-because the pipeline forgets clients that were quiet; the few numbers this needs of each line go into a
-temporary file, not into memory.
+are those of a running pipeline. The index of a request is counted here, because the pipeline forgets clients
+that were quiet: lines of one file in their order, those of several files by the clocks of the files. The few
+numbers this needs of each line go into a temporary file, not into memory.
 
     for row in replay([Path("access.log.1.gz"), Path("access.log")], settings).rows: ...
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +37,10 @@ from penstock.formats.accesslog import Lines, Parser, make_parser
 
 BLOCK_BYTES = 8 << 20
 _NEWLINE = 10
-_LINE = np.dtype([("high", "u8"), ("low", "u8"), ("time", "i8"), ("partition", "i4"), ("offset", "i8")])
+#: `reached` is how far the file's clock had come with this line: never less than with the one before.
+_LINE = np.dtype(
+    [("high", "u8"), ("low", "u8"), ("time", "i8"), ("reached", "i8"), ("partition", "i4"), ("offset", "i8")]
+)
 _READ_LINES = 1 << 20
 
 
@@ -117,7 +121,7 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
                     yield cast("BinaryIO", unpacked)
             else:
                 yield file
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a packed log that is cut off or damaged
         raise OptionError(
             "LOG_UNREADABLE",
             f"The log {path} cannot be read: {error}.",
@@ -179,18 +183,18 @@ class _Ledger:
         self._maxima[partition] = max(before, int(most))
         rows["high"], rows["low"], rows["partition"], rows["offset"] = high, low, partition, offsets
         rows["time"] = np.maximum(times, before - self._lateness_us)
+        rows["reached"] = np.maximum(np.maximum.accumulate(lines.time_us), before)
         self._file.write(rows.tobytes())
 
     def index(self, decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The decisions with `request_index` in the order of the given files."""
+        """The decisions with `request_index`: how many lines the client had sent by then."""
         lines = self._lines_of({row["client"] for row in decisions})
         indexed = []
         for row in decisions:
             rows = lines[row["client"]]
-            begin, end = np.searchsorted(rows["partition"], [row["partition"], row["partition"] + 1])
-            place = begin + int(np.searchsorted(rows["offset"][begin:end], row["offset"]))
-            if place < end and rows["offset"][place] == row["offset"]:
-                index = int(place) + 1
+            is_it = (rows["partition"] == row["partition"]) & (rows["offset"] == row["offset"])
+            if is_it.any():
+                index = int(is_it.argmax()) + 1
             else:  # another client's line brought this one down as well
                 index = max(int((rows["time"] <= row["decided_at"]).sum()), 1)
             indexed.append({**row, "request_index": index})
@@ -212,7 +216,8 @@ class _Ledger:
             rows = np.frombuffer(data_read, _LINE)
             found.append(rows[np.isin(rows["high"] ^ rows["low"], wanted)])
         rows = np.concatenate(found) if found else np.zeros(0, _LINE)
-        rows = rows[np.lexsort((rows["offset"], rows["partition"], rows["low"], rows["high"]))]
+        order = ("offset", "partition", "reached", "low", "high")
+        rows = rows[np.lexsort([rows[name] for name in order])]
         if not rows.size:
             return dict.fromkeys(names, rows)
         changes = (np.diff(rows["high"]) != 0) | (np.diff(rows["low"]) != 0)

@@ -262,20 +262,23 @@ class Attackers:
         )
 
     def _spam(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """Many addresses, a few posts each, the same form and the same agent."""
-        sources = int(dice.integers(8, 20))
-        who = np.repeat(
-            clients.add(sources, dice, label=LABELS.index("form_spam")), dice.integers(1, 5, sources)
-        )
-        begin = now.second + np.sort(dice.random(who.size)) * max(now.seconds_left * 0.8, 1.0)
+        """A script on many addresses, or one that does not stop, or many who look like people.
+
+        The first comes from no page at all; the last have the agent and the referrer that people have.
+        """
+        way = dice.choice(["script", "one", "people"], p=[0.4, 0.35, 0.25])
+        sources = 1 if way == "one" else int(dice.integers(8, 20))
+        posts = dice.integers(8, 40, 1) if way == "one" else dice.integers(1, 5, sources)
+        who = np.repeat(clients.add(sources, dice, label=LABELS.index("form_spam")), posts)
+        lasts_s = max(min(now.seconds_left * 0.8, 90.0 if way == "one" else 600.0), 1.0)
         return self._make(
-            begin,
+            now.second + np.sort(dice.random(who.size)) * lasts_s,
             dice.permutation(who),
             int(dice.choice(self._requests["form_spam"])),
             dice,
             agent=int(dice.choice(self._browsers)),
             statuses=(200, 302, 303),
-            referrer=int(dice.choice(self._spam_links)),
+            referrer=NO_TEXT if way == "script" else int(dice.choice(self._spam_links)),
         )
 
     def _speak_oddly(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
