@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.engine import Engine
 from penstock.apps.accesslog.defence.replay import open_log, read_blocks, replay, split_lines
 from penstock.apps.accesslog.shipping.following import LONGEST_LINE_BYTES
 from penstock.cli import main
@@ -82,6 +85,27 @@ def test_several_files_are_one_log_in_the_order_of_their_times(tmp_path: Path) -
     places = [[(row["decided_at"], row["request_index"]) for row in each.rows] for each in (both, one)]
     assert places[0] == places[1] != []
     assert both.counters["lines"] == one.counters["lines"]
+
+
+@pytest.mark.parametrize("order", [("web1", "web2"), ("web2", "web1")])
+def test_lines_of_one_second_are_taken_as_a_pipeline_takes_them(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """Two servers, one second, two rules that block at once: which of them is told depends on the order."""
+    lines = {
+        "web1": write_line("192.0.2.9", 5, "GET /.env", 404),
+        "web2": write_line("192.0.2.9", 5, "GET /?id=1%27+union+select+1,2,password+from+users--+"),
+    }
+    for name, line in lines.items():
+        (tmp_path / f"{name}.log.1").write_text(line)
+    engine = Engine(SETTINGS, partitions=[0])
+    values = pa.array([line.strip().encode() for line in lines.values()], pa.binary())
+    first = engine.feed({0: values}, servers={0: pa.array(list(lines), pa.string())})
+    decided = [*first.to_pylist(), *engine.finish().to_pylist()]
+    expected = {row["rule"]: len(json.loads(row["evidence"])) for row in decided}
+    found = replay([tmp_path / f"{name}.log.1" for name in order], SETTINGS)
+    assert {row["rule"]: len(json.loads(row["evidence"])) for row in found.rows} == expected
+    assert sorted(expected.values()) == [1, 2]  # the second has both lines as evidence
 
 
 def test_clients_that_a_fingerprint_brings_down_are_counted_up_to_that_moment(tmp_path: Path) -> None:
