@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.apps.accesslog.blocking.blocklists import make_bans
 from penstock.apps.accesslog.defence.bans import DefenceSettings, Orders
 from penstock.apps.accesslog.defence.clocks import finish
 from penstock.apps.accesslog.defence.lanes import LaneState
@@ -172,6 +173,17 @@ def test_what_is_allowed_is_written_down_and_not_blocked() -> None:
     lines = [make_line(0, "192.0.2.1", 0, "hard.ten"), make_line(1, "198.51.100.9", 1, "hard.ten")]
     config = replace(SETTINGS, allow=("192.0.2.0/24",), trusted_proxies=("203.0.113.77",))
     assert decide(lines, config) == [("192.0.2.1", "allowed", 0), ("198.51.100.9", "block", 1)]
+
+
+@pytest.mark.parametrize(
+    "client",
+    ["127.0.0.1", "127.255.0.9", "::1", "fe80::1", "169.254.169.254", "0.0.0.0", "240.0.0.1", "ff02::1"],
+)
+def test_what_is_in_no_list_is_decided_upon_as_allowed(client: str) -> None:
+    lines = [make_line(n, each, n, "hard.ten") for n, each in enumerate([client, "10.0.0.1", "198.51.100.9"])]
+    told = decide(lines, replace(SETTINGS, allow=()))
+    assert sorted(row[1:] for row in told) == [("allowed", 0), ("block", 1), ("block", 2)]
+    assert not make_bans([("d", client_of(client), "client", client_of(client), 1, 2, "r", "c")], [])
 
 
 @pytest.mark.parametrize("proxy", ["203.0.113.77", "2001:db8::1"])

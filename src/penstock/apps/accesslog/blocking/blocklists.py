@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from penstock.apps.accesslog.defence.allowing import list_crawlers
+from penstock.apps.accesslog.defence.allowing import NEVER_BLOCKED, list_crawlers
 from penstock.apps.accesslog.defence.networks import Network, NetworkSet, demand_network, parse_network
 from penstock.apps.accesslog.stream.orders import ORDERS
 from penstock.core.errors import OffsetStoreError
@@ -29,15 +29,7 @@ DECISIONS = "accesslog_decisions"
 
 #: The widest networks that a list may hold: a mistake must not shut out a country.
 _WIDEST_PREFIX = {4: 16, 6: 48}
-_NEVER_BLOCKED = NetworkSet(
-    filter(
-        None,
-        map(
-            parse_network,
-            ["0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8"],
-        ),
-    )
-)
+_NEVER_BLOCKED = NetworkSet(NEVER_BLOCKED)
 _REMEMBERED_TEXTS = 1 << 17
 _BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expires_at", "rule", "class")
 

@@ -1,11 +1,12 @@
-"""Who is never blocked, as sorted ranges: what the operator allows, trusted proxies, verified crawlers.
+"""Who is never blocked, as sorted ranges: what the operator allows, trusted proxies, crawlers, and ourselves.
 
-Rule: a crawler is believed by its address, never by its name; anyone can call himself Googlebot. The ranges
-that crawlers publish are shipped as data (`crawlers.csv`), because looking names up while a flood runs is a
-second flood.
+Rules: what nobody may block (loopback, link-local, multicast, reserved) is in the ranges always, and the
+blocklists take it from here: no decision says `block` of an address that no list would hold. A crawler is
+believed by its address, never by its name; anyone can call himself Googlebot. The ranges that crawlers tell
+of are shipped as data (`crawlers.csv`), because looking names up while a flood runs is a second flood.
 
 >>> ranges = make_ranges(["192.0.2.0/25", "192.0.2.128/25"], [], crawlers=False)
->>> len(ranges[0])
+>>> len(ranges[0]) - len(make_ranges([], [], crawlers=False)[0])
 1
 """
 
@@ -23,6 +24,19 @@ from penstock.apps.accesslog.defence.clients import bounds_of
 from penstock.apps.accesslog.defence.networks import Network, demand_network
 
 CRAWLERS = Path(__file__).parent / "crawlers.csv"
+#: What is nobody's address in the Internet, or everybody's: to block it shuts a server off from itself.
+NEVER_BLOCKED = tuple(
+    demand_network("never blocked", each)
+    for each in (
+        "0.0.0.0/8",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "224.0.0.0/3",
+        "::/127",
+        "fe80::/10",
+        "ff00::/8",
+    )
+)
 _LOW = (1 << 64) - 1
 
 
@@ -38,7 +52,7 @@ def make_ranges(
     allow: Iterable[str], trusted_proxies: Iterable[str], *, crawlers: bool
 ) -> tuple[NDArray[np.uint64], ...]:
     """First and last addresses, high and low words of each: sorted, and joined where they touch."""
-    networks = [demand_network("allow", each) for each in allow]
+    networks = [*NEVER_BLOCKED, *(demand_network("allow", each) for each in allow)]
     networks += [demand_network("trusted_proxies", each) for each in trusted_proxies]
     if crawlers:
         networks += [network for _, network in list_crawlers()]

@@ -1,9 +1,10 @@
 """Bans: the settings of the defence, who is never blocked, and decisions as rows.
 
 Rules. A ban begins short and doubles with each one that follows, up to a cap; for each quiet while the next
-one is a step shorter. Allowed ranges, verified crawlers and trusted proxies are never blocked: what a rule
-wants to do about them is written down as `allowed`. A client that an operator has let go has a time of
-grace: what happens then is written down as `grace`. A rule in simulation is written down as `simulate`.
+one is a step shorter. Allowed ranges, verified crawlers, trusted proxies, and what nobody may block (loopback
+and its like) are never blocked: what a rule wants to do about them is written down as `allowed`. A client
+that an operator has let go has a time of grace: what happens then is written down as `grace`. A rule in
+simulation is written down as `simulate`.
 
 The id of a decision is made of what it is about and the line that caused it, so the same decision made again
 after a crash is the same row.
