@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import os
+import pty
+import select
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +48,46 @@ def test_the_demo_accounts_for_every_line_finds_attackers_and_leaves_a_report(tm
     assert blocked <= attackers, "an honest client was blocked"
     assert "<svg" in (out / "report.html").read_text()
     assert any((out / "blocklists").iterdir())
+
+
+def read_until(terminal: int, wanted: bytes, read: bytes = b"") -> bytes:
+    """What a program writes to its terminal until it has written this, or until it ends."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not wanted or wanted not in read:
+        assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], read.decode()
+        try:
+            read += os.read(terminal, 65_536)
+        except OSError:  # nobody has the other end open any more
+            return read
+    return read
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path: Path) -> None:
+    """Pressed as soon as numbers are shown, when the simulator and the shippers may not all listen yet."""
+    out = tmp_path / "demo"
+    command = [sys.executable, "-m", "penstock.cli", "accesslog", "demo", "--rate=200", f"--out={out}"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(command[0], command)
+    try:
+        read = read_until(terminal, b" lines/s, lag ")
+        os.write(terminal, b"\x03")  # the terminal sends it to all processes in front of it
+        read = read_until(terminal, b"", read)
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    finally:
+        os.close(terminal)
+    told = read.decode()
+    assert os.waitstatus_to_exitcode(status) == 0, told
+    assert told.count("  yes  ") == 5, told
+    assert "<svg" in (out / "report.html").read_text()
+    assert (out / "truth.csv").read_text().startswith("client,label,class")
+    assert "left no truth" not in told
 
 
 def test_the_demo_takes_no_folder_that_holds_something_else(

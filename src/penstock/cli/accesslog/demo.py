@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -24,15 +23,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.accesslog.demo_servers import Servers
 from penstock.cli.accesslog.run_pipeline import Display, start_spark
-from penstock.cli.terminal import ProgressBar, escape, say
-from penstock.core.errors import ClusterError, OptionError
+from penstock.cli.terminal import ProgressBar, complain, escape, say
+from penstock.core.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.apps.accesslog.defence.scoring import Found
-    from penstock.apps.accesslog.reporting.report_data import Check
+    from penstock.apps.accesslog.reporting.report_data import Check, ReportData
     from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
     from penstock.apps.accesslog.stream.settings import PipelineSettings
 
@@ -40,7 +40,6 @@ TOPIC, PARTITIONS = "access-log", 4
 #: What a run leaves in its folder; another run replaces these and nothing else.
 DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
 _FOR_EVER_S = 24 * 3600
-_CHILD_TIMEOUT_S = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        complain("Ended before there was anything to report, or before the report was written.")
+        raise
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from penstock.cluster import LocalKafka
 
     folder = prepare_folder(arguments.out)
@@ -69,23 +76,25 @@ def run(arguments: argparse.Namespace) -> int:
         say("Starting Spark (local[2]) ...")
         spark = start_spark("local[2]")
         stack.callback(spark.stop)
-        servers = [f"web{number + 1}" for number in range(arguments.servers)]
-        say(f"{len(servers)} web servers, {arguments.rate:,.0f} lines/s, attacks of every class among them.")
-        children = Children(kafka.bootstrap, folder, servers)
-        stack.callback(children.end)
-        children.simulate(arguments.rate, seconds, arguments.seed)
-        children.ship()
-        if attended and not arguments.seconds:
-            say("Ctrl-C ends it.")
-        _run_pipeline(spark, settings, folder, children)
+        names = [f"web{number + 1}" for number in range(arguments.servers)]
+        say(f"{len(names)} web servers, {arguments.rate:,.0f} lines/s, attacks of every class among them.")
+        servers = Servers(kafka.bootstrap, TOPIC, folder / LOGS, folder / TRUTH, names)
+        stack.callback(servers.end)
+        servers.simulate(arguments.rate, seconds, arguments.seed)
+        # From here on a signal means: stop the servers and tell what was found.
+        with servers.stopping_on_signals():
+            servers.ship()
+            if attended and not arguments.seconds:
+                say("Ctrl-C ends it.")
+            _run_pipeline(spark, settings, folder, servers)
         say("The servers have stopped; taking what is left ...")
-        children.ship_rest()
+        servers.ship_rest()
         _run_pipeline(spark, settings, folder, None)
     return conclude(folder, settings)
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Make it, and take away what an earlier run has left there."""
+    """Make it, and take away what an earlier run has left there; that is said."""
     if folder.exists() and not (folder / DATABASE).exists() and any(folder.iterdir()):
         raise OptionError(
             "FOLDER_NOT_EMPTY",
@@ -93,6 +102,8 @@ def prepare_folder(folder: Path) -> Path:
             hint="Name another folder with --out.",
             facts={"folder": str(folder)},
         )
+    if (folder / DATABASE).exists():
+        say(f"The results of an earlier demo in {escape(str(folder))}/ are replaced; --out keeps them.")
     for name in (LOGS, LISTS):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for path in (folder / name).iterdir():
@@ -127,72 +138,8 @@ def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
     return settings
 
 
-class Children:
-    """The simulator and a shipper for each server, as processes of their own."""
-
-    def __init__(self, bootstrap: str, folder: Path, servers: Sequence[str]) -> None:
-        self._bootstrap, self._folder, self._servers = bootstrap, folder, servers
-        self._simulator: subprocess.Popen[bytes] | None = None
-        self._shippers: list[subprocess.Popen[bytes]] = []
-
-    def simulate(self, rate: float, seconds: int, seed: int) -> None:
-        logs = [str(self._find_log(server)) for server in self._servers]
-        options = [f"--rate={rate}", f"--seconds={seconds}", f"--seed={seed}"]
-        options += [f"--servers={len(logs)}", f"--truth={self._folder / TRUTH}", "--out", *logs]
-        self._simulator = self._start("simulate", *options)
-
-    def ship(self) -> None:
-        self._shippers = [self._start("ship", *self._name_shipper(server)) for server in self._servers]
-
-    def stop_when_over(self, pipeline: Pipeline) -> None:
-        """The pipeline is asked to stop when the servers have."""
-        assert self._simulator is not None
-        self._simulator.wait()
-        pipeline.stop()
-
-    def ship_rest(self) -> None:
-        """End the shippers and start them again to the end of the files: each goes on where it was."""
-        self.end()
-        for server in self._servers:
-            child = self._start("ship", "--once", *self._name_shipper(server))
-            self._shippers.append(child)
-            if child.wait(_CHILD_TIMEOUT_S):
-                raise ClusterError(
-                    "SHIP_FAILED",
-                    f"The shipper of {server} ended with {child.returncode}.",
-                    hint=f"Its words are in {self._folder / LOGS}.",
-                )
-
-    def end(self) -> None:
-        for child in (self._simulator, *self._shippers):
-            if child is not None and child.poll() is None:
-                child.terminate()
-                try:
-                    child.wait(_CHILD_TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
-        self._shippers = []
-
-    def _find_log(self, server: str) -> Path:
-        return self._folder / LOGS / f"{server}.log"
-
-    def _name_shipper(self, server: str) -> tuple[str, ...]:
-        where = f"--bootstrap-server={self._bootstrap}"
-        return (str(self._find_log(server)), f"--topic={TOPIC}", f"--server={server}", where)
-
-    def _start(self, verb: str, *options: str) -> subprocess.Popen[bytes]:
-        with (self._folder / LOGS / f"{verb}.txt").open("ab") as words:
-            return subprocess.Popen(
-                [sys.executable, "-m", "penstock.cli", "accesslog", verb, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
-            )
-
-
 def _run_pipeline(
-    spark: SparkSession, settings: PipelineSettings, folder: Path, children: Children | None
+    spark: SparkSession, settings: PipelineSettings, folder: Path, servers: Servers | None
 ) -> None:
     """Until the servers have stopped or somebody asks; without them until nothing is left."""
     from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
@@ -207,10 +154,15 @@ def _run_pipeline(
         lists.refresh(has_new_decisions=bool(news.decisions.num_rows))
 
     pipeline.add_listener(refresh)
-    if children is not None:
-        threading.Thread(target=children.stop_when_over, args=(pipeline,), daemon=True).start()
-    outcome = pipeline.run(until_idle=children is None)
+    if servers is not None:
+        threading.Thread(target=_stop_when_over, args=(servers, pipeline), daemon=True).start()
+    outcome = pipeline.run(until_idle=servers is None)
     display.close(outcome.reason)
+
+
+def _stop_when_over(servers: Servers, pipeline: Pipeline) -> None:
+    servers.wait()
+    pipeline.stop()
 
 
 # --- the end ----------------------------------------------------------------------------------------------
@@ -218,9 +170,8 @@ def _run_pipeline(
 
 def conclude(folder: Path, settings: PipelineSettings) -> int:
     """Totals, decisions against the truth, the audit, the report. 1 when something is not accounted for."""
-    from penstock.apps.accesslog.defence.scoring import count_visits, describe, read_labels, score
     from penstock.apps.accesslog.reporting.report import write_report
-    from penstock.apps.accesslog.reporting.report_data import ClassScore, read_report
+    from penstock.apps.accesslog.reporting.report_data import read_report
     from penstock.cli.accesslog.report import save_page
 
     logs = sorted((folder / LOGS).glob("*.log"))
@@ -228,11 +179,26 @@ def conclude(folder: Path, settings: PipelineSettings) -> int:
     say("\nEvery line accounted for:")
     for each in checks:
         say(f"  {'yes' if each.is_good else 'NO '}  {each.what}: {each.detail}")
-    result = score(_read_found(settings), read_labels(folder / TRUTH), count_visits(logs))
+    data = read_report(settings.place, made_at=datetime.now(UTC), title="Simulated web servers")
+    if (folder / TRUTH).exists():
+        data = _compare(data, folder / TRUTH, logs, settings)
+    else:
+        say(f"\nThe simulator left no truth (its words: {folder / LOGS / 'simulate.txt'}), so nobody can say")
+        say("how good the decisions are; the report has no such table.")
+    save_page(folder / REPORT, write_report(replace(data, checks=checks)))
+    say(f"\nReport: {folder / REPORT}\nResults: {folder / DATABASE}   Blocklists: {folder / LISTS}/")
+    return 0 if all(each.is_good for each in checks) else 1
+
+
+def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: PipelineSettings) -> ReportData:
+    """Tell how good the decisions are, and put that into the report."""
+    from penstock.apps.accesslog.defence.scoring import count_visits, describe, read_labels, score
+    from penstock.apps.accesslog.reporting.report_data import ClassScore
+
+    result = score(_read_found(settings), read_labels(truth), count_visits(logs))
     say("\nDecisions against the simulator's truth:")
     for line in describe(result):
         say(f"  {escape(line)}")
-    data = read_report(settings.place, made_at=datetime.now(UTC), title="Simulated web servers")
     scores = [
         ClassScore(
             name,
@@ -244,12 +210,7 @@ def conclude(folder: Path, settings: PipelineSettings) -> int:
         )
         for name, one in sorted(result.classes.items())
     ]
-    data = replace(
-        data, scores=scores, benign_hit=result.benign_hit, blocked_share=result.blocked, checks=checks
-    )
-    save_page(folder / REPORT, write_report(data))
-    say(f"\nReport: {folder / REPORT}\nResults: {folder / DATABASE}   Blocklists: {folder / LISTS}/")
-    return 0 if all(each.is_good for each in checks) else 1
+    return replace(data, scores=scores, benign_hit=result.benign_hit, blocked_share=result.blocked)
 
 
 def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:

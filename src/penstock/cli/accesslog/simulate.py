@@ -61,13 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    # Heard before the first import and until the truth is written: who stops a simulation gets its truth.
+    with _ending_on_signals() as stopping:
+        return _simulate(arguments, stopping)
+
+
+def _simulate(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     from penstock.apps.accesslog.simulation.traffic import Simulation, write_truth
 
     simulation = Simulation(_read_settings(arguments))
     names = [f"web{number + 1}" for number in range(arguments.servers)]
     began = time.monotonic()
     with ExitStack() as stack:
-        stopping = stack.enter_context(_ending_on_signals())
         write = _open_files(arguments.out, names, stack) if arguments.out else _open_topic(arguments)
         show = _Progress(arguments.seconds)
         slices = 1 if arguments.fast else _SLICES_PER_SECOND
@@ -81,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.truth is not None:
         write_truth(simulation, arguments.truth)
     took_s = time.monotonic() - began
-    say(f"{count(simulation.lines, 'line')} in {took_s:.1f} s, {simulation.broken_lines} of them broken.")
+    broken = f"{simulation.broken_lines} of them broken on purpose (some can be parsed all the same)"
+    say(f"{count(simulation.lines, 'line')} in {took_s:.1f} s, {broken}.")
     return 0
 
 
@@ -184,10 +190,11 @@ class _Progress:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
+    """A second Ctrl-C ends at once; SIGTERM only asks, however often: programs repeat it."""
     stopping = threading.Event()
 
     def ask(number: int, _: object) -> None:
-        if stopping.is_set():
+        if stopping.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stopping.set()
 

@@ -1,0 +1,114 @@
+"""The web servers of the demo: a simulator, and a shipper for the log of each, as processes of their own.
+
+Rule: they are told to stop by the demo alone. Ctrl-C at a terminal reaches every process in front of it, one
+that is still starting or just ending as well, and whoever dies then leaves no truth behind; so each has a
+session of its own, ends with the demo whatever ends that, and is not told to stop before it listens.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.cluster.process import start_process
+from penstock.core.errors import ClusterError
+
+_TIMEOUT_S = 120.0
+_LOOK_EVERY_S = 0.05
+
+
+class Servers:
+    """Made, then `simulate`, `ship`, `wait` or a signal, `ship_rest`, `end`."""
+
+    def __init__(self, bootstrap: str, topic: str, logs: Path, truth: Path, names: Sequence[str]) -> None:
+        self._bootstrap, self._topic, self._logs, self._truth = bootstrap, topic, logs, truth
+        self._names = names
+        self._simulator: subprocess.Popen[bytes] | None = None
+        self._shippers: list[subprocess.Popen[bytes]] = []
+
+    def simulate(self, rate: float, seconds: int, seed: int) -> None:
+        """Start the servers, and return when they write: from then on a signal makes them end in order."""
+        logs = [self._find_log(name) for name in self._names]
+        options = [f"--rate={rate}", f"--seconds={seconds}", f"--seed={seed}"]
+        options += [f"--servers={len(logs)}", f"--truth={self._truth}", "--out", *map(str, logs)]
+        self._simulator = self._start("simulate", *options)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not all(log.exists() for log in logs):
+            try:
+                code: int | None = self._simulator.wait(_LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                code = None
+            if code or time.monotonic() > deadline:
+                raise ClusterError(
+                    "SIMULATION_FAILED",
+                    "The simulated servers do not write.",
+                    hint=f"Their words are in {self._logs / 'simulate.txt'}.",
+                )
+
+    def ship(self) -> None:
+        self._shippers = [self._start("ship", *self._name_shipper(name)) for name in self._names]
+
+    def wait(self) -> None:
+        """Until the servers have stopped."""
+        assert self._simulator is not None
+        self._simulator.wait()
+
+    @contextmanager
+    def stopping_on_signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM stops the servers; a second one means what it meant before."""
+
+        def stop(number: int, _: object) -> None:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+            assert self._simulator is not None
+            self._simulator.terminate()
+
+        before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def ship_rest(self) -> None:
+        """End all, and ship once more to the end of the files: each shipper goes on where it was."""
+        self.end()
+        for name in self._names:
+            child = self._start("ship", "--once", *self._name_shipper(name))
+            self._shippers.append(child)
+            if child.wait(_TIMEOUT_S):
+                raise ClusterError(
+                    "SHIP_FAILED",
+                    f"The shipper of {name} ended with {child.returncode}.",
+                    hint=f"Its words are in {self._logs / 'ship.txt'}.",
+                )
+
+    def end(self) -> None:
+        for child in (self._simulator, *self._shippers):
+            if child is not None and child.poll() is None:
+                child.terminate()
+                try:
+                    child.wait(_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+        self._shippers = []
+
+    def _find_log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def _name_shipper(self, name: str) -> tuple[str, ...]:
+        where = f"--bootstrap-server={self._bootstrap}"
+        return (str(self._find_log(name)), f"--topic={self._topic}", f"--server={name}", where)
+
+    def _start(self, verb: str, *options: str) -> subprocess.Popen[bytes]:
+        return start_process(
+            [sys.executable, "-m", "penstock.cli", "accesslog", verb, *options],
+            output=self._logs / f"{verb}.txt",
+            ending=signal.SIGTERM,
+        )
