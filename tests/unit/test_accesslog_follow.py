@@ -2,78 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import shutil
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from penstock.apps.accesslog.shipping.following import Follower
-from penstock.apps.accesslog.shipping.following_files import family_of
+from penstock.apps.accesslog.shipping.following_names import family_of
 from penstock.apps.accesslog.shipping.positions import FilePosition
+from tests.accesslog_logs import Clock, all_closed, append, follow, line_of, lines_in, pack, read_all
 
-
-class Clock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-_begun: list[Follower] = []
-
-
-@pytest.fixture(autouse=True)
-def all_closed() -> Iterator[None]:
-    yield
-    while _begun:
-        _begun.pop().close()
-
-
-def line_of(number: int) -> str:
-    return f"10.1.2.{number % 250} - - [01/Feb/2026:10:00:00 +0000] line {number}"
-
-
-def append(path: Path, *lines: str, end: str = "\n") -> None:
-    with path.open("ab") as file:
-        file.write(("\n".join(lines) + end).encode() if lines else end.encode())
-
-
-def lines_in(pieces: Sequence[Any]) -> list[str]:
-    return [line.decode() for piece in pieces for line in piece.lines.to_pylist()]
-
-
-def read_all(follower: Follower, most_bytes: int = 1 << 20) -> list[str]:
-    found: list[str] = []
-    while pieces := follower.read(most_bytes):
-        found += lines_in(pieces)
-    return found
-
-
-def follow(folder: Path, pattern: str = "access.log", **how: Any) -> Follower:
-    how = {"clock": Clock(), "quiet_s": 30.0, **how}
-    follower = Follower([str(folder / pattern)], how.pop("positions", ()), **how)
-    _begun.append(follower)
-    return follower
-
-
-def pack(path: Path) -> Path:
-    """What gzip does: the same content and time under another name, the old file gone."""
-    packed = path.with_name(path.name + ".gz")
-    with gzip.open(packed, "wb") as file:
-        file.write(path.read_bytes())
-    found = path.stat()
-    os.utime(packed, ns=(found.st_atime_ns, found.st_mtime_ns))
-    path.unlink()
-    return packed
+__all__ = ["all_closed"]
 
 
 def test_lines_that_are_appended_are_read_once(tmp_path: Path) -> None:
@@ -350,137 +289,3 @@ def test_rotated_names_belong_to_one_family() -> None:
         assert family_of(f"/logs/{name}") == ("/logs", "access.log")
     assert family_of("/logs/web-1.log") == ("/logs", "web-1.log")
     assert family_of("/other/access.log") != family_of("/logs/access.log")
-
-
-# --- random histories -------------------------------------------------------------------------------------
-
-STEPS = st.sampled_from(
-    (
-        *("append", "append", "append", "begin", "rotate", "copytruncate", "pack", "empty"),  # a server
-        *("read", "read some", "fail", "restart", "wait"),  # a follower
-    )
-)
-
-
-class History:
-    """One log, its server, its rotation, and a follower whose positions are durable when it says so."""
-
-    def __init__(self, folder: Path, pattern: str, *, history: bool = False) -> None:
-        self.folder, self.log, self.pattern, self.history = folder, folder / "access.log", pattern, history
-        self.clock = Clock()
-        self.written: list[str] = []
-        self.begun = ""
-        self.torn: set[str] = set()
-        self.shipped: list[str] = []
-        self.durable: tuple[FilePosition, ...] = ()
-        self.log.touch()
-        self.follower = self.start()
-
-    def start(self) -> Follower:
-        return follow(
-            self.folder,
-            self.pattern,
-            clock=self.clock,
-            positions=self.durable,
-            history=self.history,
-            chunk_bytes=200,
-            longest_line=150,
-        )
-
-    def do(self, step: str) -> None:
-        getattr(self, step.replace(" ", "_"))()
-
-    def append(self) -> None:
-        text = self.begun + line_of(len(self.written))
-        append(self.log, text[len(self.begun) :])
-        self.written.append(text)
-        self.begun = ""
-
-    def begin(self) -> None:
-        if not self.begun:
-            # Long enough to be known again: a file of some forty bytes and no line could be any file.
-            self.begun = f"{line_of(len(self.written))[:-6]}{len(self.written)}"
-            append(self.log, self.begun, end="")
-
-    def rotate(self) -> None:
-        if self.begun:  # a line that nobody will end
-            self.written.append(self.begun)
-            self.torn.add(self.begun)
-            self.begun = ""
-        self.shift()
-        self.log.rename(self.folder / "access.log.1")
-        self.log.touch()
-
-    def copytruncate(self) -> None:
-        if self.begun:
-            self.append()
-        if self.log.stat().st_size and self.durable:
-            # An empty or unknown file leaves nothing to know its copy by.
-            self.read()
-            self.append()
-            self.shift()
-            shutil.copy2(self.log, self.folder / "access.log.1")
-            os.truncate(self.log, 0)
-
-    def empty(self) -> None:
-        """Nothing tells of lines that were not read before."""
-        if self.begun:
-            self.append()
-        self.read()
-        os.truncate(self.log, 0)
-
-    def shift(self) -> None:
-        rotated = [name for name in os.listdir(self.folder) if name != "access.log"]
-        for name in sorted(rotated, key=lambda name: -int(name.split(".")[2])):
-            number, *rest = name.split(".")[2:]
-            (self.folder / name).rename(self.folder / ".".join(["access.log", str(int(number) + 1), *rest]))
-
-    def pack(self) -> None:
-        rotated = [name for name in os.listdir(self.folder) if name[-1].isdecimal()]
-        for name in rotated[:1]:
-            pack(self.folder / name)
-
-    def read(self) -> None:
-        while self.read_some():
-            pass
-
-    def read_some(self) -> bool:
-        found = lines_in(self.follower.read(300))
-        self.shipped += found
-        self.durable = self.follower.positions()
-        return bool(found)
-
-    def fail(self) -> None:
-        """Lines are read and never sent."""
-        self.follower.read(300)
-        self.restart()
-
-    def restart(self) -> None:
-        self.follower.close()
-        self.follower = self.start()
-
-    def wait(self) -> None:
-        self.clock.now += 31
-
-    def end(self) -> None:
-        if self.begun:
-            self.append()
-        for _ in range(3):
-            self.read()
-            self.wait()
-        self.read()
-        self.follower.close()
-
-
-@given(st.sampled_from(["access.log", "access.log*"]), st.booleans(), st.lists(STEPS, max_size=40))
-def test_after_any_history_each_line_was_read_once_and_in_order(
-    tmp_path_factory: pytest.TempPathFactory, pattern: str, with_history: bool, steps: list[str]
-) -> None:
-    history = History(tmp_path_factory.mktemp("logs"), pattern, history=with_history)
-    history.read_some()  # a shipper makes its first positions durable before it sends anything
-    for step in steps:
-        history.do(step)
-    history.end()
-    assert sorted(history.shipped) == sorted(history.written)
-    whole = [line for line in history.shipped if line not in history.torn]  # the others come when it is sure
-    assert whole == [line for line in history.written if line not in history.torn]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.shipping.following import Piece, _cut_lines
+from penstock.apps.accesslog.shipping.following_lines import Piece, cut_lines
 from penstock.apps.accesslog.shipping.shipper import find_clients, make_records
 
 TAIL = b' - - [01/Feb/2026:10:00:00 +0000] "GET /a?b=[1] HTTP/1.1" 200 5'
@@ -101,7 +101,7 @@ def test_common_lines_have_what_a_simple_pattern_finds(client: bytes, user: byte
 
 
 def piece_of(text: bytes, longest: int = 100) -> Piece:
-    lines, cut_rows = _cut_lines(text, longest)
+    lines, cut_rows = cut_lines(text, longest)
     return Piece("access.log", lines, cut_rows, len(text))
 
 

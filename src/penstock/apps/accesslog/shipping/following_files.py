@@ -5,25 +5,23 @@ device and inode and by digests of bytes that were read from it: the first ones,
 position. Bytes that were once read do not change in a log; where they did, it is another file, or the same
 one emptied and written again (copytruncate), even if it has grown beyond the position since.
 
-Why the last bytes too and not only the first: logs may begin with the same line each time.
-
->>> family_of("/var/log/apache2/access.log.2.gz"), family_of("/var/log/apache2/access.log-20260131")
-(('/var/log/apache2', 'access.log'), ('/var/log/apache2', 'access.log'))
+Why the last bytes too and not only the first: logs may begin with the same lines each time.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import logging
 import os
-import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import chain
 
+from penstock.apps.accesslog.shipping.following_names import Identity, Listing, Status, family_of, is_packed
 from penstock.apps.accesslog.shipping.positions import FilePosition
 
 log = logging.getLogger(__name__)
@@ -31,59 +29,6 @@ log = logging.getLogger(__name__)
 HEAD_BYTES, TAIL_BYTES = 1024, 256
 #: An address and a time: so many first bytes are hardly the same in two logs.
 TELLING_BYTES = 40
-_PACKED = ".gz"
-#: What rotation puts behind a name: a number, a date, a date and a time.
-_ROTATED = re.compile(
-    r"[.-](?:\d{1,4}|\d{8}(?:[.-]?\d{2,6})?|\d{4}-\d{2}-\d{2}(?:[-_T.]\d+)*|\d{9,10})$"
-    r"|[.-](?:\d{8}(?:-\d+)?|\d{4}-\d{2}-\d{2})(?=\.log$)"
-)
-Family = tuple[str, str]
-Found = dict[tuple[int, int], tuple[str, tuple[int, int]]]  # identity: path, (size, time of last write)
-
-
-def is_packed(path: str) -> bool:
-    return path.endswith(_PACKED)
-
-
-def family_of(path: str) -> Family:
-    """The folder and the name without what rotation adds: files of one log, one after another."""
-    folder, name = os.path.split(path)
-    name = name.removesuffix(_PACKED)
-    return folder, _ROTATED.sub("", name) or name
-
-
-def is_rotated(path: str) -> bool:
-    """Whether the name is one that rotation gives."""
-    return os.path.basename(path) != family_of(path)[1]
-
-
-def list_relatives(path: str) -> list[str]:
-    """All files of the same family that are there, the one that was written last at the end."""
-    folder, _ = family = family_of(path)
-    try:
-        found = [entry.path for entry in os.scandir(folder or ".") if entry.is_file()]
-    except OSError:
-        return []
-    paths = [os.path.join(folder, os.path.basename(each)) for each in found]
-    return sort_by_age([each for each in paths if family_of(each) == family])
-
-
-def sort_by_age(paths: list[str]) -> list[str]:
-    """The oldest first; of equally old ones the higher number, which rotation has moved further."""
-    aged = []
-    for path in paths:
-        try:
-            aged.append((os.stat(path).st_mtime_ns, path))
-        except OSError:  # it was there a moment ago
-            continue
-    aged.sort(key=lambda pair: _in_parts(pair[1]), reverse=True)
-    aged.sort(key=lambda pair: pair[0])
-    return [path for _, path in aged]
-
-
-def _in_parts(path: str) -> list[tuple[int, str]]:
-    """Digits as numbers, so that 10 is behind 9."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", path)]
 
 
 def digest(data: bytes) -> str:
@@ -100,9 +45,10 @@ class LogFile:
         self.identity = (found.st_dev, found.st_ino)
         self.broken = False
         self._unpacked = gzip.GzipFile(fileobj=self._file, mode="rb") if self.packed else None
+        self._kept, self._kept_at = b"", 0  # the last bytes that were unpacked, and where they begin
         self._head = self._read_packed(0, HEAD_BYTES) if self.packed else b""
 
-    def status(self) -> tuple[int, int]:
+    def status(self) -> Status:
         """Its size on the disk and when it was last written: equal to before, nothing has happened."""
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
@@ -123,11 +69,16 @@ class LogFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_packed(self, offset: int, size: int) -> bytes:
+        """What was read last is kept: a chunk begins behind the last whole line of the one before, and going
+        back by a few bytes would mean to unpack everything again."""
         assert self._unpacked is not None
-        data = bytearray()
+        known = offset - self._kept_at
+        if not 0 <= known <= len(self._kept):
+            self._kept, self._kept_at, known = b"", offset, 0
+        data = bytearray(self._kept[known : known + size])
         try:
-            if self._unpacked.tell() != offset:
-                self._unpacked.seek(offset)
+            if len(data) < size and self._unpacked.tell() != offset + len(data):
+                self._unpacked.seek(offset + len(data))
             while len(data) < size:
                 piece = self._unpacked.read1(size - len(data))
                 if not piece:
@@ -139,6 +90,9 @@ class LogFile:
             self.broken = True
             self._unpacked = gzip.GzipFile(fileobj=self._file, mode="rb")
             self._file.seek(0)
+        if len(data) > len(self._kept) - known:
+            begin = max(0, known - TAIL_BYTES)
+            self._kept, self._kept_at = self._kept[begin:known] + data, self._kept_at + begin
         return bytes(data)
 
     def holds(self, position: FilePosition) -> bool:
@@ -152,7 +106,15 @@ class LogFile:
         """Whether one may be a copy of the other, even one that is still being written."""
         mine, theirs = self.read(0, HEAD_BYTES), other.read(0, HEAD_BYTES)
         shared = min(len(mine), len(theirs))
-        return shared >= TELLING_BYTES and mine[:shared] == theirs[:shared]
+        if shared < TELLING_BYTES or mine[:shared] != theirs[:shared]:
+            return False
+        if self.packed or other.packed:
+            return True  # how far they could be compared is not known before all is unpacked
+        # All logs of a server may begin with the same long header: the last bytes that both have tell.
+        size = min(self.status()[0], other.status()[0])
+        begin = max(0, size - HEAD_BYTES)
+        mine, theirs = self.read(begin, size - begin), other.read(begin, size - begin)
+        return mine == theirs or len(mine) != len(theirs)  # or emptied in this very moment
 
     def close(self) -> None:
         self._file.close()
@@ -161,6 +123,12 @@ class LogFile:
 def can_compare(position: FilePosition) -> bool:
     """Whether enough was read to know the same bytes again in another file."""
     return position.offset > 0 or position.head_bytes >= TELLING_BYTES
+
+
+def is_behind_nuls(position: FilePosition) -> bool:
+    """Whether there was nothing before this position, or a hole without text."""
+    before = min(position.offset, TAIL_BYTES)
+    return not before or position.tail == digest(bytes(before))
 
 
 def open_log(path: str) -> LogFile | None:
@@ -172,33 +140,43 @@ def open_log(path: str) -> LogFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.warning("The file %s cannot be read: %s.", path, error.strerror)
+        _tell_once(path, error.strerror)
         return None
 
 
-def find_again(position: FilePosition) -> tuple[LogFile, FilePosition] | None:
+@functools.lru_cache(maxsize=1024)
+def _tell_once(path: str, why: str | None) -> None:
+    """It is tried again at each look."""
+    log.warning("The file %s cannot be read: %s.", path, why)
+
+
+def find_again(
+    position: FilePosition, listing: Listing, taken: Collection[Identity] = ()
+) -> tuple[LogFile, FilePosition] | None:
     """The file of a stored position, wherever it is now: under its name, renamed, copied or packed."""
-    return next(chain(_with_identity(position), _with_content(position)), None)
+    some = chain(_with_identity(position, listing), _with_content(position, listing))
+    for file, found in some:
+        if file.identity not in taken:
+            return file, found
+        file.close()
+    return None
 
 
-def _with_identity(position: FilePosition) -> Iterator[tuple[LogFile, FilePosition]]:
-    for path in [position.path, *list_relatives(position.path)]:
-        try:
-            found = os.stat(path)
-        except OSError:
-            continue
-        if (found.st_dev, found.st_ino) == position.identity:
+def _with_identity(position: FilePosition, listing: Listing) -> Iterator[tuple[LogFile, FilePosition]]:
+    for path in [position.path, *listing.list_relatives(position.path)]:
+        found = listing.stat(path)
+        if found is not None and (found.st_dev, found.st_ino) == position.identity:
             file = open_log(path)
-            if file is not None and file.holds(position):
+            if file is not None and file.identity == position.identity and file.holds(position):
                 yield file, replace(position, path=path)
             elif file is not None:
                 file.close()
 
 
-def _with_content(position: FilePosition) -> Iterator[tuple[LogFile, FilePosition]]:
+def _with_content(position: FilePosition, listing: Listing) -> Iterator[tuple[LogFile, FilePosition]]:
     if not can_compare(position):
         return
-    for path in list_relatives(position.path):
+    for path in listing.list_relatives(position.path):
         file = open_log(path)
         if file is None:
             continue
@@ -209,27 +187,62 @@ def _with_content(position: FilePosition) -> Iterator[tuple[LogFile, FilePositio
             file.close()
 
 
+def is_gone(position: FilePosition, listing: Listing) -> bool:
+    """Whether a file that was not found is nowhere: its name is another one's, and no relative is hidden.
+
+    What cannot be reached now (no right, no folder, renamed in this moment) may be the one.
+    """
+    relatives = listing.list_relatives(position.path)
+    if position.path not in relatives:
+        return False
+    for path in relatives:
+        file, listed = open_log(path), listing.stat(path)
+        if file is None or listed is None:
+            return False
+        file.close()
+        if file.identity != (listed.st_dev, listed.st_ino):
+            return False
+    return True
+
+
 def find_copy(position: FilePosition) -> tuple[LogFile, FilePosition] | None:
     """What was copied away before the file was emptied: another file with the same bytes."""
-    for file, found in _with_content(position):
+    for file, found in _with_content(position, Listing()):  # as it is now: the copy may be a moment old
         if found.identity != position.identity:
             return file, found
         file.close()
     return None
 
 
-def find_grown(finished: list[FilePosition]) -> Iterator[tuple[LogFile, str, FilePosition]]:
+def is_copy_of_finished(file: LogFile, finished: FilePosition, listing: Listing) -> bool:
+    """Whether the content of a finished file is in this one, or is being copied into it."""
+    if not can_compare(finished) or digest(file.read(0, finished.head_bytes)) != finished.head:
+        return False
+    if file.holds(finished):
+        return True
+    if file.packed:
+        return file.broken
+    # Shorter, with the same beginning: a copy as far as it got, or another log with the same header. While a
+    # copy is being made, its original is still there.
+    for path in listing.list_relatives(finished.path):
+        found = listing.stat(path)
+        if found is not None and (found.st_dev, found.st_ino) == finished.identity != file.identity:
+            original = open_log(path)
+            if original is not None:
+                alike = file.begins_like(original)
+                original.close()
+                return alike
+    return False
+
+
+def find_grown(finished: list[FilePosition], listing: Listing) -> Iterator[tuple[LogFile, str, FilePosition]]:
     """Those of these files, with their names of now, that have more in them than was read."""
     wanted = {each.identity: each for each in finished if not each.packed and can_compare(each)}
-    families = {family_of(each.path) for each in wanted.values()}
-    paths = []
-    for folder in sorted({folder for folder, _ in families}):  # each once, for it may hold many logs
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        paths += [path for name in names if family_of(path := os.path.join(folder, name)) in families]
-    for identity, (path, (size, _)) in stat_all([each for each in paths if not is_packed(each)]).items():
+    relatives: dict[str, None] = {}
+    for path in {family_of(each.path): each.path for each in wanted.values()}.values():
+        relatives |= dict.fromkeys(listing.list_relatives(path))
+    paths = [each for each in relatives if not is_packed(each)]
+    for identity, (path, (size, _)) in listing.identify(paths).items():
         if identity not in wanted or size <= wanted[identity].offset:
             continue
         file = open_log(path)
@@ -237,18 +250,6 @@ def find_grown(finished: list[FilePosition]) -> Iterator[tuple[LogFile, str, Fil
             yield file, path, wanted[identity]
         elif file is not None:
             file.close()
-
-
-def stat_all(paths: list[str]) -> Found:
-    """What these names stand for now; of several names for one file the first."""
-    there: Found = {}
-    for path in paths:
-        try:
-            found = os.stat(path)
-        except OSError:  # it was there a moment ago
-            continue
-        there.setdefault((found.st_dev, found.st_ino), (path, (found.st_size, found.st_mtime_ns)))
-    return there
 
 
 def start_at_end(file: LogFile, position: FilePosition, longest_line: int) -> FilePosition:

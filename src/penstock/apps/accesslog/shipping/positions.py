@@ -60,7 +60,8 @@ class FilePosition:
     `head` and `tail` are digests: of its first `head_bytes`, and of the last bytes before `offset` (as many
     as `following_files.TAIL_BYTES`). `skipping`: the rest of the line at `offset` is too long and left out.
     `finished`: it was read to its end and no more is expected. `packed`: offsets count unpacked bytes.
-    `written_ns`: when somebody last wrote to it, as far as was seen; younger files came after it.
+    `written_ns`: when somebody last wrote to it, as far as was seen; younger files came after it. `number`
+    tells a shipper's positions apart; files of one log are read in its order.
     """
 
     path: str
@@ -74,6 +75,7 @@ class FilePosition:
     finished: bool = False
     packed: bool = False
     written_ns: int = 0
+    number: int = 0
 
     @property
     def identity(self) -> tuple[int, int]:

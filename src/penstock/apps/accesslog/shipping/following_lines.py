@@ -1,0 +1,72 @@
+"""Bytes of a log into lines, in bulk: what is whole, what is too long, and what was never text.
+
+Rule: a line ends with a newline. What is longer than the limit is cut there, and its rest is left out up to
+the next newline. A run of NULs at the beginning of a file is a hole: the file was emptied and its writer,
+which does not append, went on at its old place. It is left out, and the line behind it is whole.
+
+>>> take_lines(b"one\\ntwo\\nthr", skipping=False, behind_nuls=True, longest=100)
+(8, b'one\\ntwo\\n', False)
+>>> take_lines(b"\\0\\0\\0one\\n", skipping=False, behind_nuls=True, longest=100)
+(7, b'one\\n', False)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_NEWLINE = 0x0A
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Lines of one file, without their newlines; `cut_rows` were longer than the limit."""
+
+    path: str
+    lines: pa.Array
+    cut_rows: npt.NDArray[np.int64]
+    size: int
+
+
+def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) -> tuple[int, bytes, bool]:
+    """How many bytes are done, the lines among them, and whether a line is being left out at the end.
+
+    `skipping`: the rest of a long line comes first. `behind_nuls`: so far there was nothing, or NULs.
+    """
+    begin = 0
+    if (skipping and behind_nuls) or (data[:1] == b"\0" and (skipping or behind_nuls)):
+        begin = len(data) - len(data.lstrip(b"\0"))
+        if begin == len(data):
+            return begin, b"", skipping
+    elif skipping:
+        begin = data.find(b"\n") + 1
+        if not begin:
+            return len(data), b"", True
+    last = data.rfind(b"\n") + 1
+    if last > begin:
+        return last, data[begin:last], False
+    if len(data) - begin > longest:
+        return len(data), data[begin : begin + longest + 1] + b"\n", True
+    return begin, b"", False
+
+
+def cut_lines(whole: bytes, longest: int) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Lines of a text that ends with a newline; of those that are too long, the first `longest` bytes."""
+    octets = np.frombuffer(whole, np.uint8)
+    ends = np.flatnonzero(octets == _NEWLINE)
+    begins = np.zeros(ends.size, np.int64)
+    begins[1:] = ends[:-1] + 1
+    sizes = ends - begins
+    cut_rows = np.flatnonzero(sizes > longest)
+    keep = octets != _NEWLINE
+    for row in cut_rows.tolist():  # rare: each is longer than a whole message may be
+        keep[begins[row] + longest : ends[row]] = False
+    starts = np.zeros(ends.size + 1, np.int64)
+    np.cumsum(np.minimum(sizes, longest), out=starts[1:])
+    lines = pa.Array.from_buffers(
+        pa.large_binary(), ends.size, [None, pa.py_buffer(starts), pa.py_buffer(octets[keep])]
+    )
+    return lines, cut_rows
