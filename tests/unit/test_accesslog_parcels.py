@@ -77,6 +77,12 @@ def test_an_order_is_about_an_address_or_a_network_and_needs_its_table(tmp_path:
     place = parse_place(str(tmp_path / "other.db"))
     with pytest.raises(OptionError, match="NETWORK_INVALID"):
         place_order(place, "'; drop table", now_us=1, grace_us=1)
+    for act in (lambda: place_order(place, "192.0.2.7", now_us=1, grace_us=1), lambda: list_orders(place)):
+        with pytest.raises(OffsetStoreError, match="`penstock accesslog run` makes it") as refused:
+            act()
+        assert refused.value.condition == "DATABASE_NOT_FOUND"
+    assert list(tmp_path.iterdir()) == [], "a wrong path has left a file"
+    (tmp_path / "other.db").touch()
     with pytest.raises(OffsetStoreError, match="ORDERS_NOT_FOUND"):
         place_order(place, "192.0.2.0/24", now_us=1, grace_us=1)
     with pytest.raises(OffsetStoreError, match="ORDERS_NOT_FOUND"):

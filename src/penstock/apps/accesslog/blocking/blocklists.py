@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from penstock.apps.accesslog.defence.allowing import NEVER_BLOCKED, list_crawlers
 from penstock.apps.accesslog.defence.networks import Network, NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.stream.orders import ORDERS
+from penstock.apps.accesslog.stream.orders import ORDERS, SCHEMA, read_orders
 from penstock.core.errors import OffsetStoreError
 from penstock.stores.sql.sessions import Session
 
@@ -140,8 +140,9 @@ def read_spared(session: Session) -> list[Spared]:
     if not session.has_table(ORDERS):
         return []
     name = session.grammar.name
-    rows = session.execute(f"SELECT {name('subject')}, {name('until')} FROM {name(ORDERS)}")
-    found = [(parse_network(subject), until) for subject, until in rows]
+    rows = session.execute(f"SELECT {', '.join(map(name, SCHEMA.names))} FROM {name(ORDERS)}")
+    standing = [each for each in read_orders(rows) if not each.withdraws and each.withdrawn_at is None]
+    found = [(parse_network(each.subject), each.until) for each in standing]
     return [Spared(network, int(until)) for network, until in found if network is not None]
 
 

@@ -5,7 +5,11 @@ on an order counts is decided once, by the first batch that sees it, and stored 
 in the log's own time, is the order's moment, or the watermark if the log is past that already. Why not simply
 when it is read: a batch that is done again after a crash, or one of another size, would let other lines pass.
 
+Nothing is ever changed or deleted here but `taken_at`: to withdraw orders is one more row, with the same
+subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo that.
+
     place_order(place, "192.0.2.7", now_us=now_us, grace_us=3_600_000_000, reason="our own scanner")
+    withdraw_orders(place, "192.0.2.7", now_us=now_us)
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.defence.clients import find_client
 from penstock.apps.accesslog.defence.networks import demand_network
-from penstock.core.errors import OffsetStoreError
+from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.places import Place
 from penstock.stores.sql.sessions import Database, Session
 
 ORDERS = "accesslog_orders"
+#: Wider networks are let go only if somebody says that it is meant: a slip of the pen would end the defence.
+WIDEST_PREFIX = {4: 16, 6: 32}
 SCHEMA = pa.schema(
     [
         ("order_id", pa.string()),
@@ -39,7 +45,7 @@ SCHEMA = pa.schema(
 class Order:
     """Nothing in `subject` is blocked from `taken_at` until `until`; times are microseconds since 1970.
 
-    `taken_at` None: no batch has seen it yet.
+    `taken_at` None: no batch has seen it yet. `withdrawn_at` is no column: a later row withdrew it then.
     """
 
     order_id: str
@@ -48,15 +54,60 @@ class Order:
     until: int
     reason: str
     taken_at: int | None = None
+    withdrawn_at: int | None = None
+
+    @property
+    def withdraws(self) -> bool:
+        """It spares nobody; it withdraws the orders about its subject that were given before."""
+        return self.until == 0
 
 
-def place_order(place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "") -> Order:
+def place_order(
+    place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "", even_if_wide: bool = False
+) -> Order:
     """Write down that an address or a network is to be spared from now on, for so long.
 
     Of IPv6 the client is let go that the address belongs to, as that is what was blocked.
     """
     network = find_client(demand_network("subject", subject))
+    widest = WIDEST_PREFIX[network.version]
+    if network.prefix < widest and not even_if_wide:
+        raise OptionError(
+            "NETWORK_TOO_WIDE",
+            f"{network} is wider than a /{widest}: nobody in it would be blocked, whatever they do.",
+            hint="Name a smaller network, or say --yes if this is meant.",
+            facts={"network": str(network)},
+        )
     order = Order(uuid.uuid4().hex, str(network), now_us, now_us + grace_us, reason)
+    _write(place, order)
+    return order
+
+
+def withdraw_orders(place: Place, subject: str, *, now_us: int, reason: str = "") -> list[Order]:
+    """Take back what was ordered about exactly this address or network; those orders.
+
+    What the rules decided meanwhile stays as it was decided; bans from before that still run count again.
+    """
+    network = str(find_client(demand_network("subject", subject)))
+    standing = [
+        each
+        for each in list_orders(place)
+        if each.subject == network and each.withdrawn_at is None and each.until > now_us
+    ]
+    if not standing:
+        raise OptionError(
+            "ORDER_NOT_FOUND",
+            f"No order about {network} is in force.",
+            hint="`penstock accesslog unban DATABASE --list` shows all orders, with their subjects.",
+            facts={"subject": network},
+        )
+    _write(place, Order(uuid.uuid4().hex, network, now_us, 0, reason))
+    return [replace(each, withdrawn_at=now_us) for each in standing]
+
+
+def _write(place: Place, order: Order) -> None:
+    database = Database(place)
+    _demand_database(database, place)
 
     def write(session: Session) -> None:
         _demand_table(session)
@@ -67,8 +118,7 @@ def place_order(place: Place, subject: str, *, now_us: int, grace_us: int, reaso
             [getattr(order, column) for column in SCHEMA.names],
         )
 
-    Database(place).run(write, writes=True)
-    return order
+    database.run(write, writes=True)
 
 
 def list_orders(place: Place) -> list[Order]:
@@ -79,13 +129,24 @@ def list_orders(place: Place) -> list[Order]:
         name = session.grammar.name
         return session.execute(f"SELECT {', '.join(map(name, SCHEMA.names))} FROM {name(ORDERS)}")
 
-    return read_orders(Database(place).run(read))
+    database = Database(place)
+    _demand_database(database, place)
+    return read_orders(database.run(read))
 
 
 def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
-    """Orders from rows with the columns of `SCHEMA`."""
+    """Orders from rows with the columns of `SCHEMA`, those that a later one withdrew with that moment."""
     orders = [Order(*row) for row in rows]  # type: ignore[arg-type]
-    return sorted(orders, key=lambda each: (each.ordered_at, each.order_id))
+    orders.sort(key=lambda each: (each.ordered_at, each.order_id))
+    withdrawn: dict[str, int] = {}
+    read: list[Order] = []
+    for each in reversed(orders):  # so each meets the first withdrawal after it
+        if each.withdraws:
+            withdrawn[each.subject] = each.ordered_at
+        elif each.subject in withdrawn and each.until > withdrawn[each.subject]:
+            each = replace(each, withdrawn_at=withdrawn[each.subject])
+        read.append(each)
+    return read[::-1]
 
 
 def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order], list[Order]]:
@@ -96,8 +157,9 @@ def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order]
             each = replace(each, taken_at=max(each.ordered_at, watermark_us))
             taken.append(each)
         assert each.taken_at is not None
-        if each.until > watermark_us:
-            counting.append(each)
+        until = each.until if each.withdrawn_at is None else each.withdrawn_at
+        if until > watermark_us:  # never one that withdraws
+            counting.append(replace(each, until=until))
     return counting, taken
 
 
@@ -105,6 +167,21 @@ def make_rows(orders: Sequence[Order]) -> pa.Table:
     """Orders as rows for the sink."""
     columns = {name: [getattr(each, name) for each in orders] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)
+
+
+def _demand_database(database: Database, place: Place) -> None:
+    """A file that is not there is not made: an order in an empty database would let nobody go."""
+    try:
+        database.run(_demand_table)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_NOT_FOUND":
+            raise
+        raise OffsetStoreError(
+            "DATABASE_NOT_FOUND",
+            f"There is no database {place}.",
+            hint="Check the path; `penstock accesslog run` makes it.",
+            facts={"place": str(place)},
+        ) from error
 
 
 def _demand_table(session: Session) -> None:
