@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.accesslog.shipping.positions import PositionTopic
+from penstock.apps.accesslog.shipping.positions import FilePosition, PositionTopic, ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.cluster import LocalKafka
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.kafka.admin import create_topic
+from penstock.kafka.records.codecs import NONE
+from penstock.kafka.transactional import TransactionalWriter
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
 from tests.filling import await_markers, open_transaction, produce, send, wait_until
@@ -28,7 +31,9 @@ from tests.librdkafka import read_partition
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 
-PRODUCE, END_TXN = 0, 26
+PRODUCE, LIST_OFFSETS, END_TXN = 0, 2, 26
+#: What a broker takes by default; the cluster of the tests takes more.
+DEFAULT_LIMIT = {"max.message.bytes": "1048588"}
 
 
 def settings_for(bootstrap: str, **changes: Any) -> ClientSettings:
@@ -158,35 +163,6 @@ def test_a_second_shipper_of_the_same_name_takes_over_and_the_first_says_so(
     assert str(first[0]).startswith("[SHIPPER_REPLACED]")
 
 
-def test_another_shippers_open_transaction_does_not_hide_the_position(
-    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
-) -> None:
-    """Committed readers stop at the oldest open transaction; the position behind it must not be missed."""
-    name, log = topic(1), tmp_path / "access.log"
-    positions = f"{name}-positions"
-    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
-    other = open_transaction(kafka.bootstrap)
-    send(other, positions, [b"{}"], key=b"other")
-    assert other.flush(30) == 0
-    append(log, 0, 1)
-    done: list[int] = []
-    thread = threading.Thread(
-        target=lambda: done.extend(
-            [
-                ship_once(client, order_for(log, name, once=True)),
-                ship_once(client, order_for(log, name, once=True)),
-            ]
-        )
-    )
-    thread.start()
-    # It cannot even begin: nobody can tell whether a position of its own lies behind the open transaction.
-    assert thread.is_alive()
-    other.commit_transaction(30)
-    thread.join(120)
-    assert done == [2, 0]
-    assert numbers_in(kafka.bootstrap, name) == [0, 1]
-
-
 def test_a_position_far_back_in_the_topic_is_found(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
@@ -200,6 +176,101 @@ def test_a_position_far_back_in_the_topic_is_found(
     append(log, 5)
     assert ship_once(client, order_for(log, name, once=True)) == 1
     assert numbers_in(kafka.bootstrap, name) == list(range(6))
+
+
+def test_thousands_of_files_and_long_lines_fit_into_what_a_broker_takes_by_default(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    """120 other logs with 50 files each are remembered: more than a megabyte, and none of it is packed."""
+    name, log = f"{topic(1)}-default", tmp_path / "access.log"
+    positions = f"{name}-positions"
+    create_topic(client, name, partitions=1, configs=DEFAULT_LIMIT)
+    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact", **DEFAULT_LIMIT})
+    others = tuple(
+        FilePosition(
+            f"/var/log/vhosts/www.customer-{number % 120}.example.org/access.log.{number}",
+            *(2049, number, 10**8, "0123456789abcdef", 1024, "0123456789abcdef"),
+            finished=True,
+            number=number + 1,
+        )
+        for number in range(6000)
+    )
+    order = order_for(log, name, once=True, codec=NONE)
+    store = PositionTopic(client, positions)
+    assert store.load(order.shipper) == ShipState()
+    with contextlib.closing(TransactionalWriter(client, "before")) as writer:
+        writer.fence()
+        with writer.transaction():
+            writer.write(positions, store.make_records(order.shipper, ShipState(), ShipState(others, 7, "x")))
+    log.write_bytes(b"10.0.0.1 " + random.Random(1).randbytes(1_200_000).replace(b"\n", b"x") + b"\n")
+    append(log, 1, 2)
+    assert ship_once(client, order) == 3
+    assert ship_once(client, order) == 0
+    rows = read_partition(kafka.bootstrap, name, 0, committed=True)
+    assert [len(row.value or b"") for row in rows] == [1_000_000, len(line_of(1)), len(line_of(2))]
+    kept = store.load(order.shipper)
+    assert kept.lines == 10
+    assert kept.files[:6000] == others
+    assert [each.path for each in kept.files[6000:]] == [str(log)]
+
+
+def test_only_positions_that_have_changed_are_written(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    name = topic(1)
+    positions = f"{name}-positions"
+    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
+    for number in range(100):
+        append(tmp_path / f"{number}.log", number)
+    order = order_for(tmp_path / "*.log", name, once=True)
+    assert ship_once(client, order) == 100
+    before = len(read_partition(kafka.bootstrap, positions, 0, committed=True))
+    append(tmp_path / "7.log", 100, 101)
+    assert ship_once(client, order) == 2
+    rows = read_partition(kafka.bootstrap, positions, 0, committed=True)[before:]
+    # The mark of the new life, and the position of the file that has grown.
+    assert len(rows) <= 4
+    assert sum(b"7.log" in (row.value or b"") for row in rows) >= 1
+    assert sorted(numbers_in(kafka.bootstrap, name)) == list(range(102))
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b'{"version":2,"life":"x","lines":1,"files":2}', "0 of 2 files are there"),
+        (b'{"version":1,"life":"x","lines":1,"files":[]}', "version 1 is not known"),
+        (b'{"version":2}', "it is damaged"),
+        (b"\xff", "it is damaged"),
+    ],
+)
+def test_positions_that_cannot_be_used_are_refused(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path, head: bytes, why: str
+) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    positions = f"{name}-positions"
+    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
+    order = order_for(log, name, once=True)
+    produce(kafka.bootstrap, positions, [head], key=order.shipper.encode())
+    append(log, 0)
+    with pytest.raises(OffsetStoreError, match=rf"^\[POSITION_UNREADABLE\].*{why}"):
+        ship_once(client, order)
+
+
+def test_lines_longer_than_the_topic_takes_are_refused_at_the_start(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
+) -> None:
+    name, log = f"{topic(1)}-small", tmp_path / "access.log"
+    create_topic(client, name, partitions=1, configs={"max.message.bytes": "100000"})
+    log.write_bytes(random.Random(1).randbytes(300_000).replace(b"\n", b"x") + b"\n")
+    append(log, *range(2000))
+    with pytest.raises(OptionError, match=r"^\[LINE_LIMIT_TOO_LARGE\]") as refused:
+        ship_once(client, order_for(log, name, once=True))
+    most = int(str(refused.value).split("--max-line-bytes to ")[1].split(" ")[0])
+    order = order_for(log, name, once=True, longest_line=most, codec=NONE)
+    assert ship_once(client, order) == 2001
+    rows = read_partition(kafka.bootstrap, name, 0, committed=True)
+    assert len(rows[0].value or b"") == most
+    assert len(rows) == 2001
 
 
 def test_a_positions_topic_that_forgets_is_refused(topic: MakeTopic, client: ClientSettings) -> None:
@@ -219,6 +290,30 @@ def proxied() -> Iterator[tuple[FaultProxy, LocalKafka]]:
     with FaultProxy(kafka=True) as proxy, LocalKafka(advertise={0: proxy.address}) as cluster:
         proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
         yield proxy, cluster
+
+
+def test_another_shippers_open_transaction_does_not_hide_the_position(
+    proxied: tuple[FaultProxy, LocalKafka], tmp_path: Path
+) -> None:
+    """Committed readers stop at the oldest open transaction; the position behind it must not be missed."""
+    proxy, cluster = proxied
+    name, log, client = "beside-another", tmp_path / "access.log", settings_for(proxy.bootstrap)
+    positions = f"{name}-positions"
+    create_topic(client, name, partitions=1)
+    create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
+    other = open_transaction(cluster.bootstrap)
+    send(other, positions, [b"{}"], key=b"other")
+    assert other.flush(30) == 0
+    append(log, 0, 1)
+    asked = proxy.counts.requests[LIST_OFFSETS]
+    with shipping(client, order_for(log, name)) as failures:
+        # It cannot even begin: nobody can tell whether a position of its own lies behind that transaction.
+        wait_until(lambda: proxy.counts.requests[LIST_OFFSETS] > asked + 20 or failures, "it waits")
+        assert read_partition(cluster.bootstrap, name, 0, committed=False) == []
+        other.commit_transaction(30)
+        wait_until(lambda: numbers_in(cluster.bootstrap, name) == [0, 1], "it ships")
+        assert not failures
+    assert ship_once(client, order_for(log, name, once=True)) == 0
 
 
 @pytest.mark.parametrize("fault", ["before EndTxn", "after EndTxn", "no answer to EndTxn", "after Produce"])
@@ -241,9 +336,10 @@ def test_a_cut_connection_makes_neither_loss_nor_duplicate(
                 proxy.cut()
                 proxy.pass_on()
             elif fault == "before EndTxn":
+                produced = proxy.counts.requests[PRODUCE]
                 proxy.hold_answers(api_keys=[PRODUCE])
                 append(log, *range(begin, begin + 10))
-                wait_until(lambda: proxy.counts.open > 0, "it is connected")
+                wait_until(lambda: proxy.counts.requests[PRODUCE] > produced, "lines are under way")  # noqa: B023
                 proxy.cut()
                 proxy.pass_on()
             else:

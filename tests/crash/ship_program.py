@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.apps.accesslog.shipping.following import Piece
+from penstock.apps.accesslog.shipping.positions import ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.core.client import ClientSettings
 from tests.crash.gates import pass_gate
@@ -49,9 +50,9 @@ class GatedShipper(Shipper):
         super()._write_lines(records)
         pass_gate("lines", "after")
 
-    def _write_position(self) -> None:
+    def _write_position(self, before: ShipState, state: ShipState) -> None:
         pass_gate("position", "before")
-        super()._write_position()
+        super()._write_position(before, state)
         pass_gate("position", "after")
 
     def _end(self) -> None:

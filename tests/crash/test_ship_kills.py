@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -9,20 +10,22 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.gates import FOLDER_VARIABLE, MOMENTS, Gate, arm, await_arrival
+from tests.crash.gates import FOLDER_VARIABLE, MOMENTS, Gate, arm, await_arrival, release
 from tests.crash.ship_program import STEPS, Order
 from tests.filling import await_markers
 from tests.librdkafka import read_partition
 
 LINES, PARTITIONS, CLIENTS = 200, 2, 9
-#: Kills in a row, each at another step, with something done to the file in between.
-SEEDS, KILLS = (1, 2), 5
+#: Rounds in a row: two of three end with a kill, each at another step, and all do something to the file.
+SEEDS, ROUNDS = (1, 2, 3), 6
 
 
 def line_of(number: int) -> str:
@@ -44,14 +47,21 @@ def start(order: Order, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def kill_at(order: Order, folder: Path, gate: Gate) -> None:
-    """Run it until it stands at the gate, and kill it there."""
+def kill_at(order: Order, folder: Path, gate: Gate, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Run it until it stands at the gate, do something while it does, and kill it there."""
+    with standing_at(order, folder, gate) as program:
+        meanwhile()
+        program.send_signal(signal.SIGKILL)
+        assert program.wait(30) == -signal.SIGKILL
+
+
+@contextmanager
+def standing_at(order: Order, folder: Path, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
     arm(folder / "gates", gate)
     program = start(order, folder)
     try:
         assert await_arrival(folder / "gates", gate.name)["pid"] == program.pid
-        program.send_signal(signal.SIGKILL)
-        assert program.wait(30) == -signal.SIGKILL
+        yield program
     finally:
         program.kill()
         program.wait()
@@ -90,26 +100,76 @@ def test_after_a_kill_at_any_step_each_line_is_there_once(
     check_rows(kafka.bootstrap, name, LINES)
 
 
+class Rotation:
+    """What happens to a log while nobody looks, or while somebody does."""
+
+    def __init__(self, log: Path, chance: random.Random) -> None:
+        self.log, self.chance = log, chance
+        self.written = 0
+        self.left = 100
+        self.unpacked: tuple[Path, bytes] | None = None
+
+    def append(self, count: int) -> None:
+        self.written = append(self.log, self.written, count)
+
+    def happen(self) -> None:
+        self.end_packing()
+        what = self.chance.choice(["append", "rotate", "copytruncate", "pack"])
+        self.append(self.chance.randint(1, 60))
+        self.left -= 1
+        away = self.log.with_name(f"{self.log.name}.{self.left}")
+        if what in ("rotate", "pack"):
+            self.log.rename(away)
+        elif what == "copytruncate":
+            shutil.copy2(self.log, away)
+            os.truncate(self.log, 0)
+        if what == "pack":
+            self.begin_packing(away)
+        self.append(150)
+
+    def begin_packing(self, path: Path) -> None:
+        """The first bytes of the packed file are there, and the plain one is still beside it."""
+        packed = gzip.compress(path.read_bytes())
+        path.with_name(path.name + ".gz").write_bytes(packed[: self.chance.choice([0, 12, len(packed) // 2])])
+        self.unpacked = path, packed
+
+    def end_packing(self) -> None:
+        if self.unpacked is not None:
+            path, packed = self.unpacked
+            self.unpacked, found = None, path.stat()
+            target = path.with_name(path.name + ".gz")
+            target.write_bytes(packed)
+            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+            path.unlink()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_many_kills_and_rotations_leave_each_line_once(
     kafka: Any, topic: Any, tmp_path: Path, seed: int
 ) -> None:
+    """Files are rotated and packed after it was killed, before it is killed, and while it lives on."""
     chance = random.Random(seed)
-    name, log = topic(PARTITIONS), tmp_path / "access.log"
+    name = topic(PARTITIONS)
     (tmp_path / "gates").mkdir()
-    order = Order(kafka.bootstrap, name, str(log))
-    written = append(log, 0, LINES)
-    for number in range(KILLS):
+    (tmp_path / "logs").mkdir()
+    rotation = Rotation(tmp_path / "logs" / "access.log", chance)
+    order = Order(kafka.bootstrap, name, str(rotation.log))
+    rotation.append(LINES)
+    for number in range(ROUNDS):
         step, moment = chance.choice(STEPS), chance.choice(MOMENTS)
         call = 1 if step == "take over" else chance.randint(2, 3)
-        kill_at(order, tmp_path, Gate(f"kill-{number}", step, moment, call))
-        happens = chance.choice(["append", "rotate", "copytruncate"])
-        written = append(log, written, chance.randint(0, 60))
-        if happens == "rotate":
-            log.rename(tmp_path / f"access.log.{KILLS - number}")
-        elif happens == "copytruncate":
-            shutil.copy2(log, tmp_path / f"access.log.{KILLS - number}")
-            os.truncate(log, 0)
-        written = append(log, written, 150)
+        gate = Gate(f"stop-{number}", step, moment, call)
+        if number % 3 == 0:
+            kill_at(order, tmp_path, gate)
+            rotation.happen()
+        elif number % 3 == 1:
+            kill_at(order, tmp_path, gate, rotation.happen)
+        else:
+            with standing_at(order, tmp_path, gate) as program:
+                rotation.happen()
+                release(tmp_path / "gates", gate.name)
+                assert program.wait(60) == 0
+            rotation.append(LINES)  # so that the next one has some transactions to do
+    rotation.end_packing()
     assert start(order, tmp_path).wait(120) == 0
-    check_rows(kafka.bootstrap, name, written)
+    check_rows(kafka.bootstrap, name, rotation.written)

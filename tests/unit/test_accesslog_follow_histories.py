@@ -151,6 +151,8 @@ class History:
         found = lines_in(self.follower.read(300))
         self.shipped += found
         self.durable = self.follower.positions()
+        numbers = [each.number for each in self.durable]
+        assert len(set(numbers)) == len(numbers)  # each has a record of its own
         return bool(found)
 
     def fail(self) -> None:

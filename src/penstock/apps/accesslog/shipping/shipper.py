@@ -32,6 +32,7 @@ from penstock.apps.accesslog.shipping.following import CHUNK_BYTES, LONGEST_LINE
 from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC, PositionTopic, ShipState
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
+from penstock.kafka.admin import describe_topic_configs
 from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.transactional import FENCED, TRANSACTION_LOST, TransactionalWriter
 
@@ -41,6 +42,9 @@ Key = Literal["client", "server", "none"]
 SERVER_HEADER, CUT_HEADER = "server", "cut"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_LARGEST_BATCH_BYTES = 1_000_000
+#: What a record has besides its line and the name of the server: a key, headers, and those of its batch.
+_AROUND_A_LINE = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +101,29 @@ class Shipper:
         self._tell = tell
         self._life = secrets.token_hex(8)
         self._store = PositionTopic(client, settings.positions_topic)
-        self._writer = TransactionalWriter(
-            client,
-            f"penstock-ship-{settings.shipper}",
-            codec=settings.codec,
-            transaction_timeout_ms=settings.transaction_timeout_ms,
-        )
+        self._client = client
+        self._writer = self._make_writer(_LARGEST_BATCH_BYTES)
         self._state = ShipState()
         self._follower: Follower | None = None
-        self._told_lost: set[str] = set()
+        self._lost: set[tuple[str, int, int]] = set()
         self._lines_before: int | None = None
         self._was_refused = False
+
+    def _make_writer(self, batch_bytes: int) -> TransactionalWriter:
+        return TransactionalWriter(
+            self._client,
+            f"penstock-ship-{self.settings.shipper}",
+            codec=self.settings.codec,
+            max_batch_bytes=batch_bytes,
+            transaction_timeout_ms=self.settings.transaction_timeout_ms,
+        )
 
     def run(self, stopping: threading.Event) -> Shipped:
         """Ship until `stopping` is set (the transaction under way is ended first), or all is read."""
         self._store.prepare()
+        room = _find_room(self._client, self.settings)
+        if room < _LARGEST_BATCH_BYTES:
+            self._writer = self._make_writer(room)
         pause_s, failing_since = _FIRST_PAUSE_S, 0.0
         try:
             while True:
@@ -168,13 +180,15 @@ class Shipper:
             longest_line=settings.longest_line,
             quiet_s=0.0 if settings.once else settings.quiet_s,
         )
-        new = {each.path for each in self._follower.lost} - self._told_lost
-        self.shipped.lost_files += len(new)
-        self._told_lost |= new
-        self._state = replace(state, life=self._life, files=self._follower.positions())
+        self._count_lost()
         with self._writer.transaction():
-            self._write_position()
+            self._write_position(state, replace(state, life=self._life, files=self._follower.positions()))
         self._was_refused = False
+
+    def _count_lost(self) -> None:
+        assert self._follower is not None
+        self._lost |= {(each.path, *each.identity) for each in self._follower.lost}
+        self.shipped.lost_files = len(self._lost)
 
     def _ship(self, stopping: threading.Event) -> None:
         follower = self._follower
@@ -192,7 +206,9 @@ class Shipper:
 
     def _read(self) -> list[Piece]:
         assert self._follower is not None
-        return self._follower.read(self.settings.transaction_bytes)
+        pieces = self._follower.read(self.settings.transaction_bytes)
+        self._count_lost()
+        return pieces
 
     def _send(self, pieces: list[Piece]) -> None:
         assert self._follower is not None
@@ -201,8 +217,7 @@ class Shipper:
         self._writer.begin()
         if pieces:
             self._write_lines(make_records(pieces, self.settings.server, self.settings.key))
-        self._state = state
-        self._write_position()
+        self._write_position(self._state, state)
         self._end()
         self.shipped.lines += lines
         self.shipped.size += sum(piece.size for piece in pieces)
@@ -214,8 +229,10 @@ class Shipper:
     def _write_lines(self, records: pa.RecordBatch) -> None:
         self._writer.write(self.settings.topic, records)
 
-    def _write_position(self) -> None:
-        self._writer.write(self._store.topic, self._store.record(self.settings.shipper, self._state))
+    def _write_position(self, before: ShipState, state: ShipState) -> None:
+        """A failure is met by a new beginning, so what was written last is what is stored."""
+        self._writer.write(self._store.topic, self._store.make_records(self.settings.shipper, before, state))
+        self._state = state
 
     def _end(self) -> None:
         self._writer.commit()
@@ -268,6 +285,29 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
         before += len(piece.lines)
     cut = [*plain, {"key": CUT_HEADER, "value": b"1"}]
     return pa.array([plain, cut], HEADERS).take(pa.array(choice))
+
+
+def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
+    """How large a batch may be before it is compressed; the longest line must fit into one."""
+    try:
+        limit = describe_topic_configs(client, settings.topic).get("max.message.bytes")
+    except BrokerError as error:
+        if error.condition not in ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
+            raise
+        return _LARGEST_BATCH_BYTES  # writing does not need the right to ask
+    if limit is None:
+        return _LARGEST_BATCH_BYTES
+    room = int(int(limit) * 0.99)  # what cannot be compressed becomes a little larger by trying
+    most = room - _AROUND_A_LINE - len(settings.server.encode())
+    if settings.longest_line > most:
+        raise OptionError(
+            "LINE_LIMIT_TOO_LARGE",
+            f"Lines of up to {settings.longest_line} bytes are to be shipped; topic {settings.topic} takes "
+            f"messages of {limit} bytes.",
+            hint=f"Set --max-line-bytes to {max(most, 1)} or less, or raise max.message.bytes of the topic.",
+            facts={"topic": settings.topic, "limit": int(limit), "asked": settings.longest_line},
+        )
+    return room
 
 
 def _nothing_found(patterns: tuple[str, ...]) -> OptionError:
