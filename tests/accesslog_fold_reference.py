@@ -116,17 +116,23 @@ def spread(history: Sequence[Line], key: str, partitions: int = 3) -> dict[int, 
     return topic
 
 
+def name_agent(agent: int) -> bytes:
+    """The text that stands in the log for the number of an agent."""
+    return b"agent/%d" % agent
+
+
 def make_batch(lines: Sequence[Line]) -> tuple[Lines, Findings]:
     """What the parser and the detector would return for these lines."""
-    texts = [line.client.encode() for line in lines]
+    texts = [line.client.encode() for line in lines] + [name_agent(line.agent) for line in lines]
     sizes = np.array([len(text) for text in texts], np.int32)
     starts = (np.cumsum(sizes) - sizes).astype(np.int32)
     nothing = np.full(len(lines), -1, np.int32)
+    places = {"client": slice(len(lines)), "agent": slice(len(lines), None)}
     parsed = Lines(
         data=np.frombuffer(b"".join(texts), np.uint8),
         rows=np.arange(len(lines), dtype=np.int32),
-        starts={name: starts if name == "client" else nothing for name in TEXT_FIELDS},
-        lengths={name: sizes if name == "client" else nothing for name in TEXT_FIELDS},
+        starts={name: starts[places[name]] if name in places else nothing for name in TEXT_FIELDS},
+        lengths={name: sizes[places[name]] if name in places else nothing for name in TEXT_FIELDS},
         time_us=np.array([line.time_us for line in lines], np.int64),
         status=np.array([200 if line.answer & 1 else 404 for line in lines], np.int16),
         size=np.zeros(len(lines), np.int64),

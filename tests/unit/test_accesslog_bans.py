@@ -17,7 +17,7 @@ from penstock.apps.accesslog.defence.lanes import LARGEST_CHUNK, LaneState
 from penstock.core.errors import DecodeError, OptionError
 from tests.accesslog_fold_reference import RULES, SECOND, START, Line, Runner, make_history, spread
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "accesslog-lane-v2"
+GOLDEN = Path(__file__).parents[1] / "golden" / "accesslog-lane-v3"
 SETTINGS = DefenceSettings(RULES, lanes=1, trust_crawlers=False, subjects_per_lane=256, groups_per_lane=256)
 
 
@@ -108,18 +108,19 @@ def tell(state: LaneState) -> object:
     levels = [np.sort(table.levels[:, 0]).sum() for table in (again.clients, again.groups)]
     waiting, evidence = again.pending.to_pylist(), again.evidence.to_pylist()
     known = (again.released_us, again.hosts, again.servers)
+    known += (again.agent_evidence.to_pylist(), again.agents.to_pylist())
     return rows, groups, np.round(levels, 6).tolist(), waiting, evidence, known
 
 
 def test_state_that_an_older_release_wrote_is_read() -> None:
-    """The golden pieces were written once by version 2; change them only together with the version."""
+    """The golden pieces were written once by version 3; change them only together with the version."""
     stored = [path.read_bytes() for path in sorted(GOLDEN.glob("*.bin"))]
     assert len(stored) >= 8
     assert tell(LaneState.unpack(stored, SETTINGS)) == tell(make_golden_state())
 
 
 def test_a_piece_of_another_version_is_refused() -> None:
-    chunk = make_golden_state().pack()[0].replace(b'"version": 2', b'"version": 9')
+    chunk = make_golden_state().pack()[0].replace(b'"version": 3', b'"version": 9')
     with pytest.raises(DecodeError, match="LANE_VERSION"):
         LaneState.unpack([chunk], SETTINGS)
 

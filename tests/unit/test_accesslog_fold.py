@@ -51,6 +51,10 @@ def run_at_once(topic: dict[int, list[Line]], config: DefenceSettings = SETTINGS
     return list(runner.end())
 
 
+def read_evidence(runner: Runner) -> dict[str, str]:
+    return {row["decision_id"]: row["evidence"] for row in runner.rows}
+
+
 @given(
     seed=SEEDS, size=st.integers(1, 400), jitter=st.sampled_from([0, SECOND // 2, 4 * SECOND, 90 * SECOND])
 )
@@ -84,7 +88,10 @@ def test_any_batches_in_any_mixture_stopped_and_resumed_anywhere_give_the_same_d
             batch += [(number, pieces[:half]), (number, pieces[half:])]
             left[number] = left[number][cut:]
         runner.feed(batch)
-    assert runner.end() == run_at_once(topic)
+    at_once = Runner(SETTINGS)
+    at_once.feed(topic.items())
+    assert runner.end() == at_once.end()
+    assert read_evidence(runner) == read_evidence(at_once)
     assert runner.counters["forced"] == 0
 
 

@@ -2,8 +2,9 @@
 
 Rules. Every line with a client makes one event of that client; a line makes events of its network and of its
 fingerprint only if a rule that counts those has hit it. An event carries numbers (addresses, hashes, hits),
-and texts only where a rule has hit: the request, cut, as evidence. Every lane gets a batch, an empty one too,
-because each must learn how far the partition's clock has come.
+and texts only where a rule has hit: the request, cut, as evidence. The texts of agents, cut as well, stand
+beside the events of a lane, each at least once: the same few name many lines. Every lane gets a batch, an
+empty one too, because each must learn how far the partition's clock has come.
 
 Times are moved up to the running maximum less the lateness within the batch; what came before the batch is
 known to the fold alone, which moves them up further. So the same lines make the same order in any batches.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,10 @@ from penstock.apps.accesslog.detection.rules import RuleSet
 from penstock.apps.accesslog.monitoring.observing import _clean_name
 from penstock.formats.accesslog import Lines
 
-VERSION = 2
+VERSION = 3
 DEFAULT_LANES = 16
 DEFAULT_LATENESS_US = 1_000_000
-LONGEST_TEXT = 200
+LONGEST_TEXT, LONGEST_AGENT = 200, 160
 
 EVENTS = pa.schema(
     [
@@ -55,6 +57,10 @@ EVENTS = pa.schema(
         ("host", pa.binary()),
     ]
 )
+#: The texts of agents, by what stands for them in the events.
+AGENTS = pa.schema([("agent", pa.uint32()), ("text", pa.binary())])
+_AGENTS_SEEN = 1024
+_AGENTS_KEY = b"penstock.agents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,18 @@ def make_events(
         arrays["host"] = pa.nulls(order.size, pa.binary())
     schema = EVENTS.with_metadata(header.pack())
     whole = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
-    return {lane: whole.slice(starts[lane], starts[lane + 1] - starts[lane]) for lane in range(lanes)}
+    agents = _gather_agents(lines, line_of, columns["agent"][order], starts)
+    made = {}
+    for lane in range(lanes):
+        events = whole.slice(starts[lane], starts[lane + 1] - starts[lane])
+        made[lane] = events.replace_schema_metadata({**(schema.metadata or {}), _AGENTS_KEY: agents[lane]})
+    return made
+
+
+def read_agents(schema: pa.Schema) -> pa.Table:
+    """The texts of the agents of a batch of events, as rows of `AGENTS`; one may be there twice."""
+    packed = (schema.metadata or {}).get(_AGENTS_KEY)
+    return pa.ipc.open_stream(packed).read_all() if packed else AGENTS.empty_table()
 
 
 _HitLists = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]
@@ -233,6 +250,27 @@ def _gather_texts(lines: Lines, line_of: NDArray[np.int64], wanted: NDArray[np.b
         starts["protocol"], lengths["protocol"], some, LONGEST_TEXT, at, sizes,
     )  # fmt: skip
     return _copy_texts(lines, at, sizes, total, wanted)
+
+
+def _gather_agents(
+    lines: Lines, line_of: NDArray[np.int64], agents: NDArray[np.uint32], starts: NDArray[np.int64]
+) -> list[bytes]:
+    """For each lane the texts of its agents, packed; nothing where there is none."""
+    at, sizes = lines.starts["agent"], lines.lengths["agent"]
+    chosen, ends = np.empty(line_of.size, np.int64), np.empty(starts.size, np.int64)
+    k.choose_agents(agents, line_of, sizes, starts, np.empty(_AGENTS_SEEN, np.int64), chosen, ends)
+    some = line_of[chosen[: ends[-1]]]
+    cut = np.minimum(sizes[some].astype(np.int64), LONGEST_AGENT)
+    texts = _copy_texts(lines, at[some].astype(np.int64), cut, int(cut.sum()), np.ones(some.size, bool))
+    whole = pa.RecordBatch.from_arrays([pa.array(agents[chosen[: ends[-1]]]), texts], schema=AGENTS)
+    packed = []
+    for begin, end in pairwise(ends.tolist()):
+        target = pa.BufferOutputStream()
+        if begin < end:
+            with pa.ipc.new_stream(target, AGENTS) as stream:
+                stream.write_batch(whole.slice(begin, end - begin))
+        packed.append(target.getvalue().to_pybytes())
+    return packed
 
 
 def _gather_hosts(lines: Lines, line_of: NDArray[np.int64], wanted: NDArray[np.bool_]) -> pa.Array:

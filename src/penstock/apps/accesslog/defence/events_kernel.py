@@ -161,6 +161,27 @@ def copy_spans(data, starts, sizes, offsets, out):
 
 
 @kernel
+def choose_agents(agents, line_of, sizes, starts, seen, chosen, ends):
+    """Events that name the agents of their lane: each agent at least once; `ends` tells where lanes end.
+
+    What was seen is kept by a few bits of the hash (`seen` has 2^n places), so one may be chosen again.
+    """
+    filled = np.int64(0)
+    ends[0] = 0
+    for lane in range(starts.size - 1):
+        for place in range(seen.size):
+            seen[place] = -1
+        for k in range(starts[lane], starts[lane + 1]):
+            agent = np.int64(agents[k])
+            place = agent & (seen.size - 1)
+            if seen[place] != agent and sizes[line_of[k]] >= 0:
+                seen[place] = agent
+                chosen[filled] = k
+                filled += 1
+        ends[lane + 1] = filled
+
+
+@kernel
 def gather_hits(order, first_hit, hit_count, hit_rules, offsets, out):
     """The hits of the lines in this order, as a list column."""
     filled = 0

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import events_kernel, fold_kernel, guarding_kernel, table_kernel
+from penstock.apps.accesslog.defence import fold_kernel, guarding_kernel, table_kernel
 from penstock.apps.accesslog.defence import fold_shapes as s
 from penstock.apps.accesslog.defence.bans import (
     DECISIONS,
@@ -35,15 +35,24 @@ from penstock.apps.accesslog.defence.bans import (
     identify,
     make_limits,
 )
-from penstock.apps.accesslog.defence.clients import CLIENT, KINDS, NET, PRINT, is_host, name_subject
+from penstock.apps.accesslog.defence.clients import CLIENT, KINDS, is_host, name_subject
 from penstock.apps.accesslog.defence.clocks import NEVER, Clocks, advance
 from penstock.apps.accesslog.defence.counting import Program
-from penstock.apps.accesslog.defence.events import Header
-from penstock.apps.accesslog.defence.lanes import EVIDENCE, EVIDENCE_KEPT, QUEUE, LaneState, _hits_of, grow
+from penstock.apps.accesslog.defence.events import Header, read_agents
+from penstock.apps.accesslog.defence.evidence import (
+    AGENTS_KEPT,
+    HITS_KEPT,
+    MOST_EVIDENCE,
+    Witnesses,
+    keep_agents,
+    name_agents,
+    pick_rows,
+    tell_line,
+)
+from penstock.apps.accesslog.defence.lanes import QUEUE, LaneState, _hits_of, grow
 
-_MOST_EVIDENCE = 5
 _OUT_ROWS = 4096
-_WITNESS_COLUMNS = ["kind", "high", "low", "group", "time", "partition", "offset", "text"]
+_AGENT = 2  # what a rule tells apart, as `Program.distinct` has it
 _KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "late", "path", "agent", "answer")
 
 
@@ -91,6 +100,7 @@ def fold_lane(
             mine = ready[(kinds > CLIENT) if is_group else (kinds == CLIENT)] if kinds.any() else ready
             if mine.size and (not is_group or kinds.any()):
                 decisions.append(_fold_part(state, queue, mine, settings, limits, is_group))
+    state.agents = keep_agents(state.agents, _numbers(state.pending, "agent"))
     waited_for = set(pc.unique(state.pending.column("server")).to_pylist())
     state.servers = {key: name for key, name in state.servers.items() if key in waited_for}
     evicted = int(state.clients.heads[s.EVICTED] + state.groups.heads[s.EVICTED])
@@ -120,13 +130,14 @@ def _join(
         key=lambda one: (one[0].partition, one[0].first_offset),
     )
     maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
-    parts, moved = [state.pending], 0
+    parts, names, moved = [state.pending], [state.agents], 0
     for header, batch in batches:
         before = maxima.get(header.partition, NEVER)
         maxima[header.partition] = max(before, header.max_us)
         state.servers |= header.servers
         if batch.num_rows == 0:
             continue
+        names.append(read_agents(batch.schema))
         # What comes behind the fold is folded at once: at the last moment before what may still come.
         floor = max(before - settings.lateness_us, state.released_us - 1)
         times = batch.column("time").to_numpy()
@@ -139,6 +150,7 @@ def _join(
             _learn_hosts(state, batch)
         numbers = pa.array(np.full(batch.num_rows, header.partition, np.int32))
         parts.append(pa.Table.from_arrays([*batch.columns, numbers], schema=QUEUE))
+    state.agents = pa.concat_tables(names)
     came = {header.partition: header.max_us for header, _ in batches}
     for header, _ in batches:
         came[header.partition] = max(came[header.partition], header.max_us)
@@ -190,7 +202,8 @@ def _fold_part(
     if hit_starts[-1]:
         hits = hits[np.repeat(starts[order] - hit_starts[:-1], counts) + np.arange(hit_starts[-1])]
     columns = {name: _numbers(queue, name)[order] for name in _KERNEL_COLUMNS}
-    events = s.Events(**columns, hit_starts=hit_starts, hit_rules=hits)
+    noted = np.zeros(order.size, np.int8)
+    events = s.Events(**columns, hit_starts=hit_starts, hit_rules=hits, noted=noted)
     table = state.groups if is_group else state.clients
     rules = _bundle(state.program)
     behaviours = len(state.program.ids)
@@ -210,7 +223,8 @@ def _fold_part(
         state.groups = table
     else:
         state.clients = table
-    return _Witnesses(state, queue, order, counts, is_group).decide(settings, made, scores)
+    found = _Found(state, queue, order, np.flatnonzero(counts), np.flatnonzero(noted), is_group)
+    return found.decide(settings, made, scores)
 
 
 def _bundle(program: Program) -> s.Rules:
@@ -244,38 +258,35 @@ def _sort_groups(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
     return mine[np.lexsort((tie, times))]
 
 
-class _Witnesses:
-    """The hits of this batch and of the batches before, from which decisions take their evidence."""
+class _Found:
+    """What the kernel has found in some events: lines that are remembered as evidence, and decisions."""
 
     def __init__(
         self,
         state: LaneState,
         queue: pa.Table,
         order: NDArray[np.int64],
-        counts: NDArray[np.int64],
+        hits: NDArray[np.int64],
+        noted: NDArray[np.int64],
         is_group: bool,
     ) -> None:
         self._state, self._queue, self._order = state, queue, order
-        self._places = np.flatnonzero(counts)
-        rows = queue.select(_WITNESS_COLUMNS).take(pa.array(order[self._places]))
-        kinds, high, low = (_numbers(rows, name) for name in ("kind", "high", "low"))
-        if is_group:
-            high, low = high.copy(), low.copy()
-            events_kernel.cut_nets(high, low)
-            low = np.where(kinds == PRINT, _numbers(rows, "group"), low)
-            high = np.where(kinds == NET, high, np.uint64(0))
-        mine = [pa.array(kinds), pa.array(high), pa.array(low)]
-        mine += [rows.column(name).combine_chunks() for name in ("time", "partition", "offset", "text")]
+        texts = queue.column("text").combine_chunks().take(pa.array(order[hits]))
+        rows = pick_rows(queue, order[hits], texts, is_group=is_group)
         before = state.group_evidence if is_group else state.evidence
-        self._before = before.num_rows
-        known = pa.concat_tables([before, pa.Table.from_arrays(mine, schema=EVIDENCE)]).combine_chunks()
-        self._known = known
-        self._keys = tuple(_numbers(known, name) for name in ("kind", "high", "low"))
-        kept = known.slice(max(known.num_rows - EVIDENCE_KEPT, 0))
+        self._hits = Witnesses(before, HITS_KEPT, hits, rows)
+        self._switches = self._hits
         if is_group:
-            state.group_evidence = kept
+            state.group_evidence = self._hits.kept
         else:
-            state.evidence = kept
+            state.evidence = self._hits.kept
+            rows = pick_rows(queue, order[noted], self._name(order[noted]), is_group=False)
+            self._switches = Witnesses(state.agent_evidence, AGENTS_KEPT, noted, rows)
+            state.agent_evidence = self._switches.kept
+
+    def _name(self, chosen: NDArray[np.int64]) -> pa.Array:
+        """The agents of these events of the queue."""
+        return name_agents(self._state.agents, _numbers(self._queue, "agent")[chosen])
 
     def decide(
         self, settings: DefenceSettings, made: list[NDArray[np.int64]], scores: list[NDArray[np.float64]]
@@ -284,13 +295,17 @@ class _Witnesses:
         if not made:
             return DECISIONS.empty_table()
         out, score = np.concatenate(made), np.concatenate(scores)
+        deciding = self._order[out[:, s.OUT_EVENT]]
         columns_told = ["time", "partition", "offset", "server", "text"]
-        rows = self._queue.select(columns_told).take(pa.array(self._order[out[:, s.OUT_EVENT]]))
+        rows = self._queue.select(columns_told).take(pa.array(deciding))
         triggers = [rows.column(name).to_pylist() for name in columns_told]
+        triggers.append(self._name(deciding).to_pylist())
         words = out.view(np.uint64)
         state, rules = self._state, settings.ruleset.rules
+        program = state.program
+        switching = set(program.rule_of[program.distinct == _AGENT].tolist())
         columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
-        for n, (time, partition, offset, server, text) in enumerate(zip(*triggers, strict=True)):
+        for n, (time, partition, offset, server, text, agent) in enumerate(zip(*triggers, strict=True)):
             kind = int(out[n, s.OUT_KIND])
             high, low = int(words[n, s.OUT_HIGH]), int(words[n, s.OUT_LOW])
             subject = name_subject(kind, high, low, state.hosts)
@@ -299,9 +314,13 @@ class _Witnesses:
             rule = rules[int(out[n, s.OUT_RULE])]
             action = s.ACTIONS[int(out[n, s.OUT_ACTION])]
             ban_us = int(out[n, s.OUT_BAN])
-            evidence = self._collect(int(out[n, s.OUT_EVENT]), kind, high, low)
-            if (partition, offset) not in {(each["partition"], each["offset"]) for each in evidence}:
-                evidence.append(_tell(partition, offset, time, text))
+            is_switch = kind == CLIENT and rule.number in switching
+            evidence = [
+                each for each in self._tell(int(out[n, s.OUT_EVENT]), kind, high, low, is_switch=is_switch)
+                if (each["partition"], each["offset"]) != (partition, offset)
+            ]  # fmt: skip
+            agent = agent or b"-" if is_switch else agent
+            evidence.append(tell_line(partition, offset, time, text, agent))
             about = (settings.stream, subject, client, rule.id, action)
             for name, value in (
                 ("decision_id", identify(*about, partition, offset)),
@@ -311,23 +330,19 @@ class _Witnesses:
                 ("expires_at", time + ban_us), ("level", int(out[n, s.OUT_LEVEL])),
                 ("server", state.servers.get(server, "")), ("partition", partition), ("offset", offset),
                 ("request_index", int(out[n, s.OUT_REQUESTS])),
-                ("evidence", json.dumps(evidence[-_MOST_EVIDENCE:])),
+                ("evidence", json.dumps(evidence[-MOST_EVIDENCE:])),
             ):  # fmt: skip
                 columns[name].append(value)
         return pa.table(columns, schema=DECISIONS)
 
-    def _collect(self, event: int, kind: int, high: int, low: int) -> list[dict[str, Any]]:
-        until = self._before + int(np.searchsorted(self._places, event, "right"))
-        since = max(until - EVIDENCE_KEPT, 0)
-        kinds, highs, lows = (each[since:until] for each in self._keys)
-        found = np.flatnonzero((lows == low) & (highs == high) & (kinds == kind))[-_MOST_EVIDENCE:]
-        rows = self._known.take(pa.array(found + since)).to_pylist()
-        return [_tell(row["partition"], row["offset"], row["time"], row["text"]) for row in rows]
-
-
-def _tell(partition: int, offset: int, time: int, text: bytes | None) -> dict[str, Any]:
-    request = (text or b"").decode("utf-8", "backslashreplace")
-    return {"partition": partition, "offset": offset, "time": time, "request": request}
+    def _tell(self, event: int, kind: int, high: int, low: int, *, is_switch: bool) -> list[dict[str, Any]]:
+        """What is kept of a subject: its new agents, where a rule has counted those; or else its hits."""
+        rows = (self._switches if is_switch else self._hits).find(event, kind, high, low)
+        return [
+            tell_line(row["partition"], row["offset"], row["time"],
+                      *((None, row["text"] or b"-") if is_switch else (row["text"], None)))
+            for row in rows
+        ]  # fmt: skip
 
 
 __all__ = ["FoldResult", "fold_lane", "is_host"]

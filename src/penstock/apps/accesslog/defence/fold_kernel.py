@@ -102,6 +102,10 @@ def fold_client(events, i, table, rules, limits, out, out_score):
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
                 continue
             note_agent(table, row, rules, b, rows[row, s.AGENT], time)
+            if not is_remembered(
+                table.filters, find_counter(table, row, b, time), np.uint64(events.agent[i])
+            ):
+                events.noted[i] = 1
         if count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)[0]:
             tipped, simulated = note_trigger(table, row, rules, b, time, limits, tipped, simulated)
     rows[row, s.AGENT] = np.int64(events.agent[i])

@@ -87,6 +87,7 @@ class Events(NamedTuple):
     answer: Any
     hit_starts: Any
     hit_rules: Any
+    noted: Any  # where the fold writes a 1: a client named an agent that it had not named before
 
 
 class Rules(NamedTuple):

@@ -26,31 +26,21 @@ from penstock.apps.accesslog.defence import table_kernel as t
 from penstock.apps.accesslog.defence.bans import DefenceSettings
 from penstock.apps.accesslog.defence.clocks import NEVER
 from penstock.apps.accesslog.defence.counting import Program, compile_rules
-from penstock.apps.accesslog.defence.events import EVENTS
+from penstock.apps.accesslog.defence.events import AGENTS, EVENTS
+from penstock.apps.accesslog.defence.evidence import EVIDENCE
 from penstock.core.errors import DecodeError
 
-VERSION = 2
+VERSION = 3
 LARGEST_CHUNK = 1 << 20
-#: How many hits a lane remembers as evidence.
-EVIDENCE_KEPT = 1024
 QUEUE = EVENTS.append(pa.field("partition", pa.int32()))
-EVIDENCE = pa.schema(
-    [
-        ("kind", pa.int8()),
-        ("high", pa.uint64()),
-        ("low", pa.uint64()),
-        ("time", pa.int64()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("text", pa.binary()),
-    ]
-)
 _STORED = {
     "high": s.HIGH, "low": s.LOW, "kind": s.KIND, "last": s.LAST, "expires": s.EXPIRES,
     "requests": s.REQUESTS, "ban_from": s.BAN_FROM, "ban_until": s.BAN_UNTIL, "level": s.LEVEL,
     "quiet_until": s.QUIET_UNTIL, "agent": s.AGENT, "scored_at": s.SCORED_AT,
     "classes": s.CLASSES, "vouched": s.VOUCHED,
 }  # fmt: skip
+#: Parts with texts, which are stored as they are.
+_TEXTS = ("evidence", "group_evidence", "agent_evidence", "agents")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -104,6 +94,8 @@ class LaneState:
     pending: pa.Table
     evidence: pa.Table  # of clients
     group_evidence: pa.Table
+    agent_evidence: pa.Table  # of clients, with agents as texts
+    agents: pa.Table  # the texts of agents of events that wait
     released_us: int = NEVER  # what stands before this has been folded
     hosts: dict[tuple[int, int], str] = field(default_factory=dict)
     servers: dict[int, str] = field(default_factory=dict)
@@ -119,6 +111,8 @@ class LaneState:
             QUEUE.empty_table(),
             EVIDENCE.empty_table(),
             EVIDENCE.empty_table(),
+            EVIDENCE.empty_table(),
+            AGENTS.empty_table(),
         )
 
     @property
@@ -147,8 +141,9 @@ class LaneState:
             chunks += _pack_part(f"{name}.members", members)
             chunks += _pack_part(f"{name}.paths", _list_paths(table))
         chunks += _pack_part("pending", self.pending)
-        chunks += _pack_part("evidence", self.evidence)
-        return chunks + _pack_part("group_evidence", self.group_evidence)
+        for name in _TEXTS:
+            chunks += _pack_part(name, getattr(self, name))
+        return chunks
 
     @classmethod
     def unpack(cls, chunks: Iterable[bytes | pa.Buffer], settings: DefenceSettings) -> LaneState:
@@ -171,8 +166,8 @@ class LaneState:
         state.groups = _fill_table(state.groups, parts, "groups", moved, dense, program.dense_count)
         if "pending" in parts:
             state.pending = _renumber(parts["pending"].cast(QUEUE), head["rules"], settings)
-        state.evidence = parts.get("evidence", state.evidence)
-        state.group_evidence = parts.get("group_evidence", state.group_evidence)
+        for name in _TEXTS:
+            setattr(state, name, parts.get(name, getattr(state, name)))
         return state
 
     def _forget_hosts(self) -> None:
