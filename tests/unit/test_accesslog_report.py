@@ -37,6 +37,8 @@ from penstock.apps.accesslog.reporting.report_data import (
     Minute,
     ReportData,
     TopText,
+    cut_to_period,
+    find_period,
     read_report,
 )
 from penstock.cli import main
@@ -213,6 +215,52 @@ def test_the_numbers_of_a_report_are_those_that_went_in() -> None:
         assert expected in text
 
 
+def test_what_lies_outside_of_the_period_is_not_in_the_report() -> None:
+    load = [Load(START + at, 1.0, 10, 1, (0, 10, 0, 0, 0), 0, 10) for at in range(30, 90)]
+    minutes = [Minute(START + 60.0 * at, 5 + at, 10, 10, 10) for at in range(-3, 5)]
+    decisions = [
+        Decided(START + at, f"192.0.2.{n}", "client", "r", "c", "block", 10.0, None, 1)
+        for n, at in enumerate((-500.0, 31.0, 89.0, 95.5))
+    ]
+    old = {
+        **{"alert_id": "a", "kind": "rate_spike", "server": "", "new_level": False, "peak": 9.0},
+        **{"value": 9.0, "expected": 1.0, "opened_at": datetime.fromtimestamp(START - 90, UTC)},
+    }
+    alerts = [{**old, "closed_at": datetime.fromtimestamp(START + at, UTC)} for at in (-60, 40)]
+    data = cut_to_period(ReportData(load=load, minutes=minutes, decisions=decisions, alerts=alerts))
+    assert find_period(data) == (START + 30, START + 96.5)
+    assert [each.clients for each in data.minutes] == [5, 6]
+    assert [each.subject for each in data.decisions] == ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
+    assert data.alerts == alerts[1:]
+    text = " ".join(Page(write_report(ReportData(load=load, decisions=decisions))).texts)
+    assert "192.0.2.1" in text
+    assert "192.0.2.0" not in text
+
+
+def test_attackers_are_clients_and_the_tile_tells_the_period_from_now() -> None:
+    """A fingerprint stands for those who took part; who is allowed was not blocked."""
+    print_of = ("print:2b9bf73a18b5bf8b", "print", "r", "distributed_scan")
+    decisions = [
+        Decided(START + 1.0, *print_of, "block", 10.0, None, 1, "192.0.2.1"),
+        Decided(START + 1.0, *print_of, "block", 10.0, None, 1, "192.0.2.2"),
+        Decided(START + 2.0, "192.0.2.1", "client", "r", "xss", "block", 10.0, None, 1, "192.0.2.1"),
+        Decided(START + 3.0, "127.0.0.1", "client", "r", "xss", "allowed", 10.0, None, 1, "127.0.0.1"),
+    ]
+    page = write_report(ReportData(decisions=decisions, blocked_now=7))
+    text = " ".join(Page(page).texts)
+    assert "print:" not in text
+    assert "3 in this period, those with most decisions first" in text
+    assert re.search(r"<span>Blocked</span><b>2</b><i>clients in this period; 7 in the list now</i>", page)
+
+
+@pytest.mark.parametrize("share", [None, 0.25])
+def test_a_column_that_nothing_is_known_of_is_left_out(share: float | None) -> None:
+    page = write_report(ReportData(scores=[ClassScore("xss", 3, 2, 13.5, 1.0, share)]))
+    assert (">blocked</th>" in page) is (share is not None)
+    assert ("25.0%" in page) is (share is not None)
+    assert ">13.5</td>" in page
+
+
 # --- charts ------------------------------------------------------------------------------------------------
 
 numbers = st.floats(0, 1e15, allow_nan=False)
@@ -239,6 +287,39 @@ def test_a_chart_draws_within_its_frame(values: list[float], begin: float) -> No
         assert all(0 <= each <= 400 for each in places)
         assert "nan" not in chart
         assert "inf" not in chart
+
+
+def find_heights(chart: str, look: str) -> list[float]:
+    line = re.search(f'class="line {look}" points="([^"]*)"', chart)
+    assert line is not None
+    return [float(point.split(",")[1]) for point in line[1].split()]
+
+
+def test_one_slow_minute_leaves_the_others_to_be_told_apart() -> None:
+    values = [25_000_000, 10_000, 20_000, 10_000]
+    chart = draw_lines(
+        [60.0 * at for at in range(4)], [Layer("p99", "l3", values)], width=400, height=200, step_s=60,
+        show=show_micros,
+    )  # fmt: skip
+    heights = find_heights(chart, "l3")
+    assert heights[1] - heights[2] > 10, "twice as slow is seen"
+    assert heights[1] == heights[3]
+    assert re.findall('class="tick end"[^>]*>([^<]*)<', chart) == ["10 ms", "100 ms", "1 s", "10 s", "100 s"]
+
+
+def test_a_chart_shows_its_span_and_nothing_beyond_it() -> None:
+    """Minutes begin before the first second of a report and end behind its last one."""
+    chart = draw_lines(
+        [0.0, 60.0], [Layer("p50", "l1", [5, 5])], width=456, height=200, step_s=60, span=(40.0, 80.0)
+    )
+    line = re.search('class="line l1" points="([^"]*)"', chart)
+    assert line is not None
+    assert [float(point.split(",")[0]) for point in line[1].split()] == [46 + 100, 46 + 300]
+    chart = draw_stack(
+        [0.0, 60.0], [Layer("x", "s1", [5, 5])], width=456, height=200, step_s=60, span=(40.0, 80.0)
+    )
+    edges = [float(each) for each in re.findall(r"H([\d.]+)", chart)]
+    assert edges[:2] == [46 + 200, 46 + 400]
 
 
 @given(st.floats(1e-6, 1e15))
@@ -272,7 +353,10 @@ def test_a_report_is_read_from_the_tables_of_a_pipeline(tmp_path: Path) -> None:
         **{"url": 10, "client": 10, "agent": 1, "referrer": 1}
     }
     assert {each["kind"] for each in data.alerts} >= {"rate_spike"}
-    assert data.decisions[0].of_class == "sql_injection"
+    assert (data.decisions[0].of_class, data.decisions[0].who) == ("sql_injection", "192.0.2.3")
+    assert data.blocked_now == 0
+    during = datetime.fromtimestamp(START + 60, UTC)
+    assert read_report(parse_place(str(tmp_path / "results.db")), made_at=during).blocked_now == 1
     assert [each.is_good for each in data.checks] == [True, True]
     assert max(each.p99_us or 0 for each in data.minutes) == pytest.approx(79_000, rel=0.01)
 

@@ -23,6 +23,8 @@ from html import escape
 #: A longer text of a log is cut.
 _TEXT_LENGTH = 160
 _TIME_STEPS_S = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
+#: What is less than this part of the top of a logarithmic scale stands at its floor.
+_WIDEST_SCALE = 1e-6
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 22
 
 
@@ -59,8 +61,10 @@ def show_bytes(number: float) -> str:
 def show_micros(number: float) -> str:
     if number == 0:
         return "0"
-    if number >= 10e6:
+    if number >= 10e6 or number == 1e6:
         return f"{number / 1e6:.0f} s"
+    if number < 1e3:
+        return f"{number:.0f} µs" if number >= 1 else f"{number:g} µs"
     if number >= 1e6:
         return f"{number / 1e6:.1f} s"
     return f"{number / 1e3:.0f} ms" if number >= 10e3 else f"{number / 1e3:.1f} ms"
@@ -106,13 +110,17 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a chart draws: its size, its time from `begin_s` to `end_s`, its values from 0 to `top`."""
+    """Where a chart draws: its size, its time from `begin_s` to `end_s`, its values from 0 to `top`.
+
+    With `least` the scale is logarithmic and begins there: one slow minute does not flatten all others.
+    """
 
     width: int
     height: int
     begin_s: float
     end_s: float
     top: float
+    least: float = 0.0
 
     def x(self, seconds: float) -> float:
         span = max(self.end_s - self.begin_s, 1e-9)
@@ -120,8 +128,16 @@ class Frame:
         return _LEFT + share * (self.width - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
-        share = min(max(value / self.top, 0.0), 1.0) if self.top > 0 else 0.0
+        if self.least:
+            share = math.log(max(value, self.least) / self.least) / math.log(self.top / self.least)
+        else:
+            share = value / self.top if self.top > 0 else 0.0
+        share = min(max(share, 0.0), 1.0)
         return self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM)
+
+    def middle(self, second: float, step_s: float) -> float:
+        """Where the middle of a step is, or of that part of it that the chart shows."""
+        return self.x((max(second, self.begin_s) + min(second + step_s, self.end_s)) / 2)
 
     @property
     def floor(self) -> float:
@@ -139,11 +155,15 @@ def draw_stack(
     peaks: Sequence[float] | None = None,
     show: Callable[[float], str] = show_count,
     unit: str = "",
+    span: tuple[float, float] | None = None,
 ) -> str:
-    """Layers on top of each other, each point as wide as its step; peaks as a thin line above."""
+    """Layers on top of each other, each point as wide as its step; peaks as a thin line above.
+
+    `span` is the time that is shown; what stands beyond it is cut off.
+    """
     sums = [sum(layer.values[at] or 0 for layer in layers) for at in range(len(times))]
     top = max([*sums, *(peaks or ()), 0.0]) * 1.08 or 1.0
-    frame = Frame(width, height, times[0], times[-1] + step_s, top)
+    frame = Frame(width, height, *(span or (times[0], times[-1] + step_s)), top)
     parts = [_draw_grid(frame, show), _draw_bands(frame, bands)]
     below = [0.0] * len(times)
     for layer in layers:
@@ -169,10 +189,14 @@ def draw_lines(
     step_s: float,
     bands: Sequence[Band] = (),
     show: Callable[[float], str] = show_count,
+    span: tuple[float, float] | None = None,
 ) -> str:
-    """One line for each layer; where there is no value it is broken."""
-    known = [value for layer in layers for value in layer.values if value is not None]
-    frame = Frame(width, height, times[0], times[-1] + step_s, max(known, default=0.0) * 1.08 or 1.0)
+    """One line for each layer, on a logarithmic scale; where there is no value it is broken."""
+    known = [value for layer in layers for value in layer.values if value]
+    top = 10.0 ** math.ceil(math.log10(max(known, default=1.0)))
+    lowest = math.floor(math.log10(max(min(known, default=1.0), top * _WIDEST_SCALE)))
+    least = min(10.0**lowest, top / 10)
+    frame = Frame(width, height, *(span or (times[0], times[-1] + step_s)), top, least)
     parts = [_draw_grid(frame, show), _draw_bands(frame, bands)]
     for layer in layers:
         runs: list[list[str]] = [[]]
@@ -180,7 +204,7 @@ def draw_lines(
             if value is None:
                 runs.append([])
             else:
-                runs[-1].append(f"{frame.x(second + step_s / 2):.1f},{frame.y(value):.1f}")
+                runs[-1].append(f"{frame.middle(second, step_s):.1f},{frame.y(value):.1f}")
         for run in filter(None, runs):
             if len(run) == 1:
                 across, down = run[0].split(",")
@@ -213,7 +237,11 @@ def _draw_grid(frame: Frame, show: Callable[[float], str]) -> str:
     parts = []
     # Bytes are told in powers of 1,024, so their round numbers are other ones.
     unit = 1024.0 ** int(math.log(frame.top, 1024)) if show is show_bytes and frame.top >= 1024 else 1.0
-    for tick in [unit * each for each in pick_ticks(frame.top / unit)]:
+    ticks = [unit * each for each in pick_ticks(frame.top / unit)]
+    if frame.least:
+        count = round(math.log10(frame.top / frame.least))
+        ticks = [frame.least * 10.0**each for each in range(0, count + 1, 1 + count // 6)]
+    for tick in ticks:
         y = frame.y(tick)
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'

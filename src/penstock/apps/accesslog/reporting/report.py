@@ -34,7 +34,15 @@ from penstock.apps.accesslog.reporting.charts import (
     show_micros,
     show_text,
 )
-from penstock.apps.accesslog.reporting.report_data import Decided, Load, Minute, ReportData, TopText
+from penstock.apps.accesslog.reporting.report_data import (
+    Decided,
+    Load,
+    Minute,
+    ReportData,
+    TopText,
+    cut_to_period,
+    find_period,
+)
 from penstock.apps.accesslog.reporting.report_style import STYLE
 
 _WIDE, _NARROW = (1080, 250, 270), (400, 220, 90)  # width, height, points
@@ -49,11 +57,14 @@ _ALERT_TITLES = {
 }
 _CLASS_LOOKS = ("c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _MOST_ROWS = 15
+_Size = tuple[int, int, int]
+_Span = tuple[float, float]
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 
 
 def write_report(data: ReportData) -> str:
     """The whole page."""
+    data = cut_to_period(data)
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     parts = [
@@ -87,9 +98,8 @@ def _share(part: float, whole: float) -> str:
 def _write_head(data: ReportData) -> Iterator[str]:
     made = "" if data.made_at is None else f" · made {_moment(data.made_at.timestamp())}"
     period = "no lines yet"
-    if data.load:
-        end = data.load[-1].begin_s + data.load[-1].length_s
-        period = f"{_moment(data.load[0].begin_s)} to {_moment(end)} UTC"
+    if span := find_period(data):
+        period = f"{_moment(span[0])} to {_moment(span[1])} UTC"
     yield f"<header><h1>{_text(data.title)}</h1><p>{period}{made}"
     yield f"<br>{_text(data.source)}</p></header>" if data.source else "</p></header>"
     yield '<section class="tiles">'
@@ -117,8 +127,9 @@ def _list_tiles(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
         yield "Clients", show_count(max(each.clients for each in data.minutes)), "in the busiest minute", ""
     opened = sum(each["closed_at"] is None for each in data.alerts)
     yield "Alerts", str(len(data.alerts)), f"{opened} open", "bad" if opened else ""
-    blocked = {each.subject for each in data.decisions if each.action == "block"}
-    yield "Blocked", show_count(len(blocked)), "clients and networks", "good" if blocked else ""
+    blocked = {each.who for each in data.decisions if each.action == "block"}
+    now = "" if data.blocked_now is None else f"; {show_count(data.blocked_now)} in the list now"
+    yield "Blocked", show_count(len(blocked)), f"clients in this period{now}", "good" if blocked else ""
     if data.blocked_share is not None:
         look = "good" if data.blocked_share >= 0.9 else ""
         yield "Attack requests blocked", f"{data.blocked_share:.1%}", "after the first decision", look
@@ -134,24 +145,25 @@ def _moment(seconds: float) -> str:
 def _write_load(data: ReportData) -> Iterator[str]:
     if not data.load:
         return
-    bands = _mark_alerts(data.alerts, data.load[-1].begin_s + data.load[-1].length_s)
+    span = find_period(data) or (0.0, 1.0)
+    bands = _mark_alerts(data.alerts, span[1])
     yield _card("Requests per second", "by status class; the thin line is the busiest second", "wide")
     yield _legend([(name, look) for name, look in _STATUS if _has_status(data.load, name)])
-    yield _draw_both(lambda size: _draw_load(data.load, bands, size))
+    yield _draw_both(lambda size: _draw_load(data.load, bands, span, size))
     yield "</section>"
     latencies = [each for each in data.minutes if each.p50_us is not None]
     if latencies:
         jumps = [each for each in bands if each.look == "latency_jump"]
-        yield _card("Latency", "per minute", "wide")
+        yield _card("Latency", "per minute, on a logarithmic scale", "wide")
         yield _legend([("p50", "l1"), ("p95", "l2"), ("p99", "l3")])
-        yield _draw_both(lambda size: _draw_latency(data.minutes, jumps, size))
+        yield _draw_both(lambda size: _draw_latency(data.minutes, jumps, span, size))
         yield "</section>"
     yield _card("Bytes per second", "sent to clients", "half")
-    yield _draw_both(lambda size: _draw_bytes(data.load, size))
+    yield _draw_both(lambda size: _draw_bytes(data.load, span, size))
     yield "</section>"
     if data.minutes:
         yield _card("Clients", "different ones in each minute", "half")
-        yield _draw_both(lambda size: _draw_clients(data.minutes, size))
+        yield _draw_both(lambda size: _draw_clients(data.minutes, span, size))
         yield "</section>"
 
 
@@ -191,7 +203,7 @@ def _gather(load: Sequence[Load], most: int) -> tuple[float, list[Load]]:
     return step, merged
 
 
-def _draw_load(load: Sequence[Load], bands: Sequence[Band], size: tuple[int, int, int]) -> str:
+def _draw_load(load: Sequence[Load], bands: Sequence[Band], span: _Span, size: _Size) -> str:
     step, merged = _gather(load, size[2])
     layers = [
         Layer(_STATUS[at][0], _STATUS[at][1], [each.status[at] / step for each in merged])
@@ -209,10 +221,11 @@ def _draw_load(load: Sequence[Load], bands: Sequence[Band], size: tuple[int, int
         bands=bands,
         peaks=peaks,
         unit=" requests/s",
+        span=span,
     )
 
 
-def _draw_bytes(load: Sequence[Load], size: tuple[int, int, int]) -> str:
+def _draw_bytes(load: Sequence[Load], span: _Span, size: _Size) -> str:
     step, merged = _gather(load, size[2] // 2)
     return draw_stack(
         [each.begin_s for each in merged],
@@ -222,10 +235,11 @@ def _draw_bytes(load: Sequence[Load], size: tuple[int, int, int]) -> str:
         step_s=step,
         show=show_bytes,
         unit="/s",
+        span=span,
     )
 
 
-def _draw_latency(minutes: Sequence[Minute], bands: Sequence[Band], size: tuple[int, int, int]) -> str:
+def _draw_latency(minutes: Sequence[Minute], bands: Sequence[Band], span: _Span, size: _Size) -> str:
     thinned = _thin(minutes, size[2])
     step = 60.0 * max(1, -(-len(minutes) // size[2]))
     layers = [
@@ -235,11 +249,18 @@ def _draw_latency(minutes: Sequence[Minute], bands: Sequence[Band], size: tuple[
     ]
     times = [each.begin_s for each in thinned]
     return draw_lines(
-        times, layers, width=size[0], height=size[1] - 20, step_s=step, bands=bands, show=show_micros
+        times,
+        layers,
+        width=size[0],
+        height=size[1] - 20,
+        step_s=step,
+        bands=bands,
+        show=show_micros,
+        span=span,
     )
 
 
-def _draw_clients(minutes: Sequence[Minute], size: tuple[int, int, int]) -> str:
+def _draw_clients(minutes: Sequence[Minute], span: _Span, size: _Size) -> str:
     thinned = _thin(minutes, size[2] // 2)
     step = 60.0 * max(1, -(-len(minutes) // (size[2] // 2)))
     return draw_stack(
@@ -248,6 +269,7 @@ def _draw_clients(minutes: Sequence[Minute], size: tuple[int, int, int]) -> str:
         width=size[0] // 2 if size is _WIDE else size[0],
         height=size[1] - 40,
         step_s=step,
+        span=span,
     )
 
 
@@ -277,7 +299,7 @@ def _mark_alerts(alerts: Sequence[dict[str, Any]], end_s: float) -> list[Band]:
 def _write_alerts(data: ReportData) -> Iterator[str]:
     if not data.alerts:
         return
-    yield _card("Alerts", f"{len(data.alerts)} in this time, the latest first", "wide")
+    yield _card("Alerts", f"{len(data.alerts)} in this period, the latest first", "wide")
     yield _table_head("kind", "opened (UTC)", "lasted", "what")
     for each in reversed(data.alerts[-_MOST_ROWS:]):
         kind = each["kind"] if each["kind"] in _ALERT_TITLES else "other"
@@ -310,13 +332,8 @@ def _write_defence(data: ReportData) -> Iterator[str]:
     yield from _write_scores(data)
 
 
-def _draw_decisions(data: ReportData, looks: dict[str, str], size: tuple[int, int, int]) -> str:
-    begin, end = data.decisions[0].at_s, data.decisions[-1].at_s + 1
-    if data.load:
-        begin, end = (
-            min(begin, data.load[0].begin_s),
-            max(end, data.load[-1].begin_s + data.load[-1].length_s),
-        )
+def _draw_decisions(data: ReportData, looks: dict[str, str], size: _Size) -> str:
+    begin, end = span = find_period(data) or (0.0, 1.0)
     shortest = max((end - begin) / (size[2] // 3), 1)
     step = float(next((each for each in _STEPS_S if each >= shortest), -(-shortest // 86400) * 86400))
     first = begin // step * step
@@ -327,7 +344,9 @@ def _draw_decisions(data: ReportData, looks: dict[str, str], size: tuple[int, in
         row[min(int((each.at_s - first) // step), len(times) - 1)] += 1
     layers = [Layer(show_text(name), look, counts[name]) for name, look in looks.items()]
     layers.append(Layer("others", "c7", counts[""]))
-    return draw_stack(times, layers, width=size[0], height=size[1] - 40, step_s=step, unit=" decisions")
+    return draw_stack(
+        times, layers, width=size[0], height=size[1] - 40, step_s=step, unit=" decisions", span=span
+    )
 
 
 def _write_classes(data: ReportData) -> Iterator[str]:
@@ -349,22 +368,23 @@ def _write_classes(data: ReportData) -> Iterator[str]:
 
 
 def _write_attackers(data: ReportData) -> Iterator[str]:
+    """By client: a network or a fingerprint that was counted is no one, those who took part in it are."""
     latest: dict[str, Decided] = {}
-    counts = Counter(each.subject for each in data.decisions)
+    counts = Counter(each.who for each in data.decisions)
     for each in data.decisions:
-        latest[each.subject] = each
-    order = sorted(latest.values(), key=lambda each: (-counts[each.subject], -each.score, each.subject))
-    yield _card("Attackers", f"{len(latest):,} in this time, those with most decisions first", "half")
+        latest[each.who] = each
+    order = sorted(latest.values(), key=lambda each: (-counts[each.who], -each.score, each.who))
+    yield _card("Attackers", f"{len(latest):,} in this period, those with most decisions first", "half")
     yield _table_head("who", "class", "action", ">decisions", ">until (UTC)")
     for each in order[:_MOST_ROWS]:
         until = "-"
         if each.until_s:
             until = datetime.fromtimestamp(each.until_s, UTC).strftime("%d %b %H:%M")
         yield _row(
-            ("code", _text(each.subject, 60)),
+            ("code", _text(each.who, 60)),
             ("", _text(each.of_class.replace("_", " "))),
             ("", _text(each.action)),
-            ("number", f"{counts[each.subject]:,}"),
+            ("number", f"{counts[each.who]:,}"),
             ("number", until),
         )
     yield "</table></div></section>"
@@ -376,18 +396,22 @@ def _write_scores(data: ReportData) -> Iterator[str]:
     attackers, found = sum(s.attackers for s in data.scores), sum(s.found for s in data.scores)
     benign = "" if data.benign_hit is None else f"; benign clients hit: {data.benign_hit:,}"
     yield _card("Against the truth", f"{found:,} of {attackers:,} attackers found{benign}", "wide")
-    yield _table_head("class", "", ">found", ">requests to detect", ">time to detect", ">blocked")
+    has_blocked = any(each.blocked_share is not None for each in data.scores)
+    names = ("class", "", ">found", ">requests to detect, median", ">time to detect, median")
+    yield _table_head(*names, *([">blocked"] if has_blocked else []))
     for each in sorted(data.scores, key=lambda score: score.of_class):
         share = each.found / each.attackers if each.attackers else 0.0
         requests, seconds, blocked = each.requests_to_detect, each.seconds_to_detect, each.blocked_share
-        yield _row(
+        cells = [
             ("", _text(each.of_class.replace("_", " "))),
             ("barcell", draw_bar(share, "good")),
             ("number", f"{each.found:,} of {each.attackers:,}"),
             ("number", "-" if requests is None else show_count(requests)),
             ("number", "-" if seconds is None else f"{seconds:,.1f} s"),
-            ("number", "-" if blocked is None else f"{blocked:.1%}"),
-        )
+        ]
+        if has_blocked:
+            cells.append(("number", "-" if blocked is None else f"{blocked:.1%}"))
+        yield _row(*cells)
     yield "</table></div></section>"
 
 
@@ -404,7 +428,7 @@ def _write_tops(data: ReportData) -> Iterator[str]:
 
 def _write_texts(title: str, rows: Sequence[TopText]) -> Iterator[str]:
     most = max(each.hits for each in rows) or 1
-    yield _card(title, "requests and bytes, of the minutes in which they led", "half")
+    yield _card(title, "the first ten of each minute, added up", "half")
     yield _table_head("", ">requests", ">bytes")
     for each in rows:
         yield _row(

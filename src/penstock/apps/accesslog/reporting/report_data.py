@@ -11,10 +11,11 @@ report can be made without a database too: fill `ReportData` by hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.apps.accesslog.blocking.blocklists import Gate, read_bans
 from penstock.apps.accesslog.monitoring.minutes import ALL
 from penstock.apps.accesslog.monitoring.tops import KINDS, SERVER_KIND
 from penstock.core.errors import OffsetStoreError
@@ -63,7 +64,10 @@ class TopText:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision of the defence; `request_index` 1 is the subject's first line."""
+    """A decision of the defence; `request_index` 1 is the subject's first line.
+
+    `client` is who was decided upon, also where a network or a fingerprint was counted; empty: the subject.
+    """
 
     at_s: float
     subject: str
@@ -74,6 +78,11 @@ class Decided:
     score: float
     until_s: float | None
     request_index: int
+    client: str = ""
+
+    @property
+    def who(self) -> str:
+        return self.client or self.subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +120,39 @@ class ReportData:
     alerts: Sequence[dict[str, Any]] = ()
     decisions: Sequence[Decided] = ()
     scores: Sequence[ClassScore] = ()
+    blocked_now: int | None = None  # entries of the list at `made_at`
     benign_hit: int | None = None
     blocked_share: float | None = None
     checks: Sequence[Check] = ()
+
+
+def find_period(data: ReportData) -> tuple[float, float] | None:
+    """The time that a report is about: from the first second with a line to the last one or last decision.
+
+    Decisions are a little ahead of the load, which waits for the slowest server.
+    """
+    ends = [each.begin_s + each.length_s for each in data.load[-1:]]
+    ends += [each.at_s + 1 for each in data.decisions[-1:]]
+    begins = [each.begin_s for each in data.load[:1]] or [each.at_s for each in data.decisions[:1]]
+    return (begins[0], max(ends)) if begins else None
+
+
+def cut_to_period(data: ReportData) -> ReportData:
+    """The same report without what lies outside of its time."""
+    period = find_period(data)
+    if period is None:
+        return data
+    begin, end = period
+    return replace(
+        data,
+        minutes=[each for each in data.minutes if begin < each.begin_s + 60 and each.begin_s < end],
+        decisions=[each for each in data.decisions if each.at_s >= begin],
+        alerts=[
+            each
+            for each in data.alerts
+            if each["closed_at"] is None or each["closed_at"].timestamp() >= begin
+        ],
+    )
 
 
 def read_report(place: Place, *, made_at: datetime, title: str = "Access logs") -> ReportData:
@@ -142,6 +181,7 @@ def _read(session: Session, made_at: datetime, title: str) -> ReportData:
         tops={kind: _read_texts(session, kind) for kind in KINDS},
         alerts=_read_alerts(session) if session.has_table(_ALERTS) else [],
         decisions=decisions,
+        blocked_now=_count_blocked(session, made_at) if session.has_table(_DECISIONS) else None,
         checks=_check(session),
     )
 
@@ -224,17 +264,21 @@ def _read_alerts(session: Session) -> list[dict[str, Any]]:
 def _read_decisions(session: Session) -> list[Decided]:
     columns = ("decided_at", "subject", "kind", "rule", "class", "action", "score", "expires_at")
     name, mark = session.grammar.name, session.grammar.mark
-    query = _select(session, _DECISIONS, *columns, "request_index")
+    query = _select(session, _DECISIONS, *columns, "request_index", "client")
     query += f" ORDER BY {name('decided_at')} DESC, {name('decision_id')} LIMIT {mark}"
     decisions = []
-    for at, subject, kind, rule, of_class, action, score, until, index in session.execute(
+    for at, subject, kind, rule, of_class, action, score, until, index, client in session.execute(
         query, [_MOST_DECISIONS]
     ):
         ends = None if until is None else int(until) / 1e6
-        decisions.append(
-            Decided(int(at) / 1e6, subject, kind, rule, of_class, action, float(score), ends, int(index))
-        )
+        about = (subject, kind, rule, of_class, action, float(score), ends, int(index), client or "")
+        decisions.append(Decided(int(at) / 1e6, *about))
     return decisions[::-1]
+
+
+def _count_blocked(session: Session, at: datetime) -> int:
+    """How many entries a list made at this moment has; allow lists of whoever makes it are not known here."""
+    return len(Gate.of().apply(read_bans(session, now_us=round(at.timestamp() * 1e6))))
 
 
 def _check(session: Session) -> list[Check]:
