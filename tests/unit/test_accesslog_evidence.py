@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,10 @@ from penstock.apps.accesslog.defence.events import LONGEST_AGENT, make_events, r
 from penstock.apps.accesslog.defence.evidence import AGENTS_KEPT, MOST_EVIDENCE
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rules import default_rules
+from penstock.cli import main
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_fold_reference import RULES, SECOND, START, Line, Runner, make_batch, make_history
+from tests.decided import decide, make_database
 
 SETTINGS = DefenceSettings(RULES, lanes=1, trust_crawlers=False, subjects_per_lane=512, groups_per_lane=256)
 
@@ -121,3 +124,19 @@ def test_the_shipped_rule_shows_what_a_stranger_called_himself() -> None:
     told = [each["agent"] for each in json.loads(row["evidence"])]
     assert told == [each.decode("utf-8", "backslashreplace") for each in expected]
     assert "\\xff\x1b[31m<b>xxx" in told[0]
+
+
+def test_agents_are_shown_and_obey_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = make_database(str(tmp_path / "results.db"))
+    lines = [
+        {"partition": 0, "offset": n, "time": 5, "request": request, "agent": agent}
+        for n, (request, agent) in enumerate([("", "a\x1b[31m\r\nb\u202e"), ("GET /x", "curl/8"), ("", "")])
+    ]
+    chosen = decide(place, "192.0.2.1", evidence=json.dumps(lines))
+    assert main(["accesslog", "decisions", str(tmp_path / "results.db"), "--explain", chosen]) == 0
+    told = capsys.readouterr().out.rstrip("\n").split("\n")[-3:]
+    assert not any(set("\x1b\r\u202e") & set(line) for line in told)
+    assert [line.partition("Z  ")[2] for line in told[1:]] == [
+        *("GET /x  agent: curl/8", "(of this line only the place is kept)")
+    ]
+    assert told[0].partition("Z  ")[2].startswith("agent: a")

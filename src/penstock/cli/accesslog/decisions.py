@@ -20,7 +20,13 @@ from collections.abc import Iterator
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
 from penstock.apps.accesslog.blocking.blocklists import demand_decisions
-from penstock.apps.accesslog.blocking.decision_records import MOMENTS, Decision, read_decision, read_decisions
+from penstock.apps.accesslog.blocking.decision_records import (
+    MOMENTS,
+    Decision,
+    describe_line,
+    read_decision,
+    read_decisions,
+)
 from penstock.cli.accesslog.places import add_database_argument, find_database
 from penstock.cli.connection import add_connection_arguments, connect
 from penstock.cli.moments import parse_moment
@@ -134,7 +140,7 @@ def _explain(decision: Decision) -> Iterator[str]:
             where = f"{line.get('partition', '?')}@{line.get('offset', '?')}"
             time_us = line.get("time")
             when = show_time(time_us) if isinstance(time_us, int) else "?"
-            yield f"  {escape(where)}  {when}  {escape(str(line.get('request', '')))}"
+            yield f"  {escape(where)}  {when}  {escape(describe_line(line))}"
         else:
             yield f"  {escape(str(line))}"
 

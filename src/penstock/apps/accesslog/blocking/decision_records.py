@@ -93,6 +93,19 @@ def make_decisions(rows: pa.Table) -> list[Decision]:
     return [_read(tuple(row.values())) for row in rows.select(list(COLUMNS)).to_pylist()]
 
 
+def describe_line(line: Any) -> str:
+    """What is known of a line of the evidence, in words; a stranger's text, which who shows it escapes.
+
+    >>> describe_line({"offset": 7, "request": "", "agent": "curl/8.0"})
+    'agent: curl/8.0'
+    """
+    if not isinstance(line, dict):
+        return str(line)
+    request, agent = str(line.get("request") or ""), str(line.get("agent") or "")
+    known = [*([request] if request else []), *([f"agent: {agent}"] if agent else [])]
+    return "  ".join(known) or "(of this line only the place is kept)"
+
+
 def _select(session: Session) -> str:
     name = session.grammar.name
     return f"SELECT {', '.join(map(name, COLUMNS))} FROM {name(DECISIONS)}"
