@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ import pytest
 
 from penstock.apps.accesslog.shipping import following_files
 from penstock.apps.accesslog.shipping.following import Follower
-from penstock.apps.accesslog.shipping.following_files import HEAD_BYTES
+from penstock.apps.accesslog.shipping.following_files import HEAD_BYTES, find_again, is_gone
+from penstock.apps.accesslog.shipping.following_names import Listing
 from penstock.apps.accesslog.shipping.positions import FilePosition
 from tests.accesslog_logs import Clock, all_closed, append, follow, line_of, pack, read_all
 
@@ -79,6 +81,52 @@ def test_a_rotated_file_that_may_not_be_read_now_is_waited_for(
     clock.now += 5
     assert read_all(follower) == ["rest"]
     assert follower.lost == []
+
+
+def test_a_file_that_may_be_read_again_is_read_on_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "access.log"
+    append(log, *MANY)
+    follower = follow(tmp_path)
+    assert read_all(follower) == MANY
+    with monkeypatch.context() as refusing:
+        refusing.setattr(following_files, "LogFile", refuse_to_open)
+        follower = follow(tmp_path, positions=follower.positions())
+        assert read_all(follower) == []
+    append(log, "more")
+    assert read_all(follower) == ["more"]
+
+
+def refuse_to_open(path: str) -> Any:
+    raise PermissionError(13, "Permission denied", path)
+
+
+def test_a_file_that_is_renamed_while_it_is_looked_for_is_not_given_up(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, *MANY)
+    follower = follow(tmp_path)
+    read_all(follower)
+    (position,) = follower.positions()
+    log.rename(tmp_path / "access.log.1")
+    append(log, "new")
+    listing = Listing()
+    assert len(listing.list_relatives(str(log))) == 2
+    (tmp_path / "access.log.1").rename(tmp_path / "access.log.2")
+    log.rename(tmp_path / "access.log.1")
+    append(log, "newer")
+    assert find_again(position, listing) is None
+    assert not is_gone(position, listing)
+
+
+def test_two_positions_do_not_read_one_file_twice(tmp_path: Path) -> None:
+    append(tmp_path / "access.log", *MANY)
+    follower = follow(tmp_path)
+    read_all(follower)
+    (position,) = follower.positions()
+    copy = replace(position, inode=position.inode + 10**6, number=position.number + 1)
+    append(tmp_path / "access.log", "more")
+    assert read_all(follow(tmp_path, positions=(position, copy))) == ["more"]
 
 
 def test_a_file_is_given_up_when_its_name_is_another_ones_and_no_relative_is_it(
@@ -174,6 +222,63 @@ def test_a_copy_that_passed_for_whole_and_is_filled_while_nobody_looks_is_no_new
     os.truncate(log, 0)
     append(log, "new")
     assert read_all(follower) == ["rest", "new"]
+
+
+def test_a_copy_of_short_lines_is_compared_before_the_first_of_them_is_read(tmp_path: Path) -> None:
+    log, copy, clock = tmp_path / "access.log", tmp_path / "access.log.1", Clock()
+    short = [f"line {number}" for number in range(100)]
+    append(log, *short)
+    follower = follow(tmp_path, "access.log*", clock=clock)
+    assert read_all(follower) == short
+    copy.write_bytes(log.read_bytes()[:20])
+    put_into_future(copy)
+    assert read_all(follower) == []
+    copy.write_bytes(log.read_bytes())
+    assert read_all(follower) == []
+    clock.now += 60
+    assert read_all(follower) == []
+
+
+def test_a_copy_of_a_finished_file_is_not_read_while_it_is_written(tmp_path: Path) -> None:
+    log, clock = tmp_path / "access.log", Clock()
+    append(log, *MANY)
+    follower = follow(tmp_path, "access.log*", clock=clock, quiet_s=0.0)
+    assert read_all(follower) == MANY
+    log.rename(tmp_path / "access.log.1")
+    append(log, "new")
+    assert read_all(follower) == ["new"]
+    whole = (tmp_path / "access.log.1").read_bytes()
+    for size in (3000, 4500, len(whole)):
+        (tmp_path / "access.log.2").write_bytes(whole[:size])
+        assert read_all(follower) == []
+        clock.now += 10
+
+
+class Emptying(Follower):
+    """A rotation that empties the log after it was looked at, and before its copy is."""
+
+    emptied: ClassVar[list[Path]] = []
+
+    def _find_between(self, *about: Any) -> Any:
+        while self.emptied:
+            os.truncate(self.emptied.pop(), 0)
+        return super()._find_between(*about)
+
+
+def test_a_copy_whose_original_is_emptied_before_they_are_compared_is_known(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    append(log, *MANY)
+    follower = Emptying([f"{log}*"], quiet_s=30.0, clock=Clock())
+    try:
+        assert read_all(follower) == MANY
+        append(log, "rest")
+        shutil.copy(log, tmp_path / "access.log.1")
+        Emptying.emptied.append(log)
+        assert read_all(follower) + read_all(follower) == ["rest"]
+        append(log, "new")
+        assert read_all(follower) == ["new"]
+    finally:
+        follower.close()
 
 
 @pytest.mark.parametrize("size", [0, 10, 25])

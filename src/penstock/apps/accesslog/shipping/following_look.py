@@ -387,7 +387,6 @@ class Looking:
     def replace_emptied(self, tracked: Tracked) -> None:
         """The same file begins anew. What was not read of its old content is in a copy, or lost."""
         old = tracked.position
-        some = self._families[tracked.family]
         copy = find_copy(old)
         if copy is not None:
             self._read_first(copy[0], copy[1], tracked)
@@ -398,7 +397,6 @@ class Looking:
         tracked.position = FilePosition(
             old.path, old.device, old.inode, written_ns=old.written_ns, number=number
         )
-        some.sort(key=lambda each: each.position.number)
         tracked.drained = False
         self.learn_head(tracked)
 
