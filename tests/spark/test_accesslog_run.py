@@ -110,6 +110,18 @@ def test_a_topic_for_decisions_that_is_not_there_is_told_before_anything_starts(
     assert done.stderr.startswith("[DECISIONS_TOPIC_MISSING] Decisions are to go to no-such-topic")
 
 
+def test_a_topic_that_is_not_there_is_told_before_anything_is_made_or_started(
+    kafka: Any, tmp_path: Path
+) -> None:
+    arguments = list_arguments(kafka.bootstrap, "no-such-topic", tmp_path)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("[UNKNOWN_TOPIC] The brokers know no topic named no-such-topic.")
+    assert "`penstock topics create no-such-topic`" in done.stderr
+    assert "Spark" not in done.stdout
+    assert not (tmp_path / "results.db").exists()
+
+
 def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
@@ -130,6 +142,8 @@ def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
         assert running.returncode == 0
         assert "Stopped (" in told
         assert "1 line," in told
+        went_on = "Going on after the batch of" in told
+        assert went_on == bool(attacker), told
 
 
 def test_a_wrong_option_is_one_sentence(tmp_path: Path) -> None:

@@ -21,8 +21,12 @@ from penstock.apps.accesslog.blocking.enforcement_guards import (
     check_token,
     parse_listen,
 )
+from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.core.errors import OptionError
 from penstock.core.places import Place
+from penstock.stores.sql.ledger import BATCHES, LEDGER
+from penstock.stores.sql.schema import ensure_tables
+from penstock.stores.sql.sessions import Database, Session
 from tests.decided import NOW_US, SECOND_US, decide, make_database
 from tests.hostile_texts import HOSTILE
 
@@ -37,9 +41,28 @@ class Clock:
         return self.now_us
 
 
+def note_batch(place: Place, stream: str, at_ms: int) -> None:
+    """What a batch of this stream leaves in the ledger; the pipeline's is named in its settings."""
+
+    def write(session: Session) -> None:
+        ensure_tables(session, place, LEDGER)
+        session.execute(
+            "INSERT OR REPLACE INTO accesslog_settings (name, value) VALUES ('name', 'accesslog')"
+        )
+        session.execute(
+            f"INSERT INTO {BATCHES} VALUES ({session.grammar.marks(8)})",
+            [stream, f"token {at_ms}", 1, 1, "batch", at_ms, 0, 1],
+        )
+
+    Database(place).run(write, writes=True)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
+    place = make_database(tmp_path / "results.db")
+    create_tables(place)
+    note_batch(place, "accesslog", NOW_US // 1000)
+    return place
 
 
 @pytest.fixture
@@ -97,7 +120,34 @@ def test_the_list_as_json_as_text_and_its_health(api: EnforcementApi, place: Pla
     answer, body = ask(api, "/v1/blocklist.txt")
     assert (answer.getheader("Content-Type"), body) == ("text/plain; charset=utf-8", b"192.0.2.1\n")
     answer, body = ask(api, "/v1/health")
-    assert json.loads(body) == {"status": "ok", "cursor": told["cursor"], "entries": 1}
+    health = json.loads(body)
+    assert (health["status"], health["cursor"], health["entries"]) == ("ok", told["cursor"], 1)
+
+
+def test_a_pipeline_that_publishes_nothing_any_more_is_not_healthy(
+    api: EnforcementApi, place: Place, clock: Clock
+) -> None:
+    """Its list is still given, and batches of other streams in the same database do not count."""
+    clock.now_us = NOW_US + 180 * SECOND_US
+    answer, body = ask(api, "/v1/health")
+    assert (answer.status, json.loads(body)["last_batch_age_s"]) == (200, 180.0)
+    note_batch(place, "another stream", NOW_US // 1000 + 170_000)
+    clock.now_us += SECOND_US
+    answer, body = ask(api, "/v1/health")
+    told = json.loads(body)
+    assert (answer.status, told["status"], told["last_batch_age_s"]) == (503, "stale", 181.0)
+    assert told["last_batch_at"].startswith("2030-03-17T17:46:40")
+    assert ask(api, "/v1/blocklist")[0].status == 200
+    note_batch(place, "accesslog", NOW_US // 1000 + 180_000)
+    assert ask(api, "/v1/health")[0].status == 200
+
+
+def test_where_no_batch_ever_was_nobody_is_healthy(tmp_path: Path) -> None:
+    place = make_database(tmp_path / "new.db")
+    with EnforcementApi(place, listen="127.0.0.1:0") as api:
+        api.start()
+        answer, body = ask(api, "/v1/health")
+        assert (answer.status, json.loads(body)["last_batch_at"]) == (503, None)
 
 
 def test_an_enforcer_that_asks_since_its_cursor_gets_what_changed(

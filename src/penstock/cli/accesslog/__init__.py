@@ -13,6 +13,7 @@ VERBS: dict[str, str] = {
     "blocklist": "write who is blocked now, for a firewall, a web server or a program",
     "classify": "judge single requests by their addresses: a CSV with a column `uri` in, verdicts out",
     "decisions": "show what was decided, about whom and why",
+    "deadletters": "show lines that could not be parsed, and why",
     "demo": "the whole application on this computer, with simulated web servers",
     "replay": "run log files through the defence and write down whom it would have blocked",
     "report": "write what was seen and done as one HTML file, with charts",

@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import csv
 
-from penstock.apps.accesslog.detection.rules import ATTACK_POINTS, RuleSet, default_rules
-from penstock.cli.terminal import count, escape, say
+from penstock.apps.accesslog.detection.rules import ATTACK_POINTS
+from penstock.cli.accesslog.rule_choice import describe_rules, load_rules
+from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.errors import OptionError
 
 _AT_ONCE = 20_000
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from penstock.apps.accesslog.detection.classification import classify
 
-    ruleset = RuleSet.load(*arguments.rules) if arguments.rules else default_rules()
+    ruleset = load_rules(arguments.rules or ())
+    if arguments.rules:
+        complain(describe_rules(arguments.rules, ruleset))
     uris = _read(arguments.given)
     attacks = 0
     with open(arguments.written, "w", encoding="utf-8", errors="surrogateescape", newline="") as written:

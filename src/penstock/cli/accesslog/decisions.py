@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import threading
 from collections.abc import Iterator
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
-from penstock.apps.accesslog.blocking.blocklists import demand_decisions
+from penstock.apps.accesslog.blocking.blocklists import DECISIONS, demand_decisions
 from penstock.apps.accesslog.blocking.decision_records import (
     MOMENTS,
     Decision,
@@ -33,10 +34,12 @@ from penstock.cli.moments import parse_moment
 from penstock.cli.tables import align
 from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.errors import OptionError, PenstockError
-from penstock.stores.sql.sessions import Database
+from penstock.stores.sql.sessions import Database, Session
 
 JSON_VERSION = 1
 _FOLLOW_EVERY_S = 1.0
+#: What an id is made of, and so its beginning: nothing that has a meaning in a pattern.
+_BEGINNING = re.compile(r"[A-Za-z0-9.:-]{4,128}")
 _TABLE = ("decided_at", "action", "class", "rule", "subject", "expires_at", "request_index", "decision_id")
 _DETAILS = (
     *("subject", "kind", "client", "action", "class", "rule", "score", "decided_at", "expires_at"),
@@ -47,7 +50,9 @@ _DETAILS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
     parser.add_argument("--client", metavar="X", default=None, help="an address, a network or a host name")
-    parser.add_argument("--explain", metavar="ID", default=None, help="one decision and its log lines")
+    parser.add_argument(
+        "--explain", metavar="ID", default=None, help="one decision and its log lines; a beginning will do"
+    )
     parser.add_argument(
         "--since", type=parse_moment, default=0, metavar="WHEN", help="1h, 2d, or 2026-01-31T12:00:00Z"
     )
@@ -63,13 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _send(arguments)
     database = Database(find_database(arguments))
     if arguments.explain is not None:
-        found = database.run(lambda session: read_decision(session, arguments.explain))
-        if found is None:
-            raise OptionError(
-                "DECISION_NOT_FOUND",
-                f"There is no decision {arguments.explain[:130]!r}.",
-                hint="Take an id from `penstock accesslog decisions`.",
-            )
+        found = database.run(lambda session: _find(session, arguments.explain))
         if arguments.json:
             say(json.dumps({"version": JSON_VERSION, "decision": found}, indent=1))
         else:
@@ -78,11 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     decisions = database.run(
         lambda session: read_decisions(
-            session, client=arguments.client, since_us=arguments.since * 1000, limit=arguments.limit
+            session, client=arguments.client, since_us=arguments.since * 1000, limit=arguments.limit + 1
         )
     )
+    has_more = len(decisions) > arguments.limit
+    decisions = decisions[: arguments.limit]
     if arguments.json:
-        say(json.dumps({"version": JSON_VERSION, "decisions": decisions}, indent=1))
+        told = {"version": JSON_VERSION, "decisions": decisions, "has_more": has_more}
+        say(json.dumps(told, indent=1))
     elif not decisions:
         say("No decisions.")
     else:
@@ -90,7 +92,33 @@ def run(arguments: argparse.Namespace) -> int:
         head = ("decided", "action", "class", "rule", "who", "until", "request", "id")
         for line in align(head, rows, right={6}):
             say(line)
+        if has_more:
+            complain(f"The latest {len(decisions)} are shown and there are more: --limit, --since, --client.")
     return 0
+
+
+def _find(session: Session, given: str) -> Decision:
+    """The decision of this id, or the only one whose id begins so."""
+    found = read_decision(session, given)
+    if found is None and _BEGINNING.fullmatch(given):
+        name, mark = session.grammar.name, session.grammar.mark
+        rows = session.execute(
+            f"SELECT {name('decision_id')} FROM {name(DECISIONS)} WHERE {name('decision_id')} LIKE {mark} "
+            "LIMIT 2",
+            [f"{given}%"],
+        )
+        if len(rows) > 1:
+            raise OptionError(
+                "DECISION_AMBIGUOUS", f"Several decisions begin with {given!r}.", hint="Give more of the id."
+            )
+        found = read_decision(session, str(rows[0][0])) if rows else None
+    if found is None:
+        raise OptionError(
+            "DECISION_NOT_FOUND",
+            f"There is no decision {given[:130]!r}.",
+            hint="Take an id, or four letters of its beginning, from `penstock accesslog decisions`.",
+        )
+    return found
 
 
 def _name_columns(decision: Decision) -> tuple[str, ...]:

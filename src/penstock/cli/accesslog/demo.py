@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.accesslog.demo_servers import Servers
-from penstock.cli.accesslog.run_pipeline import Display, start_spark
+from penstock.cli.accesslog.display import Display
+from penstock.cli.accesslog.run_pipeline import prepare_kernels, start_spark
 from penstock.cli.terminal import ProgressBar, complain, escape, say
 from penstock.core.errors import OptionError
 
@@ -127,14 +128,12 @@ def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
     from penstock.apps.accesslog.simulation.traffic import LOG_FORMAT
     from penstock.apps.accesslog.stream.settings import PipelineSettings
     from penstock.apps.accesslog.stream.tables import create_tables
-    from penstock.apps.accesslog.stream.warming import warm_up
 
     settings = PipelineSettings(
         TOPIC, folder / DATABASE, {"bootstrap.servers": bootstrap}, log_format=LOG_FORMAT
     )
     create_tables(settings.place)
-    say("Preparing: the first time on a computer this compiles for a minute or two ...")
-    warm_up(settings.tools)
+    prepare_kernels(settings.tools)
     return settings
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from penstock.apps.accesslog.defence.bans import DefenceSettings
 from penstock.apps.accesslog.defence.replay import replay
-from penstock.apps.accesslog.detection.rules import RuleSet, default_rules
+from penstock.cli.accesslog.rule_choice import HELP, describe_rules, load_rules
 from penstock.cli.terminal import complain, count
 from penstock.core.errors import OptionError
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--decisions", metavar="OUT.csv", required=True, help="where to write; - is the output"
     )
     parser.add_argument("--format", metavar="F", default="auto", help="how lines are written (default: auto)")
-    parser.add_argument("--rules", metavar="PATH", action="append", default=[], help="rules instead of ours")
+    parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
     parser.add_argument("--allow", metavar="CIDR", action="append", default=[], help="never block these")
     parser.add_argument(
         "--trusted-proxy", metavar="CIDR", action="append", default=[], help="proxies that tell the client"
@@ -48,18 +48,26 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             "OPTIONS_EXCLUDE", "The standard input can be read only once.", hint="Give `-` once."
         )
-    ruleset = RuleSet.load(*arguments.rules) if arguments.rules else default_rules()
+    ruleset = load_rules(arguments.rules)
+    if arguments.rules:
+        complain(describe_rules(arguments.rules, ruleset))
     settings = DefenceSettings(
         ruleset, allow=tuple(arguments.allow), trusted_proxies=tuple(arguments.trusted_proxy)
     )
     replayed = replay(arguments.logs, settings, log_format=arguments.format)
+    counted = replayed.counters
+    parsed, bad = counted.get("lines", 0), counted.get("bad", 0)
+    if bad and not parsed:
+        raise OptionError(
+            "NOTHING_PARSED",
+            f"0 of {count(bad, 'line')} could be parsed (--format {arguments.format}).",
+            hint="Say how lines are written with --format: common, combined, or what your LogFormat says.",
+            facts={"lines": bad, "format": arguments.format},
+        )
     shown = ("block", "simulate", "allowed", "grace") if arguments.all_actions else ("block", "simulate")
     rows = [row for row in replayed.rows if row["action"] in shown]
     write_decisions(arguments.decisions, rows)
-    counted = replayed.counters
-    told = (
-        f"{counted['lines']:,} lines, {counted.get('bad', 0):,} not parsed, {counted.get('late', 0):,} late"
-    )
+    told = f"{parsed + bad:,} lines, {bad:,} of them not parsed, {counted.get('late', 0):,} out of order"
     clients = {row["client"] for row in rows if row["action"] == "block"}
     complain(f"{told}; {count(len(rows), 'decision')} about {count(len(clients), 'client')}.")
     return 0

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.apps.accesslog.detection.rules import BehaviourRule, ContentRule, Rule, RuleSet, default_rules
+from penstock.apps.accesslog.detection.rules import BehaviourRule, ContentRule, Rule
+from penstock.cli.accesslog.rule_choice import load_rules
 from penstock.cli.tables import align
 from penstock.cli.terminal import complain, count, escape, say
+from penstock.core.errors import OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,13 +33,15 @@ def run(arguments: argparse.Namespace) -> int:
     return {"list": _list, "show": _show, "check": _check}[arguments.what](arguments)
 
 
-def _load(files: list[str] | None) -> RuleSet:
-    return RuleSet.load(*files) if files else default_rules()
-
-
 def _list(arguments: argparse.Namespace) -> int:
-    rules = _load(arguments.rules).rules
+    rules = load_rules(arguments.rules or ()).rules
     chosen = [rule for rule in rules if arguments.attack_class in (None, rule.attack_class)]
+    if not chosen:
+        raise OptionError(
+            "CLASS_UNKNOWN",
+            f"No rule has the class {arguments.attack_class[:60]!r}.",
+            hint=f"The classes are {', '.join(sorted({rule.attack_class for rule in rules}))}.",
+        )
     head = ("rule", "class", "points", "mode", "what a hit means")
     rows = [(rule.id, rule.attack_class, str(rule.points), rule.mode, rule.what) for rule in chosen]
     for line in align(head, rows, right={2}):
@@ -46,7 +50,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    rule = _load(arguments.rules).find(arguments.id)
+    rule = load_rules(arguments.rules or ()).find(arguments.id)
     for line in _describe(rule):
         say(escape(line))
     return 0
@@ -75,7 +79,7 @@ def _describe_content(rule: ContentRule) -> list[str]:
 def _check(arguments: argparse.Namespace) -> int:
     from penstock.apps.accesslog.detection.examples import find_broken_examples
 
-    ruleset = _load(arguments.files)
+    ruleset = load_rules(arguments.files)
     broken = find_broken_examples(ruleset)
     for sentence in broken:
         complain(sentence)

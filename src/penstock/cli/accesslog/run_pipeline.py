@@ -7,7 +7,7 @@ penstock accesslog run --topic lines --database results.db --decisions-topic dec
 
 Lines, decisions and offsets are stored in one transaction for each batch: stopped or killed at any moment and
 started again, it goes on where it was, and each line counts once. The terminal shows lines a second, the lag,
-how long batches take and who was blocked; elsewhere that is a plain line every few seconds.
+who was blocked and how long batches take; elsewhere that is a plain line every few seconds.
 """
 
 from __future__ import annotations
@@ -15,29 +15,39 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.apps.accesslog.blocking.blocklist_formats import show_time
+from penstock.cli.accesslog.display import Display
 from penstock.cli.accesslog.places import add_gate_arguments, gather_allowed
+from penstock.cli.accesslog.rule_choice import HELP, describe_rules, find_rules, load_rules
 from penstock.cli.connection import add_connection_arguments, connect, gather_settings
 from penstock.cli.terminal import complain, count, escape, say
-from penstock.core.errors import PenstockError
+from penstock.core.errors import BrokerError, PenstockError
 from penstock.core.places import FilePlace, Place, parse_place
 from penstock.core.references import resolve_reference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+    from penstock.apps.accesslog.stream.pipeline import BatchNews
     from penstock.apps.accesslog.stream.settings import PipelineSettings
+    from penstock.apps.accesslog.stream.stage import Tools
 
-#: How often a plain line is written where there is no terminal.
-PLAIN_EVERY_S = 5.0
-_TOP_ATTACKERS = 3
+#: How long a broker that does not answer is asked before anything else is started.
+_FIRST_ANSWER_MS = 15_000
+#: Who wrote so recently may still be running.
+_MAY_STILL_RUN_S = 15.0
+#: From when on it is said why one has to wait.
+_PATIENCE_S = 3.0
+#: Where Spark runs in this process its first words are of no use to anybody.
+_QUIET_SPARK = Path(__file__).with_name("spark-log4j2.properties")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--start", choices=["earliest", "latest"], default="earliest", help="of a first run")
     parser.add_argument("--most-lines", type=int, default=2_000_000, help="in one batch (default 2,000,000)")
-    parser.add_argument("--rules", metavar="PATH", action="append", default=[], help="rules instead of ours")
+    parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
     parser.add_argument(
         "--webhook", metavar="URL", default=None, help="where alerts go; ${env:NAME} hides it"
     )
@@ -81,15 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from penstock.apps.accesslog.stream.pipeline import Pipeline
-    from penstock.apps.accesslog.stream.warming import warm_up
 
     settings = read_settings(arguments)
+    say(escape(describe_rules(arguments.rules, settings.tools.defence.ruleset)))
+    demand_topic(arguments)
     prepare_tables(settings.place, arguments.create_tables)
     with ExitStack() as stack:
         outputs = (_open_blocklists, _open_decisions_topic, _open_webhook)
         after = [open_output(stack, arguments, settings) for open_output in outputs]
-        say("Preparing: the first time on a computer this compiles for a minute ...")
-        warm_up(settings.tools)
+        prepare_kernels(settings.tools)
         say(f"Starting Spark ({escape(arguments.master)}) ...")
         spark = start_spark(arguments.master)
         stack.callback(spark.stop)
@@ -99,6 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
         for act in after:
             if act is not None:
                 pipeline.add_listener(act)
+        for line in describe_standing(settings.place):
+            say(line)
         say(f"Reading {escape(settings.topic)} into {escape(str(settings.place))}; Ctrl-C stops it.")
         outcome = pipeline.run(until_idle=arguments.until_idle)
         display.close(outcome.reason)
@@ -108,6 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
     from penstock.apps.accesslog.stream.settings import PipelineSettings
 
+    load_rules(arguments.rules)  # none is refused, whatever else there is to say
     return PipelineSettings(
         arguments.topic,
         parse_place(_resolve("--database", arguments.database)),
@@ -122,8 +135,23 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
         trusted_proxies=tuple(arguments.trusted_proxy),
         allow=tuple(gather_allowed(arguments)),
         trust_crawlers=not arguments.distrust_crawlers,
-        rules=tuple(arguments.rules),
+        rules=find_rules(arguments.rules),
     )
+
+
+def demand_topic(arguments: argparse.Namespace) -> None:
+    """A wrong broker or topic is told at once: before a database is made and Spark is started."""
+    from penstock.kafka.admin import topic_exists
+
+    client = connect(arguments)
+    asked = replace(client, default_api_timeout_ms=min(client.default_api_timeout_ms, _FIRST_ANSWER_MS))
+    if not topic_exists(asked, arguments.topic):
+        raise BrokerError(
+            "UNKNOWN_TOPIC",
+            f"The brokers know no topic named {arguments.topic}.",
+            hint=f"Correct the name (case matters), or run `penstock topics create {arguments.topic}`.",
+            facts={"missing": [arguments.topic]},
+        )
 
 
 def prepare_tables(place: Place, asked: bool) -> None:
@@ -132,6 +160,38 @@ def prepare_tables(place: Place, asked: bool) -> None:
 
     if asked or isinstance(place, FilePlace):
         create_tables(place)
+
+
+def prepare_kernels(tools: Tools) -> None:
+    """Compile them, or find them compiled; whoever has to wait is told why."""
+    from penstock.apps.accesslog.stream.warming import warm_up
+
+    words = ["Compiling, as the first time on a computer; this takes a minute or two ..."]
+    patience = threading.Timer(_PATIENCE_S, say, words)
+    patience.start()
+    try:
+        warm_up(tools)
+    finally:
+        patience.cancel()
+
+
+def describe_standing(place: Place) -> Iterator[str]:
+    """What an earlier run has left, and whether it may still be there."""
+    from penstock.apps.accesslog.blocking.blocklists import read_bans
+    from penstock.apps.accesslog.stream.liveness import read_last_batch_ms
+    from penstock.stores.sql.sessions import Database
+
+    now_s = time.time()
+    last_ms, bans = Database(place).run(
+        lambda session: (read_last_batch_ms(session), read_bans(session, now_us=int(now_s * 1e6)))
+    )
+    if last_ms is None:
+        return
+    blocked = f"; {count(len(bans), 'client')} blocked from before" if bans else ""
+    yield f"Going on after the batch of {show_time(last_ms * 1000)}{blocked}."
+    ago_s = now_s - last_ms / 1000
+    if ago_s < _MAY_STILL_RUN_S:
+        yield f"That was {max(ago_s, 0):.0f} s ago: if that run still goes, this one takes over and it ends."
 
 
 def start_spark(master: str) -> SparkSession:
@@ -148,6 +208,8 @@ def start_spark(master: str) -> SparkSession:
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_SPARK.as_uri()}"
+        del settings["spark.log.level"]  # setting it says so, too; the file has the same one
     builder = SparkSession.builder.master(master).appName("penstock-accesslog")
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -228,76 +290,3 @@ def _resolve(option: str, text: str) -> str:
     return resolve_reference(
         option, text, environ=os.environ, read_file=lambda path: Path(path).read_text(encoding="utf-8")
     )
-
-
-# --- numbers ----------------------------------------------------------------------------------------------
-
-
-class Display:
-    """Live numbers: one line that changes at a terminal, a plain line now and then elsewhere."""
-
-    def __init__(self, pipeline: Pipeline, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pipeline, self._clock = pipeline, clock
-        self._is_live = sys.stdout.isatty()
-        self._since = self._shown = clock()
-        self._fresh = self._lines = self._dead = self._late = self._blocked = self._subjects = 0
-        self._too_late = 0
-        self._attackers: dict[str, tuple[int, str]] = {}
-
-    def show(self, news: BatchNews) -> None:
-        self._fresh += news.lines
-        self._lines += news.lines
-        self._dead += news.dead
-        self._late += news.late
-        self._too_late = news.too_late
-        self._subjects = news.subjects or self._subjects
-        for decision in news.decisions.select(["client", "class", "action", "level", "rule"]).to_pylist():
-            if decision["action"] == "block":
-                self._blocked += 1
-                self._attackers[decision["client"]] = (decision["level"], decision["class"])
-                if self._is_live:
-                    self._write_over(f"blocked {escape(decision['client'])}: {decision['rule']}\n")
-        now = self._clock()
-        if self._is_live or (self._fresh and now - self._shown >= PLAIN_EVERY_S):
-            self._tell(news, now)
-
-    def _tell(self, news: BatchNews, now: float) -> None:
-        rate = self._fresh / max(now - self._since, 0.001)
-        report = news.report
-        took = report.planning_ms + report.processing_ms + report.storing_ms
-        text = (
-            f"{rate:,.0f} lines/s, lag {self._pipeline.measure_lag():,}, batch {took:,.0f} ms, "
-            f"{self._lines:,} lines, {self._subjects:,} remembered, {self._blocked:,} blocked"
-        )
-        if self._too_late:
-            text += f", {self._too_late:,} too late for the load"
-        if self._attackers:
-            text += f"; top: {self._name_attackers()}"
-        if self._is_live:
-            self._write_over(text)
-        else:
-            say(text)
-        if now - self._since >= PLAIN_EVERY_S or not self._is_live:
-            self._since, self._fresh = now, 0
-        self._shown = now
-
-    def _name_attackers(self) -> str:
-        last_first = reversed(self._attackers.items())
-        worst = sorted(last_first, key=lambda each: -each[1][0])[:_TOP_ATTACKERS]
-        return ", ".join(f"{escape(client)} ({attack})" for client, (_, attack) in worst)
-
-    def _write_over(self, text: str) -> None:
-        sys.stdout.write(f"\r\x1b[K{text}")
-        sys.stdout.flush()
-
-    def close(self, reason: str) -> None:
-        if self._is_live:
-            self._write_over("")
-        say(
-            f"Stopped ({reason}): {count(self._lines, 'line')}, {self._dead:,} of them dead letters, "
-            f"{self._late:,} late; {count(self._blocked, 'block')}, "
-            f"{count(len(self._attackers), 'client')} blocked."
-        )
-        if self._too_late:
-            late = count(self._too_late, "line")
-            say(f"{late} since the beginning came too late for the tables of the load; rules have seen them.")

@@ -3,7 +3,8 @@
 penstock accesslog serve results.db
 penstock accesslog serve results.db --listen 192.0.2.1:8477 --token-file /etc/penstock/token
 
-GET /v1/blocklist, /v1/blocklist?since=CURSOR, /v1/blocklist.txt, /v1/decisions/ID and /v1/health. Without a
+GET /v1/blocklist, /v1/blocklist?since=CURSOR, /v1/blocklist.txt, /v1/decisions/ID and /v1/health, which says
+`stale` with status 503 when the pipeline has published nothing for some minutes (--stale-after). Without a
 token only this computer is served. A token (`openssl rand -hex 32`) is sent as `Authorization: Bearer TOKEN`;
 across networks put a server with TLS in front, and name it with --host.
 """
@@ -28,7 +29,7 @@ from penstock.cli.accesslog.places import (
 from penstock.cli.terminal import say
 from penstock.core.errors import OptionError
 from penstock.core.references import read_option_file
-from penstock.core.values import parse_rate_above_zero
+from penstock.core.values import parse_duration_ms, parse_rate_above_zero
 from penstock.stores.sql.sessions import Database
 
 
@@ -44,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", metavar="N", default=f"{REQUESTS_PER_S:.0f}", help="requests a second of one client"
     )
+    parser.add_argument(
+        "--stale-after", metavar="TIME", default="3m", help="without a batch it is not healthy (default: 3m)"
+    )
     parser.add_argument("--json", action="store_true", help="for programs: say where it listens in JSON")
     add_gate_arguments(parser)
 
@@ -54,6 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         rate = parse_rate_above_zero(arguments.rate)
     except ValueError as error:
         raise OptionError("RATE_INVALID", f"--rate must be {error}.", hint="Give such a number.") from None
+    try:
+        stale_after_ms = parse_duration_ms(arguments.stale_after)
+    except ValueError as error:
+        raise OptionError("OPTION_INVALID", f"--stale-after is {error}.", hint="Say 3m, or 1h.") from None
     Database(place).run(lambda session: None)  # a wrong place is told now, not to the first enforcer
     api = EnforcementApi(
         place,
@@ -64,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         trusted_proxies=arguments.trusted_proxy,
         trust_crawlers=not arguments.distrust_crawlers,
         requests_per_s=rate,
+        stale_after_s=stale_after_ms / 1000,
     )
     told = threading.Event()
     with api:

@@ -4,7 +4,7 @@
     GET /v1/blocklist?since=CURSOR   what was added and removed since then
     GET /v1/blocklist.txt            one address or network on each line
     GET /v1/decisions/ID             why: rule, class, and the lines that caused it
-    GET /v1/health                   cursor and size of the list
+    GET /v1/health                   cursor and size of the list, age of the last batch; 503 if it is stale
 
 Rules: nothing can be changed here; an answer holds nothing of the question; an error is JSON with a
 condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and there are
@@ -33,7 +33,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance
-from penstock.apps.accesslog.blocking.blocklist_formats import render, write_json
+from penstock.apps.accesslog.blocking.blocklist_formats import render, show_time, write_json
 from penstock.apps.accesslog.blocking.blocklists import Ban, Gate
 from penstock.apps.accesslog.blocking.decision_records import read_decision
 from penstock.apps.accesslog.blocking.enforcement_guards import (
@@ -45,6 +45,7 @@ from penstock.apps.accesslog.blocking.enforcement_guards import (
     is_loopback,
     parse_listen,
 )
+from penstock.apps.accesslog.stream.liveness import read_last_batch_ms
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.places import Place, parse_place
 from penstock.stores.sql.sessions import Database
@@ -60,6 +61,8 @@ MOST_CONNECTIONS = 64
 REQUESTS_PER_S = 50.0
 #: How old a list may be when it is given out; many enforcers that ask at once cost one look.
 FRESH_FOR_S = 0.5
+#: A pipeline publishes a batch each second, also an empty one; after so long without any it is down.
+STALE_AFTER_S = 180.0
 
 _KEPT_ANSWERS = 64
 _DRAIN_S = 1.0
@@ -90,8 +93,9 @@ def _write(content: Mapping[str, Any]) -> bytes:
 class _Lists:
     """The list of this moment, looked up by one thread for all."""
 
-    def __init__(self, place: Place, gate: Gate, clock_us: Callable[[], int]) -> None:
+    def __init__(self, place: Place, gate: Gate, clock_us: Callable[[], int], stale_after_s: float) -> None:
         self._place, self._gate, self._clock_us = place, gate, clock_us
+        self._stale_after_s = stale_after_s
         self._lock = threading.Lock()
         self._looked_s = 0.0
         self._listed: Listed | None = None
@@ -118,11 +122,20 @@ class _Lists:
         return answer
 
     def answer_health(self) -> Answer:
+        """A list that nobody keeps up is not healthy, though it can be read."""
         with self._lock:
-            listed = self._look()
-            return Answer(
-                200, _JSON, _write({"status": "ok", "cursor": listed.cursor, "entries": len(self._bans)})
-            )
+            cursor, entries = self._look().cursor, len(self._bans)
+        last_ms = Database(self._place).run(read_last_batch_ms)
+        age_s = None if last_ms is None else max(0.0, self._clock_us() / 1e6 - last_ms / 1e3)
+        is_fresh = age_s is not None and age_s <= self._stale_after_s
+        told = {
+            "status": "ok" if is_fresh else "stale",
+            "cursor": cursor,
+            "entries": entries,
+            "last_batch_at": None if last_ms is None else show_time(last_ms * 1000),
+            "last_batch_age_s": None if age_s is None else round(age_s, 1),
+        }
+        return Answer(200 if is_fresh else 503, _JSON, _write(told))
 
     def _look(self) -> Listed:
         now_s = time.monotonic()
@@ -149,6 +162,7 @@ class EnforcementApi:
         trusted_proxies: Iterable[str] = (),
         trust_crawlers: bool = True,
         requests_per_s: float = REQUESTS_PER_S,
+        stale_after_s: float = STALE_AFTER_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         if isinstance(place, str | os.PathLike):
@@ -174,6 +188,7 @@ class EnforcementApi:
             place,
             Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers),
             clock_us,
+            stale_after_s,
         )
         self.names = HostNames(names)
         self.tokens = TokenCheck(check_token(token) if token is not None else None)

@@ -1,0 +1,27 @@
+"""When the pipeline has last published a batch: whether somebody still looks at the log.
+
+A running pipeline publishes a batch in each interval, also one without lines, so the age of the last one
+tells whether it runs, however quiet the servers are.
+
+    Database(place).run(read_last_batch_ms)
+"""
+
+from __future__ import annotations
+
+from penstock.stores.sql.ledger import BATCHES
+from penstock.stores.sql.sessions import Session
+
+#: Where the pipeline keeps the name of its stream.
+_SETTINGS = "accesslog_settings"
+
+
+def read_last_batch_ms(session: Session) -> int | None:
+    """Milliseconds since 1970; None if there was never a batch."""
+    if not session.has_table(_SETTINGS) or not session.has_table(BATCHES):
+        return None
+    name = session.grammar.name
+    [[last]] = session.execute(
+        f"SELECT MAX(published_ms) FROM {BATCHES} WHERE stream IN "
+        f"(SELECT {name('value')} FROM {name(_SETTINGS)} WHERE {name('name')} = 'name')"
+    )
+    return None if last is None else int(last)

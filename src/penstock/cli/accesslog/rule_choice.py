@@ -1,0 +1,52 @@
+"""Which rules a verb uses: the shipped ones, or those of `--rules`, and what is said about that.
+
+Rule: whoever names rules of his own gets those alone, and is told so; the word `default` names the shipped
+ones, so both can be used together. A choice without a single rule is refused: a file that was cut off must
+not switch the defence off without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.apps.accesslog.detection.rules import FOLDER, RuleSet, default_rules
+from penstock.cli.terminal import count
+from penstock.core.errors import OptionError
+
+SHIPPED = "default"
+HELP = f"rules instead of ours: a file or folder, `{SHIPPED}` for ours; may be given again"
+
+
+def find_rules(given: Sequence[str]) -> tuple[str | Path, ...]:
+    """The paths of what was given."""
+    return tuple(FOLDER if each == SHIPPED else each for each in given)
+
+
+def load_rules(given: Sequence[str]) -> RuleSet:
+    """The rules that were chosen; RULES_EMPTY if there is none among them."""
+    if not given:
+        return default_rules()
+    ruleset = RuleSet.load(*find_rules(given))
+    if not ruleset.rules:
+        raise OptionError(
+            "RULES_EMPTY",
+            f"There is no rule in {', '.join(given)}.",
+            hint="Is the file whole? Without rules nobody would be found; leave --rules out to use ours.",
+            facts={"paths": list(given)},
+        )
+    return ruleset
+
+
+def describe_rules(given: Sequence[str], ruleset: RuleSet) -> str:
+    """One sentence on what is used, and what is not."""
+    number = count(len(ruleset.rules), "rule")
+    if not given:
+        return f"{number} (the shipped ones)."
+    if SHIPPED in given:
+        return f"{number} from {', '.join(given)}."
+    shipped = len(default_rules().rules)
+    return (
+        f"{number} from {', '.join(given)}; the {shipped} shipped ones are not used "
+        f"(--rules {SHIPPED} adds them)."
+    )
