@@ -234,6 +234,20 @@ def test_only_positions_that_have_changed_are_written(
     assert sorted(numbers_in(kafka.bootstrap, name)) == list(range(102))
 
 
+def test_positions_that_are_dropped_are_forgotten(topic: MakeTopic, client: ClientSettings) -> None:
+    store = PositionTopic(client, f"{topic(1)}-positions")
+    store.prepare()
+    files = tuple(FilePosition(f"/logs/{number}.log", 1, number, number=number) for number in range(1, 6))
+    before = store.load("web1")
+    with contextlib.closing(TransactionalWriter(client, "dropping")) as writer:
+        writer.fence()
+        for state in (ShipState(files, 1, "x"), ShipState(files[3:], 2, "x"), ShipState((), 3, "y")):
+            with writer.transaction():
+                writer.write(store.topic, store.make_records("web1", before, state))
+            assert store.load("web1") == state
+            before = state
+
+
 @pytest.mark.parametrize(
     ("head", "why"),
     [
