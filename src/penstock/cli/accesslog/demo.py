@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from penstock.cli.accesslog.demo_servers import Servers
@@ -267,4 +268,4 @@ def _read_found(settings: PipelineSettings) -> list[Found]:
 
 
 def _median(numbers: Sequence[float]) -> float | None:
-    return sorted(numbers)[len(numbers) // 2] if numbers else None
+    return median(numbers) if numbers else None
