@@ -3,7 +3,8 @@
 Rule: one file per command, imported only when it is asked for, so `penstock --help` stays instant. A file
 has `add_arguments(parser)` and `run(arguments) -> int`; to add a command, write the file and a line below.
 Errors of ours are printed as they are, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130. A
-command that needs arguments and gets none prints all it takes, as `--help` does, those of its verbs too.
+command that needs arguments and gets none prints all it takes, as `--help` does, those of its verbs too,
+unless it has so many (`HAS_MANY_VERBS`) that nobody would read them: then each verb has a help of its own.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"penstock {given[0]}", description=command.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_arguments(parser)
+    has_many = getattr(command, "HAS_MANY_VERBS", False)
+    described = parser.format_help().rstrip() if has_many else _describe_all(parser)
     if given[1:] in (["-h"], ["--help"]):
-        say(_describe_all(parser))
+        say(described)
         return 0
     if len(given) == 1 and _needs_arguments(parser):
-        complain(_describe_all(parser))
+        complain(described)
         return 2
     try:
         return int(command.run(parser.parse_args(given[1:])))

@@ -26,6 +26,8 @@ VERBS: dict[str, str] = {
     "unban": "let a client or a network go, for a grace time",
 }
 
+HAS_MANY_VERBS = True
+
 #: A verb whose file has another name: `run` here is what every command has.
 FILES = {"run": "run_pipeline"}
 

@@ -16,7 +16,8 @@ import contextlib
 import io
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ from penstock.core.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.apps.accesslog.defence.scoring import Found
+    from penstock.apps.accesslog.defence.scoring import Found, Label, Score, Visits
     from penstock.apps.accesslog.reporting.report_data import Check, ReportData
     from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
     from penstock.apps.accesslog.stream.settings import PipelineSettings
@@ -42,6 +43,8 @@ TOPIC, PARTITIONS = "access-log", 4
 #: What a run leaves in its folder; another run replaces these and nothing else.
 DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
 _FOR_EVER_S = 24 * 3600
+#: Who asks no more often than this shows little of himself.
+_FEW_REQUESTS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -192,13 +195,14 @@ def conclude(folder: Path, settings: PipelineSettings) -> int:
 
 def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: PipelineSettings) -> ReportData:
     """Tell how good the decisions are, and put that into the report."""
-    from penstock.apps.accesslog.defence.scoring import count_visits, describe, read_labels, score
+    from penstock.apps.accesslog.defence.scoring import count_visits, describe_classes, read_labels, score
     from penstock.apps.accesslog.reporting.report_data import ClassScore
 
-    result = score(_read_found(settings), read_labels(truth), count_visits(logs))
+    found, labels, visits = _read_found(settings), read_labels(truth), count_visits(logs)
+    result = score(found, labels, visits)
     say("\nDecisions against the simulator's truth:")
-    for line in describe(result):
-        say(f"  {escape(line)}")
+    for line in (*describe_outcome(result, found, labels, visits), "", *describe_classes(result)):
+        say(f"  {escape(line)}".rstrip())
     scores = [
         ClassScore(
             name,
@@ -211,6 +215,27 @@ def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: Pipe
         for name, one in sorted(result.classes.items())
     ]
     return replace(data, scores=scores, benign_hit=result.benign_hit, blocked_share=result.blocked)
+
+
+def describe_outcome(
+    result: Score, found: Sequence[Found], labels: Sequence[Label], visits: Mapping[str, Visits]
+) -> Iterator[str]:
+    """The figures, and why they are no better: not all that attack can be told from those who visit."""
+    yield f"{result.found:,} of {result.attackers:,} attackers blocked ({result.recall:.1%})"
+    yield f"{result.benign_hit:,} of {result.benign:,} honest clients blocked"
+    yield f"{result.blocked:.1%} of the attackers' requests came after the decision to block them"
+    known = {each.client for each in found}
+    missed = [each for each in labels if each.label == "attack" and each.client not in known]
+    if not missed:
+        return
+    few = sum(visits[each.client].requests <= _FEW_REQUESTS for each in missed if each.client in visits)
+    by_class = Counter(each.attack for each in missed).most_common()
+    yield ""
+    yield f"Not blocked: {', '.join(f'{number:,} {name}' for name, number in by_class)}."
+    yield f"{few:,} of these sent at most {_FEW_REQUESTS} requests. The simulator mixes in attackers"
+    yield "that no log tells from people: a distributed_scan cut into pieces of a few requests for each"
+    yield "address, form_spam sent as people send forms, brute_force slower than somebody who forgot his"
+    yield "password; and those that had just begun when the servers stopped."
 
 
 def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:
@@ -241,7 +266,7 @@ def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]
         Check("parsed + dead letters = lines", parsed + dead == lines, f"{parsed:,} + {dead:,}"),
         Check("dead letters kept", letters == dead, f"{letters:,}"),
         Check(
-            "requests in the load + too late = parsed",
+            "requests in the load + too late for the load = parsed",
             requests + too_late == parsed,
             f"{requests:,} + {too_late:,}",
         ),

@@ -1,8 +1,8 @@
 """Live numbers of a run: one line that changes at a terminal, a plain line now and then elsewhere.
 
-One word for one thing: a client is blocked once, however many decisions prolong that; a line is a dead letter
-(it could not be parsed), out of order (behind lines that came before it, and judged at their time), or too
-late for the load (in no table of the load; the rules have seen it).
+One word for one thing: a client is blocked once, however many decisions there are about it; a line is a dead
+letter (it could not be parsed), out of order (behind lines that came before it, and judged at their time), or
+too late for the load (in no table of the load; the rules have seen it).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Display:
         if self._decisions:
             say(
                 f"{count(len(self._attackers), 'client')} blocked in this run, by "
-                f"{count(self._decisions, 'decision')}: who goes on is blocked again, for longer. "
+                f"{count(self._decisions, 'decision')} (who goes on gets more of them). "
                 "Lists hold those whose ban has not ended."
             )
         if self._too_late:

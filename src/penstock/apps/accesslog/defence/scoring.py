@@ -218,8 +218,13 @@ def describe(result: Score) -> list[str]:
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, [*widths, 3], strict=True)).rstrip()
              for row in rows]  # fmt: skip
-    lines += ["", f"{'class':<20} {'found':>12} {'requests to detect':>20} {'seconds to detect':>20}",
-              f"{'':<20} {'':>12} {'median / most':>20} {'median / most':>20}"]  # fmt: skip
+    return [*lines, "", *describe_classes(result)]
+
+
+def describe_classes(result: Score) -> list[str]:
+    """A line for each class: how many were found, and how fast."""
+    lines = [f"{'class':<20} {'found':>12} {'requests to detect':>20} {'seconds to detect':>20}",
+             f"{'':<20} {'':>12} {'median / most':>20} {'median / most':>20}"]  # fmt: skip
     for name, one in sorted(result.classes.items()):
         found = f"{len(one.requests)} of {one.clients}"
         requests = f"{median(one.requests):g} / {max(one.requests)}" if one.requests else "-"
