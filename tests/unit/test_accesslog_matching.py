@@ -237,8 +237,8 @@ def test_nothing_is_found_in_no_lines() -> None:
 def test_json_and_apache_escapes_hide_nothing() -> None:
     logs = [
         '{"remote_addr":"192.0.2.1","time_iso8601":"2024-01-01T00:00:00+00:00","status":200,'
-        '"request":"GET /?q=\\u003cscript\\u003e HTTP/1.1"}',
-        r'192.0.2.1 - - [01/Jan/2024:00:00:00 +0000] "GET /?q=\x3cscript\x3e HTTP/1.1" 200 1',
+        '"request":"GET /?q=\\u003cscript\\u003ealert(1) HTTP/1.1"}',
+        r'192.0.2.1 - - [01/Jan/2024:00:00:00 +0000] "GET /?q=\x3cscript\x3ealert(1) HTTP/1.1" 200 1',
     ]
     ruleset = default_rules()
     findings = Detector(ruleset).detect(make_parser().parse(pa.array([log.encode() for log in logs])))

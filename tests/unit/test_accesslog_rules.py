@@ -52,7 +52,7 @@ def complain_about(text: str) -> str:
         (make("points: 5, block: true"), "`block` and `points` are both there. Keep one of them."),
         (make("mode: audit"), "`mode` is 'audit'. Use one of: enforce, simulate."),
         (make("near: maybe"), "`near` is 'maybe'. Use true or false."),
-        (make("when: {status: [4]}"), "`when.status` has 4. Use statuses like 404 or 4xx."),
+        (make("when: {status: [4]}"), "`when.status` has 4. Use statuses like 404 or 4xx, or unknown."),
         (make("when: {stauts: [404]}"), "there is no key `when.stauts`. Did you mean `status`?"),
         (make("when: {seen: [magic]}"), "`seen` has 'magic'. Use: bad_escape"),
         (make("unless: [c.d]"), "`unless` names `c.d`, not a content rule without `unless`."),
@@ -129,6 +129,12 @@ def test_the_digest_changes_with_decisions_and_not_with_words() -> None:
 )
 def test_durations_have_a_unit(text: str, microseconds: int) -> None:
     assert parse_duration(text) == microseconds
+
+
+def test_a_status_that_is_not_known_is_met_only_where_it_is_named() -> None:
+    for named, broken in (("404", 1), ("404, unknown", 0)):
+        rule = make(f"when: {{status: [{named}]}}").replace("[GET /?x]", "[{request: GET /?x, status: 0}]")
+        assert len(find_broken_examples(RuleSet.parse(rule))) == broken
 
 
 def test_every_example_of_every_rule_holds() -> None:

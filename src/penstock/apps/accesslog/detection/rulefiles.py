@@ -301,12 +301,14 @@ class _RuleText:
         ranges = []
         for each in value if isinstance(value, list) else [value]:
             text = str(each)
-            if re.fullmatch(r"\dxx", text):
+            if text == "unknown":
+                ranges.append((0, 1))
+            elif re.fullmatch(r"\dxx", text):
                 ranges.append((int(text[0]) * 100, int(text[0]) * 100 + 100))
             elif re.fullmatch(r"\d{3}", text):
                 ranges.append((int(text), int(text) + 1))
             else:
-                raise self._refuse(f"`when.{key}` has {each!r}", "Use statuses like 404 or 4xx")
+                raise self._refuse(f"`when.{key}` has {each!r}", "Use statuses like 404 or 4xx, or unknown")
         return tuple(ranges)
 
     def _examples(self, key: str) -> tuple[r.Example, ...]:

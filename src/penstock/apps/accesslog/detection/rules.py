@@ -87,7 +87,7 @@ SUBJECTS = ("client", "net", "print")
 class Condition:
     """What else must be true of a line, read from its columns; empty is true of every line."""
 
-    status: tuple[tuple[int, int], ...] = ()  # half-open ranges; [404, 5xx] is ((404, 405), (500, 600))
+    status: tuple[tuple[int, int], ...] = ()  # half-open ranges; [404, unknown] is ((404, 405), (0, 1))
     not_status: tuple[tuple[int, int], ...] = ()
     method: tuple[str, ...] = ()
     not_method: tuple[str, ...] = ()
