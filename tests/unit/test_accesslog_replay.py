@@ -151,7 +151,7 @@ def test_the_command_writes_the_decisions(tmp_path: Path, capsys: pytest.Capture
         {"client": "192.0.2.9", "decided_at": "2023-11-14T22:13:58Z", "request_index": "9",
          "rule": "brute-force.fast", "class": "brute_force", "action": "block"}
     ]  # fmt: skip
-    assert "73 lines, 0 not parsed" in capsys.readouterr().err
+    assert "73 lines, 0 of them not parsed, 0 out of order" in capsys.readouterr().err
 
 
 def test_the_command_reads_its_input_and_spares_whom_it_is_told(
