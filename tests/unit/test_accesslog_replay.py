@@ -126,6 +126,15 @@ def test_a_line_without_end_is_kept_up_to_the_longest_a_line_may_be() -> None:
     assert sizes == [LONGEST_LINE_BYTES, 4, LONGEST_LINE_BYTES]
 
 
+def test_a_replay_judges_an_address_that_a_pipeline_spares(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(write_line("127.0.0.1", 5, "GET /?f=../../../etc/passwd"))
+    assert [row["action"] for row in replay([log], SETTINGS).rows] == ["block"]
+    engine = Engine(SETTINGS, partitions=[0])
+    made = engine.feed({0: pa.array([log.read_bytes().strip()], pa.binary())})
+    assert [*made["action"].to_pylist(), *engine.finish()["action"].to_pylist()] == ["allowed"]
+
+
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="LOG_UNREADABLE"), open_log(tmp_path / "none.log"):
         pass

@@ -3,9 +3,11 @@
 penstock accesslog replay /var/log/apache2/access.log* --decisions found.csv
 zcat old.log.gz | penstock accesslog replay - --decisions found.csv --rules my-rules/
 
-The decisions are those that a running pipeline makes of the same lines. `request_index` is the place of the
-line that caused a decision among the client's lines in the given files; the first row of a client is its
-detection, later ones are longer bans. Files may be compressed with gzip; `-` is the standard input.
+The decisions are those that a running pipeline makes of the same lines (it spares 127.0.0.1 and its like;
+a file is taken for the log of the server it is named after: web1.log, web1.log.2.gz). `request_index` is the
+place of the line that caused a decision among the client's lines in the given files; the first row of a
+client is its detection, later ones are longer bans. Files may be compressed with gzip; `-` is the
+standard input.
 """
 
 from __future__ import annotations

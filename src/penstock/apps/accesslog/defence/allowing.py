@@ -49,10 +49,10 @@ def list_crawlers() -> tuple[tuple[str, Network], ...]:
 
 
 def make_ranges(
-    allow: Iterable[str], trusted_proxies: Iterable[str], *, crawlers: bool
+    allow: Iterable[str], trusted_proxies: Iterable[str], *, crawlers: bool, local: bool = True
 ) -> tuple[NDArray[np.uint64], ...]:
     """First and last addresses, high and low words of each: sorted, and joined where they touch."""
-    networks = [*NEVER_BLOCKED, *(demand_network("allow", each) for each in allow)]
+    networks = [*(NEVER_BLOCKED if local else ()), *(demand_network("allow", each) for each in allow)]
     networks += [demand_network("trusted_proxies", each) for each in trusted_proxies]
     if crawlers:
         networks += [network for _, network in list_crawlers()]

@@ -76,6 +76,7 @@ class DefenceSettings:
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     trust_crawlers: bool = True
+    spare_local: bool = True  # what `allowing.NEVER_BLOCKED` holds
 
     @classmethod
     def default(cls, **changes: Any) -> DefenceSettings:
@@ -84,7 +85,9 @@ class DefenceSettings:
 
     @cached_property
     def allowed(self) -> tuple[Any, ...]:
-        return make_ranges(self.allow, self.trusted_proxies, crawlers=self.trust_crawlers)
+        return make_ranges(
+            self.allow, self.trusted_proxies, crawlers=self.trust_crawlers, local=self.spare_local
+        )
 
 
 class _Granted(Protocol):
