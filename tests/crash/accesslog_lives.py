@@ -98,24 +98,33 @@ class LogRound:
         create_tables(self.order.url)
         chosen = steps or [dice.choice(STEPS) for _ in range(kills)]
         for step, moment in chosen:
-            self._live_until(step, moment, dice.choice((1, 1, 2)))
+            if not self._live_until(step, moment, dice.choice((1, 1, 2))):
+                # Workers count their calls each for itself, so a life may take more batches than `call`.
+                assert self.log, f"all was read before {step} {moment}, and nothing was killed"
+                assert steps is None, f"it came to its end before {step} {moment}; {self.log}"
+                return
         answer = self._finish()
         assert answer["ended"] == "idle", f"{answer}; {self.log}"
 
-    def _live_until(self, step: str, moment: str, call: int) -> None:
+    def _live_until(self, step: str, moment: str, call: int) -> bool:
+        """Kill it there; False if nothing was left to read before it came there."""
         driver = self.drivers.take()
         driver.arm(step, moment, call)
         driver.begin(self.order)
         deadline = time.monotonic() + ARRIVAL_S
         while (pid := driver.look_at_gate()) is None:
-            answer = driver.answer()
-            assert answer is None, f"it came to its end before {step} {moment}: {answer}; {self.log}"
+            if (answer := driver.answer()) is not None:
+                assert answer["ended"] == "idle", f"it failed before {step} {moment}: {answer}; {self.log}"
+                driver.kill()
+                self.drivers.bury(driver)
+                return False
             assert time.monotonic() < deadline, f"nobody comes to {step} {moment}: {driver.console}"
             time.sleep(0.02)
         driver.kill()
         assert driver.process.returncode == -signal.SIGKILL
         self.log.append({"step": step, "moment": moment, "call": call, "pid": pid})
         self.drivers.bury(driver)
+        return True
 
     def _finish(self) -> dict[str, Any]:
         driver = self.drivers.take()
