@@ -18,6 +18,7 @@ import pytest
 
 from penstock.apps.accesslog.shipping.positions import FilePosition, PositionTopic, ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
+from penstock.cli import main
 from penstock.cluster import LocalKafka
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
@@ -442,6 +443,30 @@ def test_a_signal_ends_the_command_after_its_transaction(
             program.kill()
     assert program.returncode == 0, complained
     assert json.loads(said)["lines"] == 3
+
+
+def test_a_file_that_is_not_there_yet_is_told_and_shipped_when_it_comes(
+    kafka: Any, topic: MakeTopic, tmp_path: Path
+) -> None:
+    name, log = topic(1), tmp_path / "access.log"
+    words = command(kafka.bootstrap, name, str(log), str(tmp_path / "*.other"), "--server", "web1")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stderr is not None
+            told = [program.stderr.readline() for _ in range(3)]
+            append(log, 0, 1, 2)
+            wait_until(lambda: len(numbers_in(kafka.bootstrap, name)) == 3, "it ships", 120)
+            program.send_signal(signal.SIGTERM)
+            program.communicate(timeout=120)
+        finally:
+            program.kill()
+    assert told[0] == f"Shipping to {name} as web1.\n"
+    assert [line.split(" is not there yet")[0] for line in told[1:]] == [str(log), str(tmp_path / "*.other")]
+
+
+def test_a_folder_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["accesslog", "ship", str(tmp_path), "--topic", "lines"]) != 0
+    assert "[FILE_IS_FOLDER]" in capsys.readouterr().err
 
 
 def test_a_missing_topic_is_told(kafka: Any, tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ left for the next time. SIGTERM and Ctrl-C end the transaction under way.
 from __future__ import annotations
 
 import argparse
+import glob
 import json
+import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -71,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"--{option.replace('_', '-')} is {getattr(arguments, option)}.",
                 hint=f"Give a whole number from {least} on.",
             )
+    absent = list_absent(arguments.files)
     client = connect(arguments)
     from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC
     from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
@@ -97,6 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
         longest_line=arguments.max_line_bytes,
         poll_ms=arguments.poll_ms,
     )
+    if not arguments.once:
+        complain(f"Shipping to {settings.topic} as {escape(settings.server)}.")
+        for each in absent:
+            complain(f"{escape(each)} is not there yet; waiting for it.")
     show = _Progress()
     with _ending_on_signals() as stopping:
         try:
@@ -105,6 +112,21 @@ def run(arguments: argparse.Namespace) -> int:
             show.end()
     _sum_up(shipped, settings.topic, time.monotonic() - show.began, as_json=arguments.json)
     return 0
+
+
+def list_absent(files: Sequence[str]) -> list[str]:
+    """Files and patterns that name nothing yet, as a log that is to come or a slip of the finger does."""
+    absent = []
+    for each in files:
+        if not glob.has_magic(each) and os.path.isdir(each):
+            raise OptionError(
+                "FILE_IS_FOLDER",
+                f"{each} is a folder.",
+                hint=f"Name log files in it, or a pattern in quotes: '{os.path.join(each, '*access.log')}'.",
+            )
+        if not (glob.glob(each, recursive=True) if glob.has_magic(each) else os.path.exists(each)):
+            absent.append(each)
+    return absent
 
 
 class _Progress:
