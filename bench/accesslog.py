@@ -54,7 +54,7 @@ CASES = ("goals", "throughput", "latency", "flood")
 TOPIC, PARTITIONS, LINES = "access-log", 4, 1_000_000
 _RATE = 5_000
 #: A pipeline runs for days: it is measured when the JVM has compiled what it runs, and so are its peers.
-_WARMUPS = 8
+_WARMUPS = 4
 
 
 def make_log(lines: int) -> tuple[bytes, pa.Table]:
