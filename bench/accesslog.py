@@ -44,6 +44,7 @@ from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
 from penstock.apps.accesslog.stream.settings import PipelineSettings
 from penstock.apps.accesslog.stream.stage import CHUNK_LINES
 from penstock.apps.accesslog.stream.tables import create_tables
+from penstock.apps.accesslog.texts.grouping import group_lines
 from penstock.cluster import LocalKafka
 from penstock.core.errors import ClusterError
 from penstock.formats.accesslog import make_parser
@@ -139,15 +140,18 @@ def time_stages(text: bytes, runs: int) -> dict[str, Any]:
     tools = settings.tools
     parser, detector = make_parser(), Detector(tools.defence.ruleset)
     parsed = [parser.parse(each) for each in chunks]
-    found = [detector.detect(each) for each in parsed]
+    grouped = [group_lines(each) for each in parsed]
+    found = [detector.detect(each, texts) for each, texts in zip(parsed, grouped, strict=True)]
 
     def events() -> list[dict[int, pa.RecordBatch]]:
         return [
             make_events(
                 lines, findings, tools.defence.ruleset, partition=number,
-                offsets=np.arange(len(chunk), dtype=np.int64), lanes=tools.defence.lanes,
+                offsets=np.arange(len(chunk), dtype=np.int64), lanes=tools.defence.lanes, grouped=texts,
             )
-            for number, (chunk, lines, findings) in enumerate(zip(chunks, parsed, found, strict=True))
+            for number, (chunk, lines, texts, findings) in enumerate(
+                zip(chunks, parsed, grouped, found, strict=True)
+            )
         ]  # fmt: skip
 
     made = events()
@@ -155,10 +159,16 @@ def time_stages(text: bytes, runs: int) -> dict[str, Any]:
     samples = take_turns(
         {
             "parse": lambda: [parser.parse(each) for each in chunks],
-            "detect": lambda: [detector.detect(each) for each in parsed],
+            "group": lambda: [group_lines(each) for each in parsed],
+            "detect": lambda: [
+                detector.detect(each, texts) for each, texts in zip(parsed, grouped, strict=True)
+            ],
             "events": events,
             "fold": lambda: fold_all(made, tools.defence),
-            "monitor": lambda: [observe(each, servers=None) for each in parsed],
+            "monitor": lambda: [
+                observe(each, servers=None, grouped=texts)
+                for each, texts in zip(parsed, grouped, strict=True)
+            ],
         },
         runs=runs,
         warmups=1,

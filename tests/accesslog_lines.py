@@ -46,10 +46,11 @@ class Line:
 def make_lines(requests: Sequence[Line]) -> Lines:
     """The lines as a parser would give them: texts one behind the other, an empty one is not there."""
     data = bytearray(b"?")  # a start of 0 must not be a special case
-    starts: dict[str, list[int]] = defaultdict(list)
-    lengths: dict[str, list[int]] = defaultdict(list)
+    fields = ("client", "target", "agent", "referrer", "vhost")
+    starts: dict[str, list[int]] = {name: [] for name in fields}
+    lengths: dict[str, list[int]] = {name: [] for name in fields}
     for request in requests:
-        for name in ("client", "target", "agent", "referrer", "vhost"):
+        for name in fields:
             text = getattr(request, name).encode("utf-8", "surrogateescape")
             starts[name].append(len(data))
             lengths[name].append(len(text) or -1)

@@ -131,9 +131,9 @@ def test_a_repeated_task_gets_a_connection_nobody_used(
     assert isinstance(task, WorkPartition)
     assert sum(batch.num_rows for batch in reader.read(task)) == 10
     connections = proxy.counts.connections
-    context = TaskContext()
-    context._attemptNumber = attempt
-    monkeypatch.setattr(TaskContext, "_taskContext", context)
+    # Patched before it is made: the making puts it in that place itself, and no patch would take it away.
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    TaskContext(attemptNumber=attempt)
     assert sum(batch.num_rows for batch in reader.read(task)) == 10
     assert proxy.counts.connections - connections == attempt
 

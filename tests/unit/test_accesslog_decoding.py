@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.detection import decoding_kernel as d
-from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode, group
+from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode
 from penstock.apps.accesslog.detection.rules import TRAITS
 from tests.accesslog_decoding_reference import decode_region, decode_target, make_bare, unescape_log
 from tests.guard_page import GuardedMemory, guarded_array
@@ -115,22 +115,6 @@ def test_a_text_without_room_is_left_for_the_next_call() -> None:
     out, places = guarded_array(14, np.uint8), np.zeros((2, d.PLACES_WIDTH), np.int64)
     assert d.decode_texts(data, *one, 0, out, places) == 1
     assert d.decode_texts(data, *one, 1, out, places) == 2
-
-
-@given(st.lists(st.binary(max_size=20), max_size=30), st.data())
-def test_equal_texts_have_one_number(some: list[bytes], data: st.DataObject) -> None:
-    rows = [data.draw(st.sampled_from(some)) for _ in range(20)] if some else []
-    marks = np.array([data.draw(st.booleans()) for _ in rows], np.bool_)
-    joined = b"".join(rows)
-    sizes = np.array([len(row) for row in rows], np.int32)
-    starts = (np.cumsum(sizes) - sizes).astype(np.int32)
-    groups, firsts, hashes = group(GuardedMemory(max(1, len(joined))).place(joined), starts, sizes, marks)
-    for row, text in enumerate(rows):
-        assert rows[firsts[groups[row]]] == text
-        assert marks[firsts[groups[row]]] == marks[row]
-        same = [other for other in range(row) if rows[other] == text]
-        assert all(hashes[other] == hashes[row] for other in same)
-    assert len(firsts) == len({(text, mark) for text, mark in zip(rows, marks.tolist(), strict=True)})
 
 
 def test_double_length_takes_at_most_double_the_steps() -> None:

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.detection import decoding_kernel as d
-from penstock.apps.accesslog.detection import matching_kernel as k
 from penstock.apps.accesslog.detection.decoding import Decoded
 from penstock.apps.accesslog.detection.detector import Detector, Findings
 from penstock.apps.accesslog.detection.examples import make_lines
@@ -129,19 +128,6 @@ def test_candidates_that_do_not_fit_are_taken_up_again(monkeypatch: pytest.Monke
     texts, numbers = Matcher(rules).match(make_decoded([("/", "a")] * 50))
     pairs = set(zip(texts.tolist(), numbers.tolist(), strict=True))
     assert len(pairs) == texts.size == 40 * 50
-
-
-def test_texts_in_a_crowded_table_stay_apart() -> None:
-    """However many share a slot, a text is looked for in so many slots and no more."""
-    rows = 200
-    data = np.frombuffer(b"".join(b"%03d" % number for number in range(rows)), np.uint8)
-    starts, lengths = np.arange(0, 3 * rows, 3, dtype=np.int32), np.full(rows, 3, np.int32)
-    table = np.full(256, -1, np.int32)
-    groups, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-    hashes = np.empty(rows, np.uint64)
-    count = k.group_texts(data, starts, lengths, np.zeros(rows, np.bool_), table, hashes, groups, firsts)
-    assert count == rows
-    assert len(set(groups.tolist())) == rows
 
 
 def detect(*examples: Example) -> tuple[Findings, RuleSet]:

@@ -28,6 +28,7 @@ from penstock.apps.accesslog.defence.events import make_events
 from penstock.apps.accesslog.defence.fold import fold_lane
 from penstock.apps.accesslog.defence.lanes import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
+from penstock.apps.accesslog.texts.grouping import group_lines
 from penstock.formats.accesslog import Lines, Parser, make_parser
 
 
@@ -84,9 +85,11 @@ class Engine:
         servers: pa.Array | None,
         events: list[list[pa.RecordBatch]],
     ) -> None:
+        grouped = group_lines(lines)
         made = make_events(
-            lines, self._detector.detect(lines), self.settings.ruleset, partition=partition, offsets=offsets,
-            servers=servers, lanes=self.settings.lanes, lateness_us=self.settings.lateness_us,
+            lines, self._detector.detect(lines, grouped), self.settings.ruleset, partition=partition,
+            offsets=offsets, servers=servers, lanes=self.settings.lanes,
+            lateness_us=self.settings.lateness_us, grouped=grouped,
         )  # fmt: skip
         for lane, some in made.items():
             events[lane].append(some)

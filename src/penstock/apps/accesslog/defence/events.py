@@ -32,6 +32,7 @@ from penstock.apps.accesslog.defence.counting import NET_BIT, PRINT_BIT, Program
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rules import RuleSet
 from penstock.apps.accesslog.monitoring.observing import _clean_name
+from penstock.apps.accesslog.texts.grouping import Grouped, GroupedFields, group
 from penstock.formats.accesslog import Lines
 
 VERSION = 3
@@ -100,8 +101,10 @@ def make_events(
     servers: pa.Array | pa.ChunkedArray | None = None,
     lanes: int = DEFAULT_LANES,
     lateness_us: int = DEFAULT_LATENESS_US,
+    grouped: GroupedFields | None = None,
 ) -> dict[int, pa.RecordBatch]:
-    """The events of some lines by lane; `offsets` and `servers` of the parsed lines, or of all rows."""
+    """The events of some lines by lane; `offsets` and `servers` of the parsed lines, or of all rows;
+    `grouped` if somebody has numbered the lines' texts already."""
     program = compile_rules(ruleset)
     count = len(lines)
     if count == 0:
@@ -111,8 +114,7 @@ def make_events(
     server_keys, server_names = _hash_servers(servers, lines, count)
     effective, late = np.empty(count, np.int64), np.empty(count, np.int64)
     most, _ = k.follow_clock(lines.time_us, lateness_us, effective, late)
-    high, low, present = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int8)
-    hosts = k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], high, low, present)
+    high, low, present, hosts = _read_clients(lines, grouped["client"] if grouped else group(lines, "client"))
     rows, kinds, groups, hit_lists = _list_events(findings, program, count)
     picked = None if rows is None else rows
     columns: dict[str, Any] = {
@@ -150,6 +152,16 @@ def make_events(
         events = whole.slice(starts[lane], starts[lane + 1] - starts[lane])
         made[lane] = events.replace_schema_metadata({**(schema.metadata or {}), _AGENTS_KEY: agents[lane]})
     return made
+
+
+def _read_clients(
+    lines: Lines, clients: Grouped
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int8], int]:
+    """Each line's client as two halves of an address and whether it is one; and how many are hosts."""
+    count = len(clients)
+    high, low, present = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int8)
+    hosts = k.read_clients(lines.data, clients.starts, clients.lengths, high, low, present)
+    return clients.spread(high, 0), clients.spread(low, 0), clients.spread(present, 0), hosts
 
 
 def read_agents(schema: pa.Schema) -> pa.Table:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.detection import decoding_kernel as d
-from penstock.apps.accesslog.detection import matching_kernel as k
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +47,6 @@ class Decoded:
 
     def _cut(self, number: int, begin: int, end: int) -> bytes:
         return self.out[self.places[number, begin] : self.places[number, end]].tobytes()
-
-
-def group(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    lengths: NDArray[np.int32],
-    is_json: NDArray[np.bool_],
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
-    """Number equal texts: per row its number or -1, per number its first row, per row its hash."""
-    rows = starts.size
-    slots = 1 << max(4, (2 * rows - 1).bit_length())
-    groups, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-    hashes = np.empty(rows, np.uint64)
-    table = np.full(slots, -1, np.int32)
-    count = k.group_texts(data, starts, lengths, is_json, table, hashes, groups, firsts)
-    return groups, firsts[:count], hashes
 
 
 def decode(texts: Texts) -> Decoded:

@@ -6,7 +6,7 @@ same.
     detector = Detector(default_rules())
     findings = detector.detect(parser.parse(values))
 
-How: equal texts of the batch are numbered (`decoding.group`), decoded once, matched once (`matching`), and
+How: equal texts of the batch are numbered (`texts.grouping`), decoded once, matched once (`matching`), and
 what they hit is brought to the lines that have them, where the rules' conditions on status, method and length
 decide. A detector is cheap to pickle: a worker builds its tables once per process and set of rules.
 """
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from penstock.apps.accesslog.detection import decoding_kernel as d
 from penstock.apps.accesslog.detection import matching_kernel as k
-from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode, group
+from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode
 from penstock.apps.accesslog.detection.matching import Matcher
 from penstock.apps.accesslog.detection.rules import (
     EMPTY_FIELDS,
@@ -35,11 +35,15 @@ from penstock.apps.accesslog.detection.rules import (
     Rule,
     RuleSet,
 )
+from penstock.apps.accesslog.texts.grouping import Grouped, GroupedFields, group, group_lines
+from penstock.apps.accesslog.texts.grouping_kernel import NO_TEXT
 from penstock.formats.accesslog_slots import NO_FIELD
 
 if TYPE_CHECKING:
     from penstock.formats.accesslog import Lines
 
+#: The fields whose texts the rules look at, in the order of the kinds; behind them, requests that are none.
+_KINDS = ("target", "agent", "referrer", "method", "protocol")
 _STATUSES = 1000
 _TRUE = Condition()
 
@@ -66,70 +70,61 @@ class Detector:
     def __reduce__(self) -> tuple[object, ...]:
         return (make_detector, (RuleSet(tuple(_strip(rule) for rule in self._ruleset.rules)),))
 
-    def detect(self, lines: Lines) -> Findings:
-        rows = lines.rows.size
-        numbers = np.full((d.KINDS, rows), -1, np.int32)
-        hashes: dict[int, NDArray[np.uint64]] = {}
-        starts, lengths, kinds, marks = [], [], [], []
-        known = 0
-        odd = lines.lengths["method"] < 0
-        for kind, name in enumerate(("target", "agent", "referrer", "method", "protocol", "target")):
-            begins, sizes = lines.starts[name], lines.lengths[name]
-            if kind == d.REQUEST:
-                sizes = np.where(odd, sizes, np.int32(-1))
-            groups, firsts, hashes[kind] = group(lines.data, begins, sizes, lines.is_json)
-            numbers[kind] = np.where(groups >= 0, groups + np.int32(known), np.int32(-1))
-            starts.append(begins[firsts])
-            lengths.append(sizes[firsts])
-            marks.append(lines.is_json[firsts])
-            kinds.append(np.full(firsts.size, kind, np.int8))
-            known += firsts.size
+    def detect(self, lines: Lines, grouped: GroupedFields | None = None) -> Findings:
+        """What the rules find in these lines; `grouped` if somebody has numbered their texts already."""
+        grouped = grouped or group_lines(lines)
+        target = grouped["target"]
+        odd = group(lines, "target", only=lines.lengths["method"] < 0)  # all of a request that is none
+        kinds = (*(grouped[name] for name in _KINDS), odd)
         texts = Texts(
             lines.data,
-            np.concatenate(starts),
-            np.concatenate(lengths),
-            np.concatenate(kinds),
-            np.concatenate(marks),
+            np.concatenate([each.starts for each in kinds]),
+            np.concatenate([each.lengths for each in kinds]),
+            np.concatenate([np.full(len(each), kind, np.int8) for kind, each in enumerate(kinds)]),
+            np.concatenate([each.is_json for each in kinds]),
         )
         decoded = decode(texts)
-        targets = int(kinds[d.TARGET].size)
-        paths, shapes = np.empty(targets + 1, np.uint64), np.empty(targets + 1, np.uint64)
-        k.hash_paths(decoded.out, decoded.places[:targets], paths, shapes)
-        paths[-1] = shapes[-1] = k.NO_TEXT  # of lines without a target, which have number -1
-        hit_rows, hit_rules = self._settle(lines, numbers, decoded)
-        shape = shapes[numbers[d.TARGET]]
+        paths, shapes = np.empty(len(target), np.uint64), np.empty(len(target), np.uint64)
+        k.hash_paths(decoded.out, decoded.places[: len(target)], paths, shapes)
+        hit_rows, hit_rules = self._settle(lines, kinds, decoded)
+        agents = grouped["agent"].spread_hashes()
+        looks = _mix(_mix(agents, grouped["method"].spread_hashes()), target.spread(shapes, NO_TEXT))
         return Findings(
             hit_rows,
             hit_rules,
-            path_hash=paths[numbers[d.TARGET]],
-            agent_hash=hashes[d.AGENT],
-            print_hash=_tell_apart(lines, _mix(_mix(hashes[d.AGENT], hashes[d.METHOD]), shape)),
+            path_hash=target.spread(paths, NO_TEXT),
+            agent_hash=agents,
+            print_hash=_tell_apart(lines, grouped["client"], looks),
         )
 
     def _settle(
-        self, lines: Lines, numbers: NDArray[np.int32], decoded: Decoded
+        self, lines: Lines, kinds: tuple[Grouped, ...], decoded: Decoded
     ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
         """Bring the hits of texts to lines."""
         texts, rules = self._matcher.match(decoded)
         order = np.argsort(texts, kind="stable")
         hit_at = np.searchsorted(texts[order], np.arange(decoded.kinds.size + 1)).astype(np.int32)
         conditions = self._conditions
-        seen = np.append(decoded.places[:, d.SEEN], 0)[numbers[d.TARGET]].astype(np.int32)
+        target = kinds[d.TARGET]
+        seen = target.spread(decoded.places[: len(target), d.SEEN].astype(np.int32), 0)
+        known = np.cumsum([0, *(len(each) for each in kinds[:-1])], dtype=np.int32)
         rows = lines.rows.size
         room = 2 * rows + 2 * conditions.rules
         found_rows, found_rules = np.empty(room, np.int32), np.empty(room, np.int16)
         stamps = np.full(conditions.rules, -1, np.int32)
         state = np.zeros(1, np.int64)
-        methods = conditions.number_methods(decoded, numbers[d.METHOD])
+        methods = conditions.number_methods(decoded, kinds[d.METHOD])
         empty = _find_empty(lines)
         rules = rules[order]
         first = 0
         while True:
             first = k.settle_lines(
                 first,
-                numbers,
+                tuple(each.numbers for each in kinds),
+                known,
                 hit_at,
                 rules,
+                conditions.plain_at,
                 conditions.plain_rules,
                 conditions.condition_of,
                 conditions.status_allowed,
@@ -166,7 +161,6 @@ class _Conditions:
         self.condition_of = np.zeros(self.rules, np.int32)
         for rule in content:
             self.condition_of[rule.number] = number_of[rule.when]
-        self.plain_rules = np.array([rule.number for rule in content if not rule.look], np.int32)
         methods = sorted({name for each in distinct for name in (*each.method, *each.not_method)})
         self._methods = pa.array([name.lower().encode() for name in methods], pa.large_binary())
         self.status_allowed = np.ones((len(distinct), _STATUSES), np.uint8)
@@ -185,24 +179,40 @@ class _Conditions:
         self.longer = np.array([each.longer for each in distinct], np.int32)
         self.empty = np.array([_bits(EMPTY_FIELDS, each.empty) for each in distinct], np.int32)
         self.seen = np.array([_bits(TRAITS, each.seen) for each in distinct], np.int32)
+        self.plain_at, self.plain_rules = self._list_plain([each.number for each in content if not each.look])
         unless = _list_unless(self.rules, content)
         self.unless_at = np.cumsum([0, *(len(each) for each in unless)], dtype=np.int32)
         self.unless = np.array([number for each in unless for number in each], np.int32)
 
-    def number_methods(self, decoded: Decoded, texts: NDArray[np.int32]) -> NDArray[np.int32]:
+    def _list_plain(self, rules: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The rules without a text that a line can meet: one list for lines in which no field is empty and no
+        trait seen, one for the others, each in the order of the status; and where a status begins in it."""
+        listed = np.zeros((2, _STATUSES * len(rules)), np.int32)
+        at = np.zeros((2, _STATUSES + 1), np.int32)
+        for odd in (0, 1):
+            ends = 0
+            for status in range(_STATUSES):
+                for rule in rules:
+                    condition = self.condition_of[rule]
+                    asks_odd = bool(self.empty[condition]) or bool(self.seen[condition])
+                    if self.status_allowed[condition, status] and (odd or not asks_odd):
+                        listed[odd, ends] = rule
+                        ends += 1
+                at[odd, status + 1] = ends
+        return at, listed
+
+    def number_methods(self, decoded: Decoded, methods: Grouped) -> NDArray[np.int32]:
         """Per line the number of its method, or that of any other."""
         other = len(self._methods)
-        numbers = np.full(decoded.kinds.size + 1, other, np.int32)
         mine = np.flatnonzero(decoded.kinds == d.METHOD)
-        if mine.size and other:
-            begins, ends = decoded.places[mine, d.WHOLE_AT], decoded.places[mine, d.WHOLE_END]
-            target = np.empty(int((ends - begins).sum()), np.uint8)
-            offsets = np.zeros(mine.size + 1, np.int64)
-            k.gather_texts(decoded.out, begins, ends, target, offsets)
-            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(target)]
-            names = pa.Array.from_buffers(pa.large_binary(), mine.size, buffers)
-            numbers[mine] = pc.fill_null(pc.index_in(names, self._methods), other).to_numpy()
-        return numbers[texts]
+        begins, ends = decoded.places[mine, d.WHOLE_AT], decoded.places[mine, d.WHOLE_END]
+        target = np.empty(int((ends - begins).sum()), np.uint8)
+        offsets = np.zeros(mine.size + 1, np.int64)
+        k.gather_texts(decoded.out, begins, ends, target, offsets)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(target)]
+        names = pa.Array.from_buffers(pa.large_binary(), mine.size, buffers)
+        found = pc.fill_null(pc.index_in(names, self._methods), other).to_numpy()
+        return methods.spread(found.astype(np.int32), other)
 
 
 def _strip(rule: Rule) -> Rule:
@@ -239,14 +249,12 @@ def _find_empty(lines: Lines) -> NDArray[np.int32]:
     return found
 
 
-def _tell_apart(lines: Lines, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _tell_apart(lines: Lines, clients: Grouped, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Where the log has no agents, all would look alike: there each client looks like itself alone."""
     lacking = lines.lengths["agent"] == NO_FIELD
     if not lacking.any():
         return prints
-    sizes = np.where(lacking, lines.lengths["client"], np.int32(-1))
-    _, _, clients = group(lines.data, lines.starts["client"], sizes, lines.is_json)
-    return np.where(lacking, _mix(prints, clients), prints)
+    return np.where(lacking, _mix(prints, clients.spread_hashes()), prints)
 
 
 def _mix(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:

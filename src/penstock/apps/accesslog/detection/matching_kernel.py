@@ -1,4 +1,4 @@
-"""The kernels of matching: equal texts found, literals of all rules found in one pass, hits brought to lines.
+"""The kernels of matching: literals of all rules found in one pass, hits brought to lines.
 
 Rules: one step per byte, whatever the rules are: the literals are one automaton with a full table, so nothing
 is read twice; outputs that do not fit are taken up again behind the last text that did. No byte and no
@@ -8,7 +8,6 @@ A probe is one rule looking at one field. Its literals are bits: bit 0 is "one o
 others are the words that must all occur. A probe whose bits are complete is a candidate.
 """
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: SIM110  (numba has no generators)
 
 from __future__ import annotations
 
@@ -16,96 +15,16 @@ import numpy as np
 
 from penstock.apps.accesslog.compiling import kernel
 from penstock.apps.accesslog.detection import decoding_kernel as d
-from penstock.formats.jit import copy_bytes, inlined, load_word, part
+from penstock.apps.accesslog.texts.grouping_kernel import hash_bytes
+from penstock.formats.jit import copy_bytes, inlined, part
 
 # Regions of a decoded text that a probe can look at.
 PATH, QUERY, WHOLE, BARE = range(4)
 # Columns of `links`: literal to probe.
 LINK_PROBE, LINK_BIT, LINK_REGION, LINK_KIND, LINK_BEGINS, LINK_ENDS, LINK_SIZE = range(7)
 LINK_WIDTH = 7
-#: So many slots are tried for a text; then it stays alone. Bounds what chosen texts can cost.
-LONGEST_SEARCH = 32
-
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xD6E8FEB86659FD93)
-#: The hash of a text that is not there.
-NO_TEXT = np.uint64(0x5851F42D4C957F2D)
-
-
-@part
-def hash_bytes(buf, at, size):
-    """64 bits of a text inside of `buf`; the same in every process and on every machine."""
-    state = np.uint64(size) * _SECOND
-    end = at + size
-    if size < 8:
-        word = np.uint64(0)
-        for i in range(at, end):
-            word = word << np.uint64(8) | np.uint64(buf[i])
-        state = (state ^ word) * _PRIME
-    else:
-        while end - at >= 8:
-            state = (state ^ load_word(buf, at)) * _PRIME
-            state ^= state >> np.uint64(29)
-            at += 8
-        if at < end:
-            state = (state ^ load_word(buf, end - 8)) * _PRIME
-    state = (state ^ state >> np.uint64(32)) * _SECOND
-    return state ^ state >> np.uint64(32)
-
-
-@inlined
-def same_bytes(buf, at, other, size):
-    while size >= 8:
-        if load_word(buf, at) != load_word(buf, other):
-            return False
-        at += 8
-        other += 8
-        size -= 8
-    for i in range(size):
-        if buf[at + i] != buf[other + i]:
-            return False
-    return True
-
-
-@kernel
-def group_texts(data, starts, lengths, is_json, table, hashes, groups, firsts):
-    """Number equal texts: how many there are. `groups` per row (-1: none), `firsts` per number its first row.
-
-    `table` is a power of two of slots, all -1; `hashes` gets the hash of each row's text.
-    """
-    mask = np.uint64(table.size - 1)
-    count = 0
-    for row in range(starts.size):
-        at, size = np.int64(starts[row]), np.int64(lengths[row])
-        if at < 0 or size < 0 or at > data.size or size > data.size - at:
-            groups[row] = -1
-            hashes[row] = NO_TEXT
-            continue
-        h = hash_bytes(data, at, size)
-        hashes[row] = h
-        slot = h & mask
-        group = -1
-        for _ in range(LONGEST_SEARCH):
-            known = table[slot]
-            if known < 0:
-                table[slot] = count
-                break
-            first = firsts[known]
-            if (
-                hashes[first] == h
-                and lengths[first] == size
-                and is_json[first] == is_json[row]
-                and same_bytes(data, np.int64(starts[first]), at, size)
-            ):
-                group = known
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if group < 0:
-            group = count
-            firsts[count] = row
-            count += 1
-        groups[row] = group
-    return count
 
 
 @kernel
@@ -254,8 +173,10 @@ def gather_texts(out, begins, ends, target, offsets):
 def settle_lines(
     first,
     texts,
+    known,
     hit_at,
     hit_rules,
+    plain_at,
     plain_rules,
     condition_of,
     status_allowed,
@@ -277,8 +198,11 @@ def settle_lines(
 ):
     """Hits of texts and rules without literals become hits of lines, sorted; the first line that did not fit.
 
-    `texts[kind, row]` is the number of a text or -1. `stamps` has one entry per rule, all -1. Room for all
-    rules is asked for before a line is begun, so it is never half done.
+    `plain_at` says which of `plain_rules` a line can meet, by its status and by whether it is odd at all
+    (a field empty, a trait seen): most lines meet none.
+    `texts[kind][row]` is the number of a text among those of its kind or -1, `known[kind]` how many texts
+    stand before those of the kind. `stamps` has one entry per rule, all -1. Room for all rules is asked for
+    before a line is begun, so it is never half done.
     """
     count = state[0]
     for row in range(first, status.size):
@@ -286,10 +210,11 @@ def settle_lines(
             state[0] = count
             return row
         begin = count
-        for kind in range(texts.shape[0]):
-            text = texts[kind, row]
+        for kind in range(known.size):
+            text = texts[kind][row]
             if text < 0:
                 continue
+            text += known[kind]
             for k in range(hit_at[text], hit_at[text + 1]):
                 rule = hit_rules[k]
                 if stamps[rule] != row and holds(
@@ -309,8 +234,12 @@ def settle_lines(
                     stamps[rule] = row
                     found_rules[count] = rule
                     count += 1
-        for k in range(plain_rules.size):
-            rule = plain_rules[k]
+        code = np.int64(status[row])
+        if code < 0 or code >= status_allowed.shape[1]:
+            code = np.int64(0)
+        odd = np.int64(empty[row] != 0 or seen[row] != 0)
+        for k in range(plain_at[odd, code], plain_at[odd, code + 1]):
+            rule = plain_rules[odd, k]
             if holds(
                 condition_of[rule],
                 row,

@@ -42,11 +42,12 @@ from penstock.apps.accesslog.monitoring.observing_kernel import (
     count_latencies,
     count_lines,
     count_texts,
-    number_texts,
+    hash_numbered,
 )
 from penstock.apps.accesslog.monitoring.partials import pack_tables
 from penstock.apps.accesslog.monitoring.sketches import EXACT_LIMIT, make_registers
 from penstock.apps.accesslog.monitoring.tops import FIELDS, choose_largest, take_cut_texts
+from penstock.apps.accesslog.texts.grouping import GroupedFields, group, group_lines
 
 if TYPE_CHECKING:
     from penstock.formats.accesslog import Lines
@@ -64,13 +65,14 @@ def observe(
     partition: str | int = 0,
     first_offset: int = 0,
     settings: MonitorSettings | None = None,
+    grouped: GroupedFields | None = None,
 ) -> bytes:
     """What these lines add, packed.
 
     `servers` has a text or null for each parsed line, or for each row that was given to the parser (the
     record's header); without one the line's virtual host is its server, else it has the name "".
     `partition` names the log the lines are from and `first_offset` says where in it: `merge` takes partials
-    of one partition in that order.
+    of one partition in that order. `grouped` if somebody has numbered the lines' texts already.
     """
     settings = settings or MonitorSettings()
     names, numbers = _name_servers(lines, servers)
@@ -93,7 +95,7 @@ def observe(
         "seconds": seconds,
         "latencies": _count_latencies(lines, line_cells),
     }
-    tables |= _count_texts(lines, line_cells, len(cells.minutes))
+    tables |= _count_texts(lines, grouped or group_lines(lines, FIELDS), line_cells, len(cells.minutes))
     head = {"partition": str(partition), "first_offset": int(first_offset), "lines": total}
     return pack_tables(tables, head)
 
@@ -138,25 +140,16 @@ def _number_vhosts(lines: Lines) -> tuple[list[str], NDArray[np.int32]]:
     total = len(lines.time_us)
     if "vhost" not in lines.lengths or not (lines.lengths["vhost"] > 0).any():
         return [""], np.zeros(total, np.int32)
-    hashes, nothing = np.empty(total, np.uint64), np.empty(total, np.int32)
-    firsts, sizes, numbers = (np.empty(total, np.int32) for _ in range(3))
-    found = number_texts(
-        lines.data,
-        lines.starts["vhost"],
-        lines.lengths["vhost"],
-        _draw_salt(),
-        _make_slots(total),
-        hashes,
-        nothing,
-        firsts,
-        sizes,
-        numbers,
-    )
+    hosts = group(lines, "vhost")
     texts = [
         lines.data[start : start + size].tobytes()
-        for start, size in zip(firsts[:found].tolist(), sizes[:found].tolist(), strict=True)
+        for start, size in zip(hosts.starts.tolist(), hosts.lengths.tolist(), strict=True)
     ]
-    return [_clean_name(text) for text in texts], numbers
+    names, numbers = [_clean_name(text) for text in texts], hosts.numbers
+    if (numbers < 0).any():
+        numbers = np.where(numbers < 0, np.int32(len(names)), numbers)
+        names.append("")
+    return names, numbers
 
 
 def _clean_name(name: str | bytes) -> str:
@@ -216,35 +209,28 @@ def _count_latencies(lines: Lines, line_cells: NDArray[np.int32]) -> pa.Table:
     return pa.table({"cell": cells[:found], "bucket": buckets[:found].astype(np.int32), "hits": hits[:found]})
 
 
-def _count_texts(lines: Lines, line_cells: NDArray[np.int32], cell_count: int) -> dict[str, pa.Table]:
+def _count_texts(
+    lines: Lines, grouped: GroupedFields, line_cells: NDArray[np.int32], cell_count: int
+) -> dict[str, pa.Table]:
     """The tables of texts: tops with what they have missed, and clients as hashes or sketches."""
     total = len(line_cells)
     slots, hashes = _make_slots(total), np.empty(total, np.uint64)
-    cells, firsts, sizes_of = (np.empty(total, np.int32) for _ in range(3))
+    cells, texts = np.empty(total, np.int32), np.empty(total, np.int32)
     hits, sums = np.empty(total, np.int64), np.empty(total, np.int64)
-    absent = np.full(total, -1, np.int32)
     tops, floors, tables = [], [], {}
     for kind, field in enumerate(FIELDS):
+        each = grouped[field]
+        keys, ends = np.empty(len(each) + 1, np.uint64), np.zeros(len(each) + 1, np.int32)
+        hash_numbered(lines.data, each.starts, each.lengths, field == "target", keys, ends)
         found = count_texts(
-            lines.data,
-            lines.starts.get(field, absent),
-            lines.lengths.get(field, absent),
-            lines.size,
-            line_cells,
-            field == "target",
-            _draw_salt(),
-            slots,
-            hashes,
-            cells,
-            hits,
-            sums,
-            firsts,
-            sizes_of,
+            *(each.numbers, keys, lines.size, line_cells, _draw_salt(), slots, hashes, cells, hits, sums),
+            texts,
         )
         if field == "client":
             tables = _sketch_clients(cells[:found], hashes[:found], cell_count)
         keep, missed = choose_largest(cells[:found], hits[:found], cell_count)
         kept = np.flatnonzero(keep)
+        starts = np.append(each.starts, np.int32(0))
         tops.append(
             pa.table(
                 {
@@ -254,7 +240,7 @@ def _count_texts(lines: Lines, line_cells: NDArray[np.int32], cell_count: int) -
                     "hits": hits[kept],
                     "bytes": sums[kept],
                     "credit": missed[cells[kept]],
-                    "text": take_cut_texts(lines.data, firsts[kept], sizes_of[kept]),
+                    "text": take_cut_texts(lines.data, starts[texts[kept]], (ends - starts)[texts[kept]]),
                 }
             )
         )

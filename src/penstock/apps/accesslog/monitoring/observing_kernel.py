@@ -1,4 +1,4 @@
-"""The loops of load monitoring: each line of a batch touched once per table, texts only hashed.
+"""The loops of load monitoring: each line of a batch touched once per table, equal texts hashed once.
 
 Rule: a text is found again by 64 bits of it and by the cell (minute and server) it was counted in; its bytes
 are copied only if it is among the largest of its cell. Why not Arrow's group_by over a column of texts: it
@@ -242,12 +242,24 @@ def count_latencies(latencies, line_cells, salt, slots, buckets, cells, hits):
 
 
 @kernel
-def count_texts(
-    data, starts, lengths, sizes, line_cells, cut, salt, slots, hashes, cells, hits, sums, firsts, sizes_of
-):
+def hash_numbered(data, starts, lengths, cut, keys, ends):
+    """The hash of each number's text and where it ends; behind them the hash of the empty text, for lines
+    without one. `cut`: up to the first question mark."""
+    for number in range(len(starts)):
+        start = np.int64(starts[number])
+        end = start + np.int64(lengths[number])
+        if cut:
+            end = _find_question(data, start, end)
+        keys[number], ends[number] = hash_text(data, start, end), end
+    keys[len(starts)] = hash_text(data, np.int64(0), np.int64(0))
+
+
+@kernel
+def count_texts(numbers, keys, sizes, line_cells, salt, slots, hashes, cells, hits, sums, texts):
     """Count texts into (cell, hash), with the bytes sent; returns how many entries there are.
 
-    `cut`: up to the first question mark. Where a text was first seen goes to `firsts` and `sizes_of`.
+    `keys` has the hash of each number's text, and behind them that of lines without one (number -1). The
+    number under which an entry's text was first seen goes to `texts`.
     """
     shift, entries = np.int64(60), 0
     slots[:16] = -1
@@ -255,15 +267,8 @@ def count_texts(
         cell = line_cells[line]
         if cell < 0:
             continue
-        start = end = np.int64(0)
-        if lengths[line] > 0 and starts[line] >= 0:
-            start = np.int64(starts[line])
-            end = start + np.int64(lengths[line])
-            if end > len(data):
-                start = end = np.int64(0)
-            elif cut:
-                end = _find_question(data, start, end)
-        key = hash_text(data, start, end)
+        number = np.int64(numbers[line])
+        key = keys[number] if number >= 0 else keys[len(keys) - 1]
         slot = _find_slot(slots, shift, salt, hashes, cells, key, cell)
         entry = slots[slot]
         if entry >= 0:
@@ -272,36 +277,10 @@ def count_texts(
             continue
         slots[slot] = entries
         hashes[entries], cells[entries], hits[entries], sums[entries] = key, cell, 1, sizes[line]
-        firsts[entries], sizes_of[entries] = start, end - start
+        texts[entries] = number
         entries += 1
         if entries << 1 > 1 << (64 - shift):
             shift = _grow(slots, shift, salt, hashes, cells, entries)
-    return entries
-
-
-@kernel
-def number_texts(data, starts, lengths, salt, slots, hashes, nothing, firsts, sizes_of, numbers):
-    """The number of each line's text, counted from 0 in the order in which they were first seen."""
-    shift, entries = np.int64(60), 0
-    slots[:16] = -1
-    for line in range(len(starts)):
-        start = end = np.int64(0)
-        if lengths[line] > 0 and starts[line] >= 0:
-            start = np.int64(starts[line])
-            end = start + np.int64(lengths[line])
-            if end > len(data):
-                start = end = np.int64(0)
-        key = hash_text(data, start, end)
-        slot = _find_slot(slots, shift, salt, hashes, nothing, key, 0)
-        entry = slots[slot]
-        if entry < 0:
-            entry = entries
-            slots[slot] = entry
-            hashes[entry], nothing[entry], firsts[entry], sizes_of[entry] = key, 0, start, end - start
-            entries += 1
-            if entries << 1 > 1 << (64 - shift):
-                shift = _grow(slots, shift, salt, hashes, nothing, entries)
-        numbers[line] = entry
     return entries
 
 

@@ -34,6 +34,7 @@ from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.monitoring.observing import MonitorSettings, observe
 from penstock.apps.accesslog.stream.deadletters import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.stream.parcels import make_parcel, pack
+from penstock.apps.accesslog.texts.grouping import group_lines
 from penstock.formats.accesslog import BAD_REASONS, Lines, Parser
 
 #: Columns that the stage wants of each record.
@@ -173,15 +174,17 @@ class StageWork:
             self._room -= letters.column("line").nbytes
         if not len(lines):
             return
+        grouped = group_lines(lines)
         events = make_events(
             lines,
-            tools.detector.detect(lines),
+            tools.detector.detect(lines, grouped),
             tools.defence.ruleset,
             partition=partition,
             offsets=offsets,
             servers=servers,
             lanes=tools.defence.lanes,
             lateness_us=tools.defence.lateness_us,
+            grouped=grouped,
         )
         for lane, some in events.items():
             yield make_parcel(EVENTS, lane, pack(some))
@@ -191,6 +194,7 @@ class StageWork:
             partition=partition,
             first_offset=int(offsets[0]),
             settings=tools.monitoring,
+            grouped=grouped,
         )
         yield make_parcel(PARTIAL, tools.monitor_lane, partial)
 

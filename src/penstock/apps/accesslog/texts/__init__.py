@@ -1,0 +1,1 @@
+"""Equal texts of a chunk of lines, numbered once for all who look at them."""
