@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from penstock.apps.accesslog.defence import events_kernel
 from penstock.apps.accesslog.defence.clients import NET, PRINT
 from penstock.apps.accesslog.defence.events import AGENTS
+from penstock.apps.accesslog.defence.evidence_kernel import find_last
 
 #: How many lines are told with a decision.
 MOST_EVIDENCE = 5
@@ -40,6 +41,7 @@ EVIDENCE = pa.schema(
 _ROW_COLUMNS = ["kind", "high", "low", "group", "time", "partition", "offset"]
 
 Told = dict[str, Any]
+_Row = tuple[int, int, int, bytes | None]
 
 
 class Witnesses:
@@ -56,14 +58,23 @@ class Witnesses:
         """What the next batch is given as `before`."""
         return self._known.slice(max(self._known.num_rows - self._kept, 0))
 
-    def find(self, event: int, kind: int, high: int, low: int) -> list[dict[str, Any]]:
-        """The last rows of a subject, up to this event."""
-        until = self._before + int(np.searchsorted(self._places, event, "right"))
-        since = max(until - self._kept, 0)
-        kinds, highs, lows = (each[since:until] for each in self._keys)
-        found = np.flatnonzero((lows == low) & (highs == high) & (kinds == kind))[-MOST_EVIDENCE:]
-        rows: list[dict[str, Any]] = self._known.take(pa.array(found + since)).to_pylist()
-        return rows
+    def find(
+        self,
+        events: NDArray[np.int64],
+        kinds: NDArray[np.int64],
+        highs: NDArray[np.uint64],
+        lows: NDArray[np.uint64],
+    ) -> list[list[_Row]]:
+        """Of each of these subjects the last rows up to its event: partition, offset, time and text."""
+        untils = self._before + np.searchsorted(self._places, events, "right").astype(np.int64)
+        places = np.empty((events.size, MOST_EVIDENCE), np.int64)
+        counts = np.empty(events.size, np.int64)
+        find_last(*self._keys, untils, self._kept, kinds, highs, lows, places, counts)
+        chosen = places[np.arange(MOST_EVIDENCE) >= MOST_EVIDENCE - counts[:, np.newaxis]]
+        told = self._known.select(["partition", "offset", "time", "text"]).take(pa.array(chosen))
+        rows = list(zip(*(column.to_pylist() for column in told.columns), strict=True))
+        ends = np.cumsum(counts).tolist()
+        return [rows[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
 
 
 def pick_rows(queue: pa.Table, chosen: NDArray[np.int64], texts: pa.Array, *, is_group: bool) -> pa.Table:

@@ -43,6 +43,7 @@ from penstock.apps.accesslog.defence.evidence import (
     AGENTS_KEPT,
     HITS_KEPT,
     MOST_EVIDENCE,
+    Told,
     Witnesses,
     keep_agents,
     name_agents,
@@ -303,7 +304,9 @@ class _Found:
         words = out.view(np.uint64)
         state, rules = self._state, settings.ruleset.rules
         program = state.program
-        switching = set(program.rule_of[program.distinct == _AGENT].tolist())
+        switching = np.isin(out[:, s.OUT_RULE], program.rule_of[program.distinct == _AGENT])
+        switching &= out[:, s.OUT_KIND] == CLIENT
+        told = self._tell(out, switching, list(zip(triggers[1], triggers[2], strict=True)))
         columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
         for n, (time, partition, offset, server, text, agent) in enumerate(zip(*triggers, strict=True)):
             kind = int(out[n, s.OUT_KIND])
@@ -314,13 +317,8 @@ class _Found:
             rule = rules[int(out[n, s.OUT_RULE])]
             action = s.ACTIONS[int(out[n, s.OUT_ACTION])]
             ban_us = int(out[n, s.OUT_BAN])
-            is_switch = kind == CLIENT and rule.number in switching
-            evidence = [
-                each for each in self._tell(int(out[n, s.OUT_EVENT]), kind, high, low, is_switch=is_switch)
-                if (each["partition"], each["offset"]) != (partition, offset)
-            ]  # fmt: skip
-            agent = agent or b"-" if is_switch else agent
-            evidence.append(tell_line(partition, offset, time, text, agent))
+            agent = agent or b"-" if switching[n] else agent
+            evidence = [*told[n], tell_line(partition, offset, time, text, agent)]
             about = (settings.stream, subject, client, rule.id, action)
             for name, value in (
                 ("decision_id", identify(*about, partition, offset)),
@@ -335,14 +333,28 @@ class _Found:
                 columns[name].append(value)
         return pa.table(columns, schema=DECISIONS)
 
-    def _tell(self, event: int, kind: int, high: int, low: int, *, is_switch: bool) -> list[dict[str, Any]]:
-        """What is kept of a subject: its new agents, where a rule has counted those; or else its hits."""
-        rows = (self._switches if is_switch else self._hits).find(event, kind, high, low)
-        return [
-            tell_line(row["partition"], row["offset"], row["time"],
-                      *((None, row["text"] or b"-") if is_switch else (row["text"], None)))
-            for row in rows
-        ]  # fmt: skip
+    def _tell(
+        self, out: NDArray[np.int64], is_switch: NDArray[np.bool_], lines: list[tuple[int, int]]
+    ) -> list[list[Told]]:
+        """What is kept of each decision's subject, but for the deciding lines themselves: its new agents,
+        where a rule has counted those; or else its hits."""
+        told: list[list[Told]] = [[] for _ in range(len(out))]
+        words = out.view(np.uint64)
+        for which, witnesses in ((True, self._switches), (False, self._hits)):
+            chosen = np.flatnonzero(is_switch == which)
+            found = witnesses.find(
+                out[chosen, s.OUT_EVENT],
+                out[chosen, s.OUT_KIND],
+                words[chosen, s.OUT_HIGH],
+                words[chosen, s.OUT_LOW],
+            )
+            for n, rows in zip(chosen.tolist(), found, strict=True):
+                told[n] = [
+                    tell_line(partition, offset, time, *((None, text or b"-") if which else (text, None)))
+                    for partition, offset, time, text in rows
+                    if (partition, offset) != lines[n]
+                ]
+        return told
 
 
 __all__ = ["FoldResult", "fold_lane", "is_host"]
