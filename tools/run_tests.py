@@ -5,6 +5,9 @@ floor, fails the run, like any skip. Why two sessions: most tests wait for serve
 tests with Spark alone and then all others took nearly twice as long on two cores. Why by folder and not test
 by test: the servers that tests share are started once in a session.
 
+The order within a session is shuffled, by a seed taken from the tests themselves: a run that failed here for
+its order fails there too, and each change of a test tries another order.
+
     python tools/run_tests.py                  # what `make test` does
     python tools/run_tests.py -k ticks         # the same with pytest's own options; no floor then
 """
@@ -12,6 +15,7 @@ by test: the servers that tests share are started once in a session.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import subprocess
@@ -49,9 +53,18 @@ def list_unplaced() -> list[str]:
     return sorted({path.parent.name for path in (ROOT / "tests").rglob("test_*.py")} - placed)
 
 
+def draw_seed() -> int:
+    """The same for the same tests, on any computer."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:4], "big")
+
+
 def start(folders: tuple[str, ...], options: list[str], log: Path) -> subprocess.Popen[bytes]:
     places = [f"tests/{each}" for each in folders]
     command = [sys.executable, "-m", "pytest", "-m", "not proof", f"--session-timeout={SESSION_TIMEOUT_S}"]
+    command.append(f"--randomly-seed={draw_seed()}")
     with log.open("wb") as output:
         return subprocess.Popen(
             [*command, "-p", "no:cacheprovider", *options, *places],
