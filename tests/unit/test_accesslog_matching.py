@@ -199,11 +199,17 @@ def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
 
 
 def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
-    """All examples of all rules, with every index checked."""
+    """All examples of all rules, and answers that no server gives, with every index checked."""
     program = (
-        "from penstock.apps.accesslog.detection.examples import find_broken_examples\n"
-        "from penstock.apps.accesslog.detection.rules import default_rules\n"
+        "from dataclasses import replace\n"
+        "import numpy as np\n"
+        "from penstock.apps.accesslog.detection.detector import Detector\n"
+        "from penstock.apps.accesslog.detection.examples import find_broken_examples, make_lines\n"
+        "from penstock.apps.accesslog.detection.rules import Example, default_rules\n"
         "assert find_broken_examples(default_rules()) == []\n"
+        "lines = make_lines([Example('GET /')] * 4)\n"
+        "lines = replace(lines, status=np.array([-5, 0, 1200, 32767], np.int16))\n"
+        "assert not set(Detector(default_rules()).detect(lines).hit_rows.tolist()) - {0, 1, 2, 3}\n"
     )
     outcome = subprocess.run(
         [sys.executable, "-c", program],

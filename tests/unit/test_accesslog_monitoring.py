@@ -19,6 +19,7 @@ from penstock.apps.accesslog.monitoring.minutes import ALL
 from penstock.apps.accesslog.monitoring.observing import MonitorSettings, merge, observe
 from penstock.apps.accesslog.monitoring.partials import pack_tables, unpack_tables
 from penstock.apps.accesslog.monitoring.tops import KINDS, ROOM
+from penstock.apps.accesslog.texts.grouping import group_lines
 from penstock.core.errors import DecodeError
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_lines import MINUTE_US, Database, Expected, Line, make_lines, observe_lines, work_out
@@ -336,6 +337,37 @@ def test_spans_that_point_outside_the_buffer_are_taken_as_missing() -> None:
     merged = merge([observe(lines)])
     texts = [row["text"] for row in merged.tops.to_pylist() if row["kind"] in ("url", "client")]
     assert set(texts) == {"-"}
+
+
+@pytest.mark.parametrize("cut", [1, 2, 100, 258, 330])
+def test_which_servers_are_told_apart_does_not_depend_on_where_a_batch_ends(cut: int) -> None:
+    """More names than there is room for, from headers and from the lines, some lines without any."""
+    log = [Line(START_US)] * 2
+    for number in range(330):
+        server = f"header-{number}" if number % 3 == 0 else None
+        log.append(Line(START_US, server=server, vhost=f"host-{number}" if number % 7 else ""))
+    whole, pieces, batches = Database(), Database(), Database()
+    whole.add({0: [log]})
+    pieces.add({0: [log[:cut], log[cut:]]})
+    for some in (log[:cut], log[cut:]):
+        batches.add({0: [some]})
+    told = {row["server"]: row["requests"] for row in whole.tables["seconds"].values()}
+    assert told[""] == 2 + sum(number % 3 != 0 and number % 7 == 0 for number in range(330))
+    assert len(told) > 256
+    assert pieces.tables["seconds"] == batches.tables["seconds"] == whole.tables["seconds"]
+
+
+def test_texts_numbered_by_others_count_alike_and_those_of_other_lines_are_refused() -> None:
+    line = b'10.0.0.%d - - [01/Jan/2026:00:00:00 +0000] "GET /%d?a HTTP/1.1" 200 1 "-" "a%d"'
+    lines = make_parser().parse(pa.array([line % (n % 3, n % 5, n % 2) for n in range(30)]))
+    grouped = group_lines(lines)
+    ours, theirs = merge([observe(lines)]), merge([observe(lines, grouped=grouped)])
+    order = [(name, "ascending") for name in ("server", "kind", "text")]
+    assert {"/1", "10.0.0.1", "a1", "-"} <= set(ours.tops.column("text").to_pylist())
+    assert ours.tops.sort_by(order).equals(theirs.tops.sort_by(order))
+    fewer = make_parser().parse(pa.array([line % (1, 1, 1)]))
+    with pytest.raises(ValueError, match="other lines"):
+        observe(fewer, grouped=grouped)
 
 
 def test_a_real_log_adds_up(accesslog_data: Any) -> None:

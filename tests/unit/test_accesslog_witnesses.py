@@ -13,8 +13,17 @@ _KEPT = 12
 keys = st.tuples(st.integers(0, 1), st.sampled_from([0, 5, 2**64 - 1]), st.sampled_from([0, 5, 2**63]))
 
 
+def _tell(offset: int) -> tuple[int, int, int, bytes]:
+    """Partition, offset, time and text of a row, all different."""
+    return 1000 + offset, offset, 2000 + offset, b"%d" % offset
+
+
 def make_rows(subjects: list[tuple[int, int, int]], first_offset: int) -> pa.Table:
-    rows = [(*subject, 7, 0, first_offset + at, b"text") for at, subject in enumerate(subjects)]
+    rows = [
+        (*subject, time, partition, offset, text)
+        for at, subject in enumerate(subjects, first_offset)
+        for partition, offset, time, text in [_tell(at)]
+    ]
     columns = list(zip(*rows, strict=True)) or [()] * len(EVIDENCE)
     return pa.table(
         [pa.array(each, field.type) for each, field in zip(columns, EVIDENCE, strict=True)], EVIDENCE
@@ -48,4 +57,4 @@ def test_the_last_rows_of_a_subject_up_to_its_event_are_found(
     for (event, subject), told in zip(asked, found, strict=True):
         until = sum(at <= event for at, _ in standing)
         wanted = [offset for offset in range(max(until - _KEPT, 0), until) if standing[offset][1] == subject]
-        assert [offset for _, offset, _, _ in told] == wanted[-MOST_EVIDENCE:]
+        assert told == [_tell(offset) for offset in wanted[-MOST_EVIDENCE:]]

@@ -32,7 +32,7 @@ from penstock.apps.accesslog.defence.counting import NET_BIT, PRINT_BIT, Program
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rules import RuleSet
 from penstock.apps.accesslog.monitoring.observing import _clean_name
-from penstock.apps.accesslog.texts.grouping import Grouped, GroupedFields, group
+from penstock.apps.accesslog.texts.grouping import GroupedFields, check_grouped, group_lines
 from penstock.formats.accesslog import Lines
 
 VERSION = 3
@@ -114,7 +114,7 @@ def make_events(
     server_keys, server_names = _hash_servers(servers, lines, count)
     effective, late = np.empty(count, np.int64), np.empty(count, np.int64)
     most, _ = k.follow_clock(lines.time_us, lateness_us, effective, late)
-    high, low, present, hosts = _read_clients(lines, grouped["client"] if grouped else group(lines, "client"))
+    high, low, present, hosts = _read_clients(lines, grouped)
     rows, kinds, groups, hit_lists = _list_events(findings, program, count)
     picked = None if rows is None else rows
     columns: dict[str, Any] = {
@@ -155,13 +155,15 @@ def make_events(
 
 
 def _read_clients(
-    lines: Lines, clients: Grouped
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int8], int]:
-    """Each line's client as two halves of an address and whether it is one; and how many are hosts."""
+    lines: Lines, grouped: GroupedFields | None
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int8], bool]:
+    """Each line's client as two halves of an address and whether it is one; and whether some are hosts."""
+    grouped = group_lines(lines, ["client"]) if grouped is None else check_grouped(lines, grouped)
+    clients = grouped["client"]
     count = len(clients)
     high, low, present = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int8)
     hosts = k.read_clients(lines.data, clients.starts, clients.lengths, high, low, present)
-    return clients.spread(high, 0), clients.spread(low, 0), clients.spread(present, 0), hosts
+    return clients.spread(high, 0), clients.spread(low, 0), clients.spread(present, 0), hosts > 0
 
 
 def read_agents(schema: pa.Schema) -> pa.Table:

@@ -23,7 +23,6 @@ from penstock.formats.jit import part
 
 # Kinds of texts.
 TARGET, AGENT, REFERRER, METHOD, PROTOCOL, REQUEST = range(6)
-KINDS = 6
 #: Columns of `places`, per text: the path or the whole, the query, the bare text.
 WHOLE_AT, PATH_END, QUERY_AT, WHOLE_END, BARE_AT, BARE_END, SEEN = range(7)
 PLACES_WIDTH = 7

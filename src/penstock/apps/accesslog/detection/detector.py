@@ -35,7 +35,13 @@ from penstock.apps.accesslog.detection.rules import (
     Rule,
     RuleSet,
 )
-from penstock.apps.accesslog.texts.grouping import Grouped, GroupedFields, group, group_lines
+from penstock.apps.accesslog.texts.grouping import (
+    Grouped,
+    GroupedFields,
+    check_grouped,
+    group,
+    group_lines,
+)
 from penstock.apps.accesslog.texts.grouping_kernel import NO_TEXT
 from penstock.formats.accesslog_slots import NO_FIELD
 
@@ -72,7 +78,7 @@ class Detector:
 
     def detect(self, lines: Lines, grouped: GroupedFields | None = None) -> Findings:
         """What the rules find in these lines; `grouped` if somebody has numbered their texts already."""
-        grouped = grouped or group_lines(lines)
+        grouped = group_lines(lines) if grouped is None else check_grouped(lines, grouped)
         target = grouped["target"]
         odd = group(lines, "target", only=lines.lengths["method"] < 0)  # all of a request that is none
         kinds = (*(grouped[name] for name in _KINDS), odd)
@@ -187,18 +193,17 @@ class _Conditions:
     def _list_plain(self, rules: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The rules without a text that a line can meet: one list for lines in which no field is empty and no
         trait seen, one for the others, each in the order of the status; and where a status begins in it."""
-        listed = np.zeros((2, _STATUSES * len(rules)), np.int32)
+        conditions = self.condition_of[rules]
+        asks_odd = (self.empty[conditions] != 0) | (self.seen[conditions] != 0)
         at = np.zeros((2, _STATUSES + 1), np.int32)
+        listed = np.zeros((2, _STATUSES * len(rules)), np.int32)
         for odd in (0, 1):
-            ends = 0
-            for status in range(_STATUSES):
-                for rule in rules:
-                    condition = self.condition_of[rule]
-                    asks_odd = bool(self.empty[condition]) or bool(self.seen[condition])
-                    if self.status_allowed[condition, status] and (odd or not asks_odd):
-                        listed[odd, ends] = rule
-                        ends += 1
-                at[odd, status + 1] = ends
+            can_meet = (
+                self.status_allowed[conditions].astype(np.bool_) & (~asks_odd | bool(odd))[:, np.newaxis]
+            )
+            _, chosen = np.nonzero(can_meet.T)
+            listed[odd, : chosen.size] = np.array(rules, np.int32)[chosen]
+            at[odd, 1:] = np.cumsum(can_meet.sum(axis=0))
         return at, listed
 
     def number_methods(self, decoded: Decoded, methods: Grouped) -> NDArray[np.int32]:

@@ -47,7 +47,7 @@ from penstock.apps.accesslog.monitoring.observing_kernel import (
 from penstock.apps.accesslog.monitoring.partials import pack_tables
 from penstock.apps.accesslog.monitoring.sketches import EXACT_LIMIT, make_registers
 from penstock.apps.accesslog.monitoring.tops import FIELDS, choose_largest, take_cut_texts
-from penstock.apps.accesslog.texts.grouping import GroupedFields, group, group_lines
+from penstock.apps.accesslog.texts.grouping import GroupedFields, check_grouped, group, group_lines
 
 if TYPE_CHECKING:
     from penstock.formats.accesslog import Lines
@@ -95,7 +95,8 @@ def observe(
         "seconds": seconds,
         "latencies": _count_latencies(lines, line_cells),
     }
-    tables |= _count_texts(lines, grouped or group_lines(lines, FIELDS), line_cells, len(cells.minutes))
+    grouped = group_lines(lines, FIELDS) if grouped is None else check_grouped(lines, grouped)
+    tables |= _count_texts(lines, grouped, line_cells, len(cells.minutes))
     head = {"partition": str(partition), "first_offset": int(first_offset), "lines": total}
     return pack_tables(tables, head)
 
@@ -130,15 +131,22 @@ def _name_servers(
         found, ours = _number_vhosts(lines)
         numbers = np.where(missing, ours + np.int32(len(names)), numbers).astype(np.int32)
         names += found
-    # Equal names from both places, or equal after cleaning, are one server.
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    renumber = np.array([known[name] for name in names] or [0], np.int32)
-    return list(known) or [""], renumber[numbers] if len(names) else numbers
+    if not total:
+        return [""], numbers
+    # Equal names from both places, or equal after cleaning, are one server. They are told in the order of
+    # their first lines, and only if they have one: `merge` has so many places for servers, and who gets them
+    # must not depend on where a batch ends.
+    firsts = np.full(len(names), total)
+    firsts[numbers[::-1]] = np.arange(total)[::-1]
+    used = [number for number in np.argsort(firsts, kind="stable").tolist() if firsts[number] < total]
+    known = {name: number for number, name in enumerate(dict.fromkeys(names[each] for each in used))}
+    renumber = np.array([known.get(name, 0) for name in names], np.int32)
+    return list(known), renumber[numbers]
 
 
 def _number_vhosts(lines: Lines) -> tuple[list[str], NDArray[np.int32]]:
     total = len(lines.time_us)
-    if "vhost" not in lines.lengths or not (lines.lengths["vhost"] > 0).any():
+    if not (lines.lengths["vhost"] > 0).any():
         return [""], np.zeros(total, np.int32)
     hosts = group(lines, "vhost")
     texts = [

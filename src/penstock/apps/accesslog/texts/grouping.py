@@ -1,9 +1,9 @@
 """Equal texts of a chunk of lines get one number; what is said of a text is worked out once and spread.
 
 Rule: whoever needs something of a field's texts (rules that hit them, a client's address, how often a path
-was asked for) works it out per number and brings it to the lines by `Grouped.spread`. The bytes of a line are
-looked at here and nowhere behind it. Why: a chunk is larger than the caches, so each walk over its bytes
-costs as much as the work done there; detection, events and monitoring each hashed the same agents before.
+was asked for) works it out per number and brings it to the lines by `Grouped.spread`. Why: a chunk is larger
+than the caches, so each walk over the bytes of all lines costs as much as the work done there. Detection,
+events and monitoring each did that for the same agents before.
 
 Nothing is kept between chunks, so what came before can change no verdict.
 
@@ -56,6 +56,13 @@ GroupedFields = Mapping[str, Grouped]
 
 def group_lines(lines: Lines, fields: Sequence[str] = FIELDS) -> GroupedFields:
     return {name: group(lines, name) for name in fields}
+
+
+def check_grouped(lines: Lines, grouped: GroupedFields) -> GroupedFields:
+    """Kernels trust these numbers: of other lines they would point anywhere."""
+    if any(each.numbers.size != lines.rows.size for each in grouped.values()):
+        raise ValueError("these texts were numbered for other lines")
+    return grouped
 
 
 def group(lines: Lines, field: str, only: NDArray[np.bool_] | None = None) -> Grouped:

@@ -70,7 +70,7 @@ def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
     count = 0
     for row in range(starts.size):
         at, size = np.int64(starts[row]), np.int64(lengths[row])
-        if at < 0 or size < 0 or at > data.size or size > data.size - at:
+        if at < 0 or size < 0 or size > data.size - at:
             numbers[row] = -1
             continue
         before = row - 1
