@@ -17,6 +17,7 @@ import pytest
 
 from penstock.apps.accesslog.defence.scoring import unify
 from penstock.cli import main
+from penstock.cli.accesslog.demo import prepare_folder
 
 TIMEOUT_S = 280
 
@@ -95,10 +96,32 @@ def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path
     assert "left no truth" not in told
 
 
-def test_the_demo_takes_no_folder_that_holds_something_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["diary.txt", "results.db", "logs/web1.log"])
+def test_the_demo_takes_no_folder_that_it_has_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    (tmp_path / "diary.txt").write_text("mine")
-    assert main(["accesslog", "demo", f"--out={tmp_path}"]) == 1
-    assert "[FOLDER_NOT_EMPTY]" in capsys.readouterr().err
-    assert (tmp_path / "diary.txt").read_text() == "mine"
+    """Not even one whose files are called like its own: the guide calls a real database results.db."""
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    for out in (tmp_path, mine):
+        assert main(["accesslog", "demo", f"--out={out}"]) == 1
+        assert "[FOLDER_NOT_EMPTY]" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+
+
+def test_the_demo_replaces_its_own_files_and_leaves_others(tmp_path: Path) -> None:
+    folder = prepare_folder(tmp_path / "demo")
+    for name in (
+        "results.db",
+        "truth.csv",
+        "logs/web1.log",
+        "logs/old/web0.log",
+        "blocklists/a",
+        "diary.txt",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("earlier")
+    prepare_folder(folder)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert left == {"diary.txt", "made-by-the-demo.txt"}

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,57 @@ def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
         assert "1 line," in told
         went_on = "Going on after the batch of" in told
         assert went_on == bool(attacker), told
+
+
+def test_a_signal_to_all_its_processes_is_the_commands_alone(kafka: Any, topic: Any, tmp_path: Path) -> None:
+    """As `timeout` and most supervisors send it: Spark is there to finish the batch, and gone at the end."""
+    name = topic(1)
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(0, "192.0.2.1", "/.env")))]})
+    running = subprocess.Popen(
+        list_arguments(kafka.bootstrap, name, tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        await_decisions(tmp_path / "results.db", 1)
+        java = list_children(running.pid, "java")
+        os.killpg(running.pid, signal.SIGTERM)
+        told, complained = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 0, complained[-3000:]
+    assert "Stopped (SIGTERM)" in told
+    assert "Traceback" not in told + complained
+    assert "xception" not in told + complained
+    assert len(java) == 1
+    assert not Path(f"/proc/{java[0]}").exists()
+
+
+def list_children(parent: int, program: str) -> list[int]:
+    """The processes that this one has started with a program of this name."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has just ended
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            if name == program and int(rest.split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_place_that_can_hold_no_blocklist_is_told_before_anything_starts(
+    kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    arguments = list_arguments(kafka.bootstrap, topic(1), tmp_path, "--blocklist-dir", str(tmp_path / "file"))
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("[BLOCKLIST_NOT_WRITTEN]")
+    assert "its folder is a file" in done.stderr
+    assert "Spark" not in done.stdout
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_wrong_option_is_one_sentence(tmp_path: Path) -> None:

@@ -120,8 +120,16 @@ def test_a_web_server_may_read_the_file_and_nobody_else_may_write_it(tmp_path: P
 
 def test_a_folder_that_cannot_be_written_is_told_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SinkError, match=r"BLOCKLIST_NOT_WRITTEN.*file/blocklist.txt"):
+    with pytest.raises(SinkError, match=r"BLOCKLIST_NOT_WRITTEN.*file/blocklist.txt.*its folder is a file"):
         write_whole(tmp_path / "file" / "blocklist.txt", b"")
+
+
+def test_a_place_is_tried_before_there_is_a_list(tmp_path: Path) -> None:
+    BlocklistWriter(tmp_path / "results.db", tmp_path / "new" / "lists").demand_place()
+    assert list((tmp_path / "new" / "lists").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError, match="BLOCKLIST_NOT_WRITTEN"):
+        BlocklistWriter(tmp_path / "results.db", tmp_path / "file").demand_place()
 
 
 def test_files_follow_decisions_orders_and_the_clock(place: Place, tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ def test_what_cannot_be_is_refused(place: Place, run: Console, arguments: list[s
     assert run("blocklist", *arguments, code=1).startswith(f"[{condition}] ")
 
 
+def test_a_wrong_entry_of_an_allow_file_is_told_with_its_line(place: Place, run: Console) -> None:
+    Path("allow.txt").write_text("10.0.0.0/8  # the office\n\nnonsense\n")
+    told = run("blocklist", "--allow-file", "allow.txt", code=1)
+    assert told.startswith("[NETWORK_INVALID] --allow-file allow.txt, line 3, is given 'nonsense'")
+
+
 def test_a_database_that_is_not_there_is_an_error_and_is_not_made(
     run: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +281,13 @@ def test_a_token_that_others_know_or_guess_is_refused(
     told = run("serve", "--token-file", "token", code=1)
     assert told.startswith(f"[{condition}] ")
     assert content not in told
+
+
+def test_an_empty_token_is_told_as_what_it_is(place: Place, run: Console) -> None:
+    Path("token").write_text("\n")
+    os.chmod("token", 0o600)
+    told = run("serve", "--token-file", "token", code=1)
+    assert told.startswith("[TOKEN_WEAK] The token is empty.")
 
 
 def test_serve_on_an_address_of_others_needs_a_token(place: Place, run: Console) -> None:

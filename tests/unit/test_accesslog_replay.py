@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +140,19 @@ def test_a_replay_judges_an_address_that_a_pipeline_spares(tmp_path: Path) -> No
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="LOG_UNREADABLE"), open_log(tmp_path / "none.log"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("packed", "program"),
+    [(bz2.compress(b"x"), "bzip2"), (lzma.compress(b"x"), "xz"), (b"\x28\xb5\x2f\xfd\x00", "zstd")],
+)
+def test_a_log_that_is_packed_otherwise_is_told_how_to_give_it(
+    tmp_path: Path, packed: bytes, program: str
+) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(packed)
+    with pytest.raises(OptionError, match=f"LOG_UNREADABLE.*packed with {program}.*{program} -dc"):
+        replay([log], SETTINGS)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "flipped"])

@@ -91,7 +91,7 @@ def _down(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _say_json(arguments.name, None)
         return 0
-    deleted = " Its data is deleted." if arguments.delete_data else ""
+    deleted = " Its data is deleted (what stands in a --data-dir is kept)." if arguments.delete_data else ""
     say(f"Cluster {arguments.name} {'is down' if stopped else 'was not running'}.{deleted}")
     return 0
 

@@ -8,13 +8,13 @@ Ends by itself and leaves no process.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.cli.spark_session import open_spark
 from penstock.cli.terminal import ProgressBar, complain, say
 from penstock.core.errors import ClusterError
 
@@ -41,11 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     with LocalKafka(progress=ProgressBar("fetching Kafka"), heap_mb=1024) as kafka:
         say(f"Kafka is ready at {kafka.bootstrap}.")
         _produce(kafka.bootstrap, arguments.records)
-        spark = _start_spark(jars)
-        try:
+        with _start_spark(jars) as spark:
             return _compare(spark, kafka.bootstrap, arguments, with_peer=bool(jars))
-        finally:
-            spark.stop()
 
 
 def _find_connector() -> list[str]:
@@ -91,18 +88,14 @@ def make_lines(count: int) -> pa.Table:
     return pa.table({"key": pa.array(clients).cast(pa.binary()), "value": pa.array(lines).cast(pa.binary())})
 
 
-def _start_spark(jars: list[str]) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession
-
+@contextmanager
+def _start_spark(jars: list[str]) -> Iterator[SparkSession]:
     say("Starting Spark (local[2]) ...")
-    builder = SparkSession.builder.master("local[2]").appName("penstock-demo")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.log.level", "ERROR")
+    settings = {"spark.log.level": "ERROR"}
     if jars:
-        builder = builder.config("spark.jars", ",".join(jars))
-    return builder.getOrCreate()
+        settings["spark.jars"] = ",".join(jars)
+    with open_spark("local[2]", "penstock-demo", settings) as spark:
+        yield spark
 
 
 def _compare(spark: SparkSession, bootstrap: str, arguments: argparse.Namespace, *, with_peer: bool) -> int:

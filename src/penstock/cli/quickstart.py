@@ -10,7 +10,6 @@ At a terminal it goes on after the three lines: type more, each line is sent to 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.spark_session import open_spark
 from penstock.cli.terminal import ProgressBar, say
 from penstock.core.errors import ClusterError
 
@@ -91,19 +91,14 @@ def _connect(bootstrap: str) -> ClientSettings:
 
 @contextmanager
 def _start_spark(folder: Path) -> Iterator[SparkSession]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession
-
     say("Starting Spark (local[1]) ...")
-    builder = SparkSession.builder.master("local[1]").appName("penstock-quickstart")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.log.level", "ERROR").config("spark.sql.shuffle.partitions", "1")
-    spark = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
-    try:
+    settings = {
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    with open_spark("local[1]", "penstock-quickstart", settings) as spark:
         yield spark
-    finally:
-        spark.stop()
 
 
 def _count(spark: SparkSession, settings: ClientSettings, bootstrap: str, checkpoint: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import shutil
 import sys
 import threading
 from collections import Counter
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 TOPIC, PARTITIONS = "access-log", 4
 #: What a run leaves in its folder; another run replaces these and nothing else.
 DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
+_MARK = "made-by-the-demo.txt"
 _FOR_EVER_S = 24 * 3600
 #: Who asks no more often than this shows little of himself.
 _FEW_REQUESTS = 3
@@ -79,8 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _create_topic(kafka.bootstrap)
         settings = _prepare(kafka.bootstrap, folder)
         say("Starting Spark (local[2]) ...")
-        spark = start_spark("local[2]")
-        stack.callback(spark.stop)
+        spark = stack.enter_context(start_spark("local[2]"))
         names = [f"web{number + 1}" for number in range(arguments.servers)]
         say(f"{len(names)} web servers, {arguments.rate:,.0f} lines/s, attacks of every class among them.")
         servers = Servers(kafka.bootstrap, TOPIC, folder / LOGS, folder / TRUTH, names)
@@ -99,22 +100,31 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Make it, and take away what an earlier run has left there; that is said."""
-    if folder.exists() and not (folder / DATABASE).exists() and any(folder.iterdir()):
+    """Make it, and take away what an earlier demo has left there; that is said.
+
+    A folder without this program's mark is not touched, whatever its files are called: a pipeline's real
+    database has the same name, since the guide calls it so.
+    """
+    mark = folder / _MARK
+    if folder.exists() and not mark.is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise OptionError(
             "FOLDER_NOT_EMPTY",
-            f"{folder} holds something, and not the results of an earlier demo.",
+            f"{folder} is there, and no demo has made it.",
             hint="Name another folder with --out.",
             facts={"folder": str(folder)},
         )
-    if (folder / DATABASE).exists():
-        say(f"The results of an earlier demo in {escape(str(folder))}/ are replaced; --out keeps them.")
+    if mark.is_file():
+        say(f"What an earlier demo has left in {escape(str(folder))}/ is replaced; --out names another.")
     for name in (LOGS, LISTS):
+        shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir(parents=True, exist_ok=True)
-        for path in (folder / name).iterdir():
-            path.unlink()
     for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", TRUTH, REPORT):
         (folder / name).unlink(missing_ok=True)
+    mark.write_text(
+        "`penstock accesslog demo` has made this folder and replaces its own files the next time:\n"
+        f"{LOGS}/, {LISTS}/, {DATABASE}, {TRUTH} and {REPORT}.\n",
+        encoding="utf-8",
+    )
     return folder
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from penstock.apps.accesslog.defence.networks import demand_network
 from penstock.core.places import Place, parse_place
 from penstock.core.references import read_option_file, resolve_reference
 
@@ -52,9 +53,11 @@ def gather_allowed(arguments: argparse.Namespace) -> list[str]:
     """All that `--allow` and `--allow-file` name, as text."""
     texts = list(arguments.allow)
     for path in arguments.allow_file:
-        for line in read_option_file("--allow-file", path, _read_file).splitlines():
+        lines = read_option_file("--allow-file", path, _read_file).splitlines()
+        for number, line in enumerate(lines, 1):
             text = line.partition("#")[0].strip()
             if text:
+                demand_network(f"--allow-file {path}, line {number},", text)
                 texts.append(text)
     return texts
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from penstock.cli.accesslog.display import Display
 from penstock.cli.accesslog.places import add_gate_arguments, gather_allowed
 from penstock.cli.accesslog.rule_choice import HELP, describe_rules, find_rules, load_rules
 from penstock.cli.connection import add_connection_arguments, connect, gather_settings
+from penstock.cli.spark_session import open_spark
 from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.errors import BrokerError, PenstockError
 from penstock.core.places import FilePlace, Place, parse_place
@@ -101,8 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         after = [open_output(stack, arguments, settings) for open_output in outputs]
         prepare_kernels(settings.tools)
         say(f"Starting Spark ({escape(arguments.master)}) ...")
-        spark = start_spark(arguments.master)
-        stack.callback(spark.stop)
+        spark = stack.enter_context(start_spark(arguments.master))
         pipeline = Pipeline(spark, settings)
         display = Display(pipeline)
         pipeline.add_listener(display.show)
@@ -166,7 +165,7 @@ def prepare_kernels(tools: Tools) -> None:
     """Compile them, or find them compiled; whoever has to wait is told why."""
     from penstock.apps.accesslog.stream.warming import warm_up
 
-    words = ["Compiling, as the first time on a computer; this takes a minute or two ..."]
+    words = ["Loading the kernels; the first time on a computer they are compiled: a minute or two ..."]
     patience = threading.Timer(_PATIENCE_S, say, words)
     patience.start()
     try:
@@ -194,26 +193,17 @@ def describe_standing(place: Place) -> Iterator[str]:
         yield f"That was {max(ago_s, 0):.0f} s ago: if that run still goes, this one takes over and it ends."
 
 
-def start_spark(master: str) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.driver.memory": "2g",
-    }
+@contextmanager
+def start_spark(master: str) -> Iterator[SparkSession]:
+    settings = {"spark.driver.memory": "2g"}
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+        # The file sets the level, too: setting it by `spark.log.level` would be told on the screen.
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_SPARK.as_uri()}"
-        del settings["spark.log.level"]  # setting it says so, too; the file has the same one
-    builder = SparkSession.builder.master(master).appName("penstock-accesslog")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    else:
+        settings["spark.log.level"] = "ERROR"
+    with open_spark(master, "penstock-accesslog", settings) as spark:
+        yield spark
 
 
 # --- what happens after a batch ---------------------------------------------------------------------------
@@ -235,6 +225,7 @@ def _open_blocklists(
         trusted_proxies=settings.trusted_proxies,
         trust_crawlers=settings.trust_crawlers,
     )
+    writer.demand_place()
     return lambda news: _try(lambda: writer.refresh(has_new_decisions=bool(news.decisions.num_rows)))
 
 

@@ -58,7 +58,8 @@ def _connect_sqlite(place: FilePlace, writes: bool) -> sqlite3.Connection:
         raise OffsetStoreError(
             "DATABASE_NOT_FOUND",
             f"There is no file {place.path}.",
-            hint="Check the path; whoever writes to it makes it: a sink, an offset store, a loss ledger.",
+            hint="Check the path; whoever writes to it makes it: a sink, an offset store, a loss ledger, "
+            "`penstock accesslog run`.",
             facts={"place": str(place)},
         )
     uri = f"file:{quote(str(path))}?mode={'rwc' if writes else 'rw'}"

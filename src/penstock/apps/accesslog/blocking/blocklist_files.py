@@ -58,6 +58,16 @@ class BlocklistWriter:
         self._next_end: int | None = None
         self._orders: tuple[object, ...] = ()
 
+    def demand_place(self) -> None:
+        """Fail now if the folder can hold no file: while nobody relies on a list yet."""
+        probe = self.directory / f".place{_ENDING}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _replace(probe, b"")
+            probe.unlink()
+        except OSError as error:
+            raise _make_refusal(self.directory, error) from error
+
     def refresh(self, *, has_new_decisions: bool = True) -> bool:
         """Bring the files up to date; whether any was written.
 
@@ -100,14 +110,20 @@ def write_whole(path: Path, content: bytes, *, even_if_equal: bool = False) -> b
             return False
         _replace(path, content)
     except OSError as error:
-        raise SinkError(
-            "BLOCKLIST_NOT_WRITTEN",
-            f"The blocklist {path} could not be written: {error.strerror or type(error).__name__}.",
-            hint="Check the folder, its rights and its free space; the old file is as it was.",
-            facts={"path": str(path)},
-            retriable=True,
-        ) from error
+        raise _make_refusal(path, error) from error
     return True
+
+
+def _make_refusal(path: Path, error: OSError) -> SinkError:
+    is_file = isinstance(error, FileExistsError | NotADirectoryError)
+    reason = "its folder is a file" if is_file else error.strerror or type(error).__name__
+    return SinkError(
+        "BLOCKLIST_NOT_WRITTEN",
+        f"The blocklist {path} could not be written: {reason}.",
+        hint="Check the folder, its rights and its free space; the old file is as it was.",
+        facts={"path": str(path)},
+        retriable=True,
+    )
 
 
 def _has_content(path: Path, content: bytes) -> bool:

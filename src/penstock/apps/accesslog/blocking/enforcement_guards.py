@@ -62,7 +62,9 @@ def check_token(text: str) -> Secret:
     text = text.strip()
     letters = next((count for letters, count in _ALPHABETS if re.fullmatch(f"(?:{letters})+", text)), 64)
     bits = len(text) * math.log2(letters)
-    if not _TOKEN.fullmatch(text) or len(text) > _LONGEST_TOKEN:
+    if not text:
+        reason = "is empty"
+    elif not _TOKEN.fullmatch(text) or len(text) > _LONGEST_TOKEN:
         reason = f"has characters other than printable ASCII, or more than {_LONGEST_TOKEN} of them"
     elif bits < LEAST_TOKEN_BITS:
         reason = f"has {int(bits)} bits at best, and {LEAST_TOKEN_BITS} are needed"

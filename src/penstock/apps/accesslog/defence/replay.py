@@ -38,6 +38,8 @@ from penstock.formats.accesslog import Lines, Parser, make_parser
 
 BLOCK_BYTES = 8 << 20
 _NEWLINE = 10
+#: How packed files begin that are not unpacked here; no line of a log begins so.
+_OTHER_PACKINGS = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh91A": "bzip2", b"\xfd7zXZ\x00": "xz"}
 #: `reached` is how far the file's clock had come with this line: never less than with the one before.
 _LINE = np.dtype(
     [("high", "u8"), ("low", "u8"), ("time", "i8"), ("reached", "i8"), ("partition", "i4"), ("offset", "i8")]
@@ -125,6 +127,17 @@ def _end(engine: Engine, number: int) -> None:
     engine.clocks = replace(clocks, partitions={**clocks.partitions, number: ended})
 
 
+def _refuse_other_packing(path: Path | str, begin: bytes) -> None:
+    for magic, name in _OTHER_PACKINGS.items():
+        if begin.startswith(magic):
+            raise OptionError(
+                "LOG_UNREADABLE",
+                f"The log {path} is packed with {name}, and only gzip is unpacked here.",
+                hint=f"Give it unpacked: `{name} -dc {path} | penstock accesslog ... -`.",
+                facts={"path": str(path)},
+            )
+
+
 @contextmanager
 def open_log(path: Path | str) -> Iterator[BinaryIO]:
     """A log file, unpacked if it is compressed; `-` is standard input, which stays open."""
@@ -133,7 +146,9 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
         return
     try:
         with open(path, "rb") as file:
-            is_packed = file.read(2) == b"\x1f\x8b"
+            begin = file.read(6)
+            is_packed = begin.startswith(b"\x1f\x8b")
+            _refuse_other_packing(path, begin)
             file.seek(0)
             if is_packed:
                 with gzip.GzipFile(fileobj=file) as unpacked:
