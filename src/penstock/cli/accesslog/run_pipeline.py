@@ -214,8 +214,9 @@ def _open_blocklists(
 ) -> Callable[[BatchNews], None] | None:
     if arguments.blocklist_dir is None:
         return None
-    from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
+    from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, demand_place
 
+    demand_place(Path(arguments.blocklist_dir))
     formats = tuple(arguments.blocklist_format) or ("text", "json")
     writer = BlocklistWriter(
         settings.place,
@@ -225,7 +226,6 @@ def _open_blocklists(
         trusted_proxies=settings.trusted_proxies,
         trust_crawlers=settings.trust_crawlers,
     )
-    writer.demand_place()
     return lambda news: _try(lambda: writer.refresh(has_new_decisions=bool(news.decisions.num_rows)))
 
 

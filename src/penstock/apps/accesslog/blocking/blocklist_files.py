@@ -60,13 +60,7 @@ class BlocklistWriter:
 
     def demand_place(self) -> None:
         """Fail now if the folder can hold no file: while nobody relies on a list yet."""
-        probe = self.directory / f".place{_ENDING}"
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            _replace(probe, b"")
-            probe.unlink()
-        except OSError as error:
-            raise _make_refusal(self.directory, error) from error
+        demand_place(self.directory)
 
     def refresh(self, *, has_new_decisions: bool = True) -> bool:
         """Bring the files up to date; whether any was written.
@@ -99,6 +93,17 @@ def _count_orders(session: Session) -> tuple[object, ...]:
         return ()
     name = session.grammar.name
     return session.execute(f"SELECT COUNT(*), MAX({name('until')}) FROM {name(ORDERS)}")[0]
+
+
+def demand_place(folder: Path) -> None:
+    """BLOCKLIST_NOT_WRITTEN if it can hold no file; it is made if it is not there."""
+    probe = folder / f".place{_ENDING}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(probe, b"")
+        probe.unlink()
+    except OSError as error:
+        raise _make_refusal(folder, error) from error
 
 
 def write_whole(path: Path, content: bytes, *, even_if_equal: bool = False) -> bool:
