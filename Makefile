@@ -22,8 +22,7 @@ setup: $(STAMP)  ## make .venv from the lock (once; again when the lock changes)
 $(STAMP): requirements-dev.lock
 	@$(PYTHON) tools/prerequisites.py
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(PYTHON) tools/install.py $(PY) requirements-dev.lock
 	@touch $(STAMP)
 
 run: $(STAMP)  ## the main application here: simulated web servers, Kafka, Spark, attackers found, a report

@@ -45,6 +45,7 @@ from penstock.apps.accesslog.stream.settings import PipelineSettings
 from penstock.apps.accesslog.stream.stage import CHUNK_LINES
 from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.apps.accesslog.texts.grouping import group_lines
+from penstock.cli.progress import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.core.errors import ClusterError
 from penstock.formats.accesslog import make_parser
@@ -213,7 +214,7 @@ def main() -> int:
             if case == "goals":
                 results[case] = run_goals(folder)
                 continue
-            with LocalKafka(heap_mb=1024) as kafka:
+            with LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka:
                 if case == "throughput":
                     results[case] = run_throughput(kafka, folder, given.runs, given.lines)
                 elif case == "latency":

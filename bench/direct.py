@@ -32,6 +32,7 @@ from bench.stream_load import SteadyLoad
 from bench.stream_session import StreamSession, end_jvm
 from bench.stream_trickle import FOUR, list_durations, measure_turn
 from bench.topics import fill, settings_of
+from penstock.cli.progress import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.direct import Batch, DirectStream, Subscribe
 from penstock.kafka.admin import create_topic
@@ -63,7 +64,7 @@ class DirectSides:
         stream = self.stream(SMALL.name)
         stream.for_each_batch(lambda batch: batch.frame.write.format("noop").mode("overwrite").save())
         stream.run(batches=1)
-        assert stream.reports[0].records == SMALL.records
+        assert stream.reports[0].offsets == SMALL.records
 
     def by_key(self) -> None:
         counted: list[int] = []
@@ -266,7 +267,10 @@ def main() -> None:
     for name, value in machine.items():
         print(f"{name:<14} {value}")
     results: dict[str, dict[str, Samples]] = {}
-    with tempfile.TemporaryDirectory() as folder, LocalKafka(heap_mb=1024) as kafka:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka,
+    ):
         if {"bulk", "keys", "source"} & set(wanted):
             fill(kafka.bootstrap, SMALL)
             sides = SparkSides(kafka.bootstrap, Path(folder))

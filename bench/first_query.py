@@ -20,6 +20,7 @@ from pathlib import Path
 from bench.read import PACKAGES
 from bench.sampling import Samples, describe_machine, print_ratios, save
 from bench.topics import Load, fill
+from penstock.cli.progress import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.cluster.connector import fetch_connector
 
@@ -78,9 +79,12 @@ def main() -> None:
     machine = describe_machine(PACKAGES)
     for name, value in machine.items():
         print(f"{name:<14} {value}")
-    jars = ",".join(str(jar) for jar in fetch_connector())
+    jars = ",".join(str(jar) for jar in fetch_connector(ProgressBar("Fetching Spark's own connector")))
     seconds: dict[str, list[float]] = {"warm": [], "cold": [], "default": [], "python floor": []}
-    with LocalKafka(heap_mb=1024) as kafka, tempfile.TemporaryDirectory() as warm:
+    with (
+        LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka,
+        tempfile.TemporaryDirectory() as warm,
+    ):
         fill(kafka.bootstrap, LOAD)
         time_first_query("penstock", kafka.bootstrap, jars, warm)  # fills the cache
         for run in range(arguments.runs):

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from penstock.cli.progress import COMPLETE, ProgressBar
 from penstock.core.errors import ClusterError
 
 #: The program and the library that a bare Debian lacks.
@@ -33,12 +34,14 @@ def fetch_goaccess() -> Path:
             "GoAccess is fetched with apt-get and dpkg, and these are not here.",
             hint="Run this on Debian or Ubuntu, or leave the case out.",
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        for package in PACKAGES:
+    with tempfile.TemporaryDirectory() as scratch, ProgressBar("Fetching Debian packages") as bar:
+        for done, package in enumerate(PACKAGES):
+            bar(done, len(PACKAGES), package)
             _call(["apt-get", "download", "--quiet", package], Path(scratch))
         folder.mkdir(parents=True, exist_ok=True)
         for archive in Path(scratch).glob("*.deb"):
             _call(["dpkg", "-x", str(archive), str(folder)], Path(scratch))
+        bar(len(PACKAGES), len(PACKAGES), COMPLETE)
     return folder
 
 

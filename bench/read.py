@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.topics import Load, fill
+from penstock.cli.progress import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.cluster.connector import fetch_connector
 from penstock.kafka.records import codecs
@@ -75,7 +76,7 @@ class SparkSides:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         from pyspark.sql import SparkSession
 
-        jars = ",".join(str(jar) for jar in fetch_connector())
+        jars = ",".join(str(jar) for jar in fetch_connector(ProgressBar("Fetching Spark's own connector")))
         self.bootstrap, self.folder, self.security = bootstrap, folder, security or {}
         self.spark = (
             SparkSession.builder.master("local[2]")
@@ -238,7 +239,9 @@ def _run_on(cluster: str, names: list[str], runs: int, results: dict[str, object
     brokers = 3 if cluster == "three" else 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalKafka(brokers, heap_mb=1024, secure=cluster == "tls") as kafka,
+        LocalKafka(
+            brokers, heap_mb=1024, secure=cluster == "tls", progress=ProgressBar("Fetching Kafka")
+        ) as kafka,
     ):
         bootstrap, security = kafka.bootstrap, {}
         if cluster == "tls":

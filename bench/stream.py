@@ -30,6 +30,7 @@ from bench.read import PACKAGES, TUNED
 from bench.sampling import Samples, describe_machine, print_ratios, save
 from bench.stream_session import FORMATS, StreamSession, list_progress
 from bench.topics import Load, fill
+from penstock.cli.progress import ProgressBar
 from penstock.cluster import LocalKafka
 
 #: Heap that is there from the beginning: what grows then is a leak and not Java taking what it was given.
@@ -194,7 +195,8 @@ def main() -> None:
     sizes = Sizes(arguments.runs, arguments.records, arguments.seconds, arguments.plot)
     results: dict[str, object] = {}
     for name in arguments.cases or CASES:
-        with LocalKafka(heap_mb=1024) as kafka:  # one each: no case meets what another left behind
+        # One each: no case meets what another left behind.
+        with LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka:
             results[name] = CASES[name](kafka.bootstrap, sizes)
         if arguments.save:
             save(

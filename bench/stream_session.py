@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.progress import ProgressBar
 from penstock.cluster.connector import fetch_connector
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class StreamSession:
         java_options = f"-Djava.io.tmpdir={self.folder} {_DEEP_STACK} {self._java_options}"
         builder = (
             SparkSession.builder.master("local[2]")
-            .config("spark.jars", ",".join(str(jar) for jar in fetch_connector()))
+            .config(
+                "spark.jars",
+                ",".join(str(jar) for jar in fetch_connector(ProgressBar("Fetching Spark's own connector"))),
+            )
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.memory", self._memory)

@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.read import PACKAGES
 from bench.sampling import describe_machine, print_ratios, save, take_turns
 from bench.topics import Load, fill, settings_of
+from penstock.cli.progress import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.core.model import COLUMNS, At, RangeOrder, WorkOrder
 from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
@@ -72,7 +73,7 @@ def main() -> None:
     machine = describe_machine((*PACKAGES, "confluent-kafka"))
     for name, value in machine.items():
         print(f"{name:<14} {value}")
-    with LocalKafka(heap_mb=1024) as kafka:
+    with LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka:
         fill(kafka.bootstrap, LOAD)
         received = fetch_only(kafka.bootstrap)
         assert read_all(kafka.bootstrap) == consume_all(kafka.bootstrap) == LOAD.records

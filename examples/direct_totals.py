@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name="totals",
     )
     outcome = stream.write(sink, total_up).run(until_idle=given.until_idle)
-    print(f"Stopped: {outcome.reason}; {sum(each.records for each in stream.reports)} records.")
+    print(f"Stopped: {outcome.reason}; {outcome.offsets} offsets in {outcome.batches} batches.")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,15 @@ from collections.abc import Iterator
 
 from penstock.formats import accesslog_slots as slots
 from tests.accesslog_reference_json import read_json
-from tests.accesslog_reference_values import MONTHS, Bad, Line, read_address, read_time, strip_port
+from tests.accesslog_reference_values import (
+    MONTHS,
+    Bad,
+    Line,
+    read_address,
+    read_time,
+    strip_port,
+    strip_zone,
+)
 
 STATUS = re.compile(rb"(\d{3})(?!\d)|(-)(?= |\Z)")
 MEASURE = re.compile(rb"(\d+)(?:\.(\d+))?|-")
@@ -175,8 +183,10 @@ def read_measure(line: bytes, at: int, scale: int) -> tuple[int | None, int] | N
         return None, found.end()
     if len(found[1]) > 15 or int(found[1]) > 2**62 // scale:
         return None
-    fraction = (found[2] or b"") + b"0" * 6
-    return int(found[1]) * scale + int(b"0" + fraction[: len(str(scale)) - 1]), found.end()
+    places = len(str(scale)) - 1
+    fraction = (found[2] or b"") + b"0" * 7
+    rounded = int(b"0" + fraction[:places]) + (fraction[places : places + 1] >= b"5")
+    return int(found[1]) * scale + rounded, found.end()
 
 
 # --- what is around a line ----------------------------------------------------------------------------
@@ -218,8 +228,8 @@ def choose_format(line: bytes) -> str:
     if first.endswith(b","):
         return f"%{{X-Forwarded-For}}i %l %u %t {TAIL}"
     second = others.partition(b" ")[0]
-    if read_address(first) is None and (second != b"-" or b" " not in others):  # noqa: SIM102
-        if read_address(second) is not None or strip_port(first) != first:
+    if read_address(strip_zone(first)) is None and (second != b"-" or b" " not in others):  # noqa: SIM102
+        if read_address(strip_zone(second)) is not None or strip_port(first) != first:
             return f"%v:%p %h %l %u %t {TAIL}"
     return f"%h %l %u %t {TAIL}"
 
@@ -304,9 +314,10 @@ def _finish(found: Line, proxies: tuple[str, ...]) -> Line:
         line["vhost"] = strip_port(line["vhost"])
     peer = b""
     if line["peer"] is not None:
-        peer = line["peer"] = strip_port(line["peer"])
+        peer = strip_port(line["peer"])
         if not CLIENT.fullmatch(peer) or peer == b"-":
             raise Bad(slots.NO_CLIENT)
+        peer = line["peer"] = strip_zone(peer)
     line["client"] = line["peer"]
     forwarded = found.get("xff")
     if forwarded is not None and forwarded != b"-" and (line["peer"] is None or is_trusted(peer, proxies)):
@@ -334,7 +345,7 @@ def is_trusted(text: bytes, proxies: tuple[str, ...]) -> bool:
 def find_forwarded(text: bytes, proxies: tuple[str, ...]) -> bytes | None:
     entry = b""
     for each in reversed(text.split(b",")):
-        entry = strip_port(each.strip(b' "'))
+        entry = strip_zone(strip_port(each.strip(b' "')))
         if read_address(entry) is None:
             return None
         if not is_trusted(entry, proxies):

@@ -163,4 +163,4 @@ def read_amount(raw: bytes, key: bytes, scale: int, is_latency: bool) -> int | N
         if unit in units:
             scale, unit = units[unit], b""
         value = value * scale / 1000.0
-    return int(value) if not unit and value < 2**53 else None
+    return round(value) if not unit and value < 2**53 else None

@@ -78,6 +78,12 @@ def strip_port(text: bytes) -> bytes:
     return found[1] if found else text
 
 
+def strip_zone(text: bytes) -> bytes:
+    address, percent, _ = text.partition(b"%")
+    is_ipv6 = percent and b":" in address and read_address(address) is not None
+    return address if is_ipv6 else text
+
+
 def read_address(text: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(text.decode("ascii"))

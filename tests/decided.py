@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.monitoring.merging import ALERT_ROWS
+from penstock.apps.accesslog.stream.pipeline import BatchNews
 from penstock.apps.accesslog.stream.tables import TABLES
 from penstock.core.places import Place, parse_place
+from penstock.core.stream_offsets import StreamPosition
+from penstock.direct import BatchReport
 from penstock.sinks import SqlSink, create_tables
 from penstock.stores.sql.sessions import Database, Session
 
@@ -73,3 +77,11 @@ def add_decisions(place: Place, decisions: Sequence[dict[str, Any]]) -> None:
         )
 
     Database(place).run(insert, writes=True)
+
+
+def make_news(attempts: int = 1) -> BatchNews:
+    """Return the news of a batch without decisions and alerts."""
+    report = BatchReport(1, 0, (), StreamPosition({}), None, attempts=attempts)
+    numbers: dict[str, Any] = {"dead": 0, "late": 0, "pending": 0, "subjects": 1, "watermark_us": None}
+    tables = {"decisions": DECISIONS.empty_table(), "alerts": ALERT_ROWS.empty_table()}
+    return BatchNews(report, lines=5, parsed=5, **numbers, **tables)

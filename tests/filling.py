@@ -75,9 +75,10 @@ def read_back(bootstrap: str, topic: str, count: int, timeout_s: float = 30.0) -
     return sorted(found, key=lambda record: (record.partition(), record.offset()))
 
 
-def open_transaction(bootstrap: str) -> Producer:
+def open_transaction(bootstrap: str, transactional_id: str | None = None) -> Producer:
     """A producer inside a transaction; the caller sends, flushes, and commits or aborts."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t-{secrets.token_hex(6)}"})
+    name = transactional_id or f"t-{secrets.token_hex(6)}"
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(60)
     producer.begin_transaction()
     return producer
@@ -133,9 +134,10 @@ def commit_positions(bootstrap: str, group: str, wanted: list[At]) -> None:
 
 
 def wait_until(
-    holds: Callable[[], object], what: str, timeout_s: float = 30.0, *, every_s: float = 0.02
+    holds: Callable[[], object], what: str, timeout_s: float = 120.0, *, every_s: float = 0.02
 ) -> None:
-    """Poll a condition until it holds; fail with `what` at the deadline."""
+    """Poll a condition until it holds; fail with `what` at the deadline, which is far off: on a busy machine
+    a rebalance or a broker's start takes a minute, and a test that gets what it waits for ends at once."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"

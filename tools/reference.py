@@ -27,6 +27,7 @@ NOTICE = "<!-- Written by `make docs`; edit the tests, the sources or docs/refer
 #: Headings of the option tables; a new table shows its class name until it gets one.
 TITLES = {
     "BatchTable": "Batch reads",
+    "DirectTable": "Direct streams: what no other has",
     "FormatTable": "Typed values, in batch reads and streams",
     "StreamTable": "Streams: what a batch read has not, or has otherwise",
     "JavaSettings": "Kafka's client, after the prefix `kafka.`",

@@ -19,7 +19,8 @@ from penstock.core.strategies import Assign, Subscribe, SubscribePattern
 from penstock.engines.direct.batch import Batch, BatchReport
 from penstock.engines.direct.ranges import read_ranges
 from penstock.engines.direct.records import Record
-from penstock.engines.direct.stream import DirectStream, RunOutcome
+from penstock.engines.direct.reports import RunOutcome
+from penstock.engines.direct.stream import DirectStream
 from penstock.stores.offsets.addresses import open_offset_store
 from penstock.stores.offsets.file import FileOffsetStore
 from penstock.stores.offsets.kafka import KafkaOffsetStore

@@ -5,12 +5,12 @@ work from waiting), and `commitOffsetsToGroup` also covers a query's last batch,
 source about.
 
     spark.streams.addListener(QueryListener(options))   # the options given to readStream, if it is to commit
+    report = read_report(query.lastProgress)            # lag, losses, ends; None where Spark has asked nobody
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,12 +23,13 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.core.errors import PenstockError
+from penstock.core.log_lines import get_logger
 from penstock.core.options_stream import parse_stream_options
 from penstock.core.stream_offsets import Offsets, read_position
 from penstock.engines.source.feedback import tell
 from penstock.stores.offsets.commits import GroupCommits
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _FLUSH_S = 10.0
 
@@ -48,13 +49,13 @@ class QueryListener(StreamingQueryListener):
         trigger_ms = int(event.progress.durationMs.get("triggerExecution", 0))
         for place, source in enumerate(event.progress.sources):
             end = _parse(source.endOffset)
-            reported = _parse(source.latestOffset)
             if not end or "version" not in end:
                 continue  # another source's
-            address = (reported or {}).get("pace", {}).get("feedback")
+            reported = read_report(event.progress, source=place) or {}
+            address = reported.get("pace", {}).get("feedback")
             if address and source.startOffset != source.endOffset:
                 tell(address, end, trigger_ms)
-            group = (reported or {}).get("groupCommits", {}).get("group")
+            group = reported.get("groupCommits", {}).get("group")
             if self._group is not None and group == self._group:
                 self._offer((str(event.progress.id), place), end)
 
@@ -75,6 +76,28 @@ class QueryListener(StreamingQueryListener):
             self._commits[stream].offer(read_position(end).offsets)
         except PenstockError as error:
             log.warning("A finished position was not committed: %s", error)
+
+
+def read_report(progress: Any, *, source: int = 0) -> dict[str, Any] | None:
+    """Return what a source told with this progress (ends, lag, losses), or None where it told nothing.
+
+    `progress` is `query.lastProgress`, one of `query.recentProgress`, or a listener's `event.progress`.
+    There is nothing before the first batch, and nothing for a batch that is repeated after a restart: Spark
+    finds its end in the checkpoint and asks no source where the log ends (in Spark's `MicroBatchExecution`,
+    `constructNextBatch` returns at once for a batch that has been planned). Spark shows that as the text
+    `null`, in a listener's event as `None`. The next batch has a report again.
+    """
+    sources = _pick(progress, "sources") or []
+    if source >= len(sources):
+        return None
+    latest = _pick(sources[source], "latestOffset")
+    report = latest if isinstance(latest, dict) else _parse(latest if isinstance(latest, str) else None)
+    return report if report is not None and "version" in report else None
+
+
+def _pick(told: Any, name: str) -> Any:
+    """Return a field of what Spark tells, which is an object or a mapping."""
+    return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)
 
 
 def _find_group(

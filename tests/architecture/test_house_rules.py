@@ -92,6 +92,33 @@ def test_the_library_never_prints_and_never_configures_logging() -> None:
     ] == []
 
 
+def test_every_logger_of_ours_writes_one_line_for_one_event() -> None:
+    """S34: a logger that does not come from `get_logger` would write what strangers send as it is."""
+    made = re.compile(
+        r".*\b(getLogger|getChild|Logger|LoggerAdapter)"
+        r"|logging\.(debug|info|warn|warning|error|exception|critical|log)"
+    )
+    found = [
+        place
+        for place, node in walk(LIBRARY)
+        if (isinstance(node, ast.Call) and made.fullmatch(dotted_name(node.func)))
+        # Under another name it would not be found here.
+        or (isinstance(node, ast.ImportFrom) and node.module == "logging")
+        or (
+            isinstance(node, ast.Import)
+            and any(each.name == "logging" and each.asname for each in node.names)
+        )
+    ]
+    assert len(found) == 1, found
+    assert "core/log_lines.py" in found[0]
+
+
+def test_every_page_that_a_message_names_is_there() -> None:
+    named = [name for path in SOURCES for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text())]
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+    assert named
+
+
 def test_no_except_catches_everything_silently() -> None:
     swallowed = []
     for place, node in walk(SOURCES):

@@ -112,7 +112,7 @@ def test_the_verb_sends_what_is_new_once_or_until_it_is_told_to_end(
     ids = [decide(place, "192.0.2.1")]
     for sent in (1, 0):
         assert main([*command, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == {"version": 1, "topic": name, "sent": sent}
+        assert json.loads(capsys.readouterr().out) == {"version": 2, "topic": name, "sent": sent}
     program = [sys.executable, "-m", "penstock.cli", *command, "--follow"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as following:
         try:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.apps.accesslog.shipping.positions import FilePosition, PositionTopic, ShipState
@@ -22,8 +24,10 @@ from penstock.cli import main
 from penstock.cluster import LocalKafka
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
-from penstock.kafka.admin import create_topic
+from penstock.kafka.admin import create_partitions, create_topic
 from penstock.kafka.records.codecs import NONE
+from penstock.kafka.records.columns import byte_column
+from penstock.kafka.records.murmur2 import partition_of_keys
 from penstock.kafka.transactional import TransactionalWriter
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
@@ -48,7 +52,7 @@ def client(kafka: Any) -> ClientSettings:
 
 
 def line_of(number: int) -> str:
-    return f"10.0.0.{number % 7} - - [01/Feb/2026:10:00:00 +0000] line {number}"
+    return f'10.0.0.{number % 7} - - [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 {number}'
 
 
 def append(path: Path, *numbers: int) -> None:
@@ -59,6 +63,11 @@ def append(path: Path, *numbers: int) -> None:
 def order_for(path: Path, topic: str, **changes: Any) -> ShipSettings:
     how = {"server": "web1", "poll_ms": 20, "positions_topic": f"{topic}-positions", **changes}
     return ShipSettings((str(path),), topic, **how)
+
+
+def find_home(name: str, partitions: int) -> int:
+    """The partition that a writer chooses for this key."""
+    return int(partition_of_keys(byte_column(pa.array([name.encode()])), partitions)[0])
 
 
 def ship_once(client: ClientSettings, order: ShipSettings) -> int:
@@ -145,6 +154,32 @@ def test_from_the_end_holds_also_when_nothing_came_before_the_restart(
     assert numbers_in(kafka.bootstrap, name) == [2]
 
 
+@pytest.mark.parametrize("from_end", [False, True], ids=["from the beginning", "from the end"])
+def test_partitions_that_are_added_to_the_positions_topic_change_nothing(
+    kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path, from_end: bool
+) -> None:
+    """The key of the shipper then belongs into another partition than the one that holds its position."""
+    name, log = topic(1), tmp_path / "access.log"
+    order = order_for(log, name, once=True, from_end=from_end)
+    append(log, *range(5))
+    ship_once(client, order)
+    append(log, *range(5, 10))
+    ship_once(client, order)
+    shipped, partitions = list(range(5 if from_end else 0, 10)), 4
+    for number in (10, 11, 12):
+        assert numbers_in(kafka.bootstrap, name) == shipped
+        place = find_home(order.shipper, partitions)
+        partitions = next(
+            count for count in range(partitions + 1, 99) if find_home(order.shipper, count) != place
+        )
+        create_partitions(client, order.positions_topic, partitions)
+        append(log, number)
+        shipped.append(number)
+        assert ship_once(client, order) == 1
+        assert ship_once(client, order) == 0
+    assert numbers_in(kafka.bootstrap, name) == shipped
+
+
 def test_a_second_shipper_of_the_same_name_takes_over_and_the_first_says_so(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
@@ -229,8 +264,8 @@ def test_only_positions_that_have_changed_are_written(
     append(tmp_path / "7.log", 100, 101)
     assert ship_once(client, order) == 2
     rows = read_partition(kafka.bootstrap, positions, 0, committed=True)[before:]
-    # The mark of the new life, and the position of the file that has grown.
-    assert len(rows) <= 4
+    # The marks of the new life, at its beginning and end, and the position of the file that has grown.
+    assert len(rows) <= 5
     assert sum(b"7.log" in (row.value or b"") for row in rows) >= 1
     assert sorted(numbers_in(kafka.bootstrap, name)) == list(range(102))
 
@@ -423,8 +458,30 @@ def test_the_command_ships_once_and_says_so_in_one_line(kafka: Any, topic: MakeT
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert ended.stdout.startswith(f"3 lines shipped to {name} in ")
-    assert ended.stderr == ""
+    # On a new computer it says that it compiles; nothing else.
+    assert [line for line in ended.stderr.splitlines() if not line.startswith("Compiling kernels")] == []
     assert numbers_in(kafka.bootstrap, name) == [0, 1, 2]
+
+
+def test_lines_with_a_virtual_host_in_front_are_keyed_by_their_client(
+    kafka: Any, topic: MakeTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two hosts and forty clients: by the first word two of the four partitions would have all lines."""
+    name, log = topic(4), tmp_path / "access.log"
+    line = '{} 203.0.113.{} [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 {}\n'
+    hosts = ("shop.example", "blog.example")
+    log.write_text("".join(line.format(hosts[n % 2], n % 40, n) for n in range(200)))
+    words = ["accesslog", "ship", str(log), "--topic", name, "--once"]
+    words += ["--bootstrap-server", kafka.bootstrap, "--positions-topic", f"{name}-positions"]
+    assert main([*words, "--log-format", '%h %t "%r" %>s %b']) == 1
+    assert "[NOTHING_PARSED]" in capsys.readouterr().err
+    assert main([*words, "--log-format", '%v %h %t "%r" %>s %b']) == 0
+    parts = [read_partition(kafka.bootstrap, name, part, committed=True) for part in range(4)]
+    assert [int((row.value or b"").split(b" ")[-1]) for part in parts for row in part] != []
+    assert all(row.key == (row.value or b"").split(b" ")[1] for part in parts for row in part)
+    clients = [{row.key for row in part} for part in parts]
+    assert all(clients)
+    assert sum(map(len, clients)) == len(set.union(*clients)) == 40
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -460,8 +517,12 @@ def test_a_file_that_is_not_there_yet_is_told_and_shipped_when_it_comes(
             program.communicate(timeout=120)
         finally:
             program.kill()
-    assert told[0] == f"Shipping to {name} as web1.\n"
-    assert [line.split(" is not there yet")[0] for line in told[1:]] == [str(log), str(tmp_path / "*.other")]
+    dated = [re.fullmatch(rf"[0-9-]{{10}}T[0-9:]{{8}}Z {name}: (.*)\n", line) for line in told]
+    words = [found[1] for found in dated if found is not None]
+    assert words == [
+        f"Shipping to {name} as web1.",
+        *(f"{each} is not there yet; waiting for it." for each in (log, tmp_path / "*.other")),
+    ], told
 
 
 def test_a_folder_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,13 +75,19 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
     assert "running, not ready" in penstock("status")
     os.kill(pid, signal.SIGCONT)
 
+    assert "[PORT_TAKEN]" in (taken := penstock("up", "--name", "other", "--port", str(port), code=1))
+    assert "penstock cluster down --name default" in taken
+
     assert "is down" in penstock("down")
     assert not is_locked(log.parent / "server.lock")
+    assert re.search(r"^1\| .*INFO", last := penstock("logs"), re.MULTILINE)
+    assert "is down. These are its last lines" in last
     assert "was not running" in penstock("down")
     assert "is down" in penstock("status")
     assert (state / "data" / "default").exists()
     penstock("down", "--delete-data")
     assert not (state / "data" / "default").exists()
+    assert "[LOGS_REMOVED]" in penstock("logs", code=1)
 
 
 def follow_a_new_line(log: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from penstock.cli import main
+from penstock.cli.why import EXIT_CODES
 from penstock.cluster import LocalKafka
 from penstock.cluster.probe import ask_cluster
 from penstock.core.client_java import parse_client
@@ -181,17 +183,24 @@ def test_a_partition_whose_only_replica_is_down_is_said_to_have_no_leader(
     create_topic(settings, name, assignments={0: [1], 1: [2]})
     store = open_offset_store(f"{tmp_path}/offsets")
     store.save("s", StreamPosition({Own(name, 0): 0, Own(name, 1): 0}))
-    penstock = make_console(capsys, kafka3.bootstrap)
-    asked = ("why", "s", "--offsets", f"{tmp_path}/offsets", "--json")
-    wait_for(lambda: read_json(penstock(*asked))["condition"] == "NO_DATA", "both are led")
+    asked = ["why", "s", "--offsets", f"{tmp_path}/offsets", "--json", "--bootstrap-server", kafka3.bootstrap]
+
+    def ask() -> tuple[int, Any]:
+        capsys.readouterr()
+        code = main(asked)
+        printed = capsys.readouterr().out
+        return code, read_json(printed) if printed else {"condition": "no answer yet"}
+
+    wait_for(lambda: ask()[1]["condition"] == "NO_DATA", "both are led")
     (holder,) = (broker for broker in kafka3.brokers if broker.node_id == 2)
     holder.stop()
     try:
-        wait_for(lambda: read_json(penstock(*asked))["condition"] == "NO_LEADER", "the brokers know it")
-        told = read_json(penstock(*asked))
+        wait_for(lambda: ask()[1]["condition"] == "NO_LEADER", "the brokers know it")
+        code, told = ask()
     finally:
         holder.start()
         kafka3.wait_until_ready()
+    assert code == EXIT_CODES["stuck"]
     assert told["what"] == f"{name}-1 has no leader, so nobody can read it."
-    assert [each["end"] for each in told["partitions"]] == [0, None]
-    wait_for(lambda: read_json(penstock(*asked))["condition"] == "NO_DATA", "it is led again")
+    assert [each["log_end"] for each in told["partitions"]] == [0, None]
+    wait_for(lambda: ask()[1]["condition"] == "NO_DATA", "it is led again")

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
-from penstock.core.model import At, Narrowing, RangeOrder, WorkOrder
+from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.kafka import admin
 from penstock.kafka.reader import KafkaReader
 from penstock.kafka.writer import Writer
@@ -56,16 +56,6 @@ def test_the_number_of_fetches_is_the_bytes_over_the_fetch_size(
     assert rows == 4000
     least = 4000 * 1024 // fetch_bytes
     assert least <= reader.fetches <= 1.25 * least + 2
-
-
-def test_a_narrowed_read_fetches_less(kafka: Any, four_mib: str) -> None:
-    """A filter on the offset saves fetches, not only rows."""
-    settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=64 * 1024)
-    narrow = order(settings, four_mib, 4000, narrowing=Narrowing(from_offset=3900, until_offset=3950))
-    reader = KafkaReader()
-    found = [each for batch in reader.read(narrow) for each in batch.column("offset").to_pylist()]
-    assert found == list(range(3900, 3950))
-    assert reader.fetches <= 3
 
 
 def test_an_answer_that_never_comes_is_an_error_with_all_its_names(

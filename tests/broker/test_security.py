@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -39,8 +40,10 @@ from penstock.kafka.groups import commit_offsets
 from penstock.kafka.messages import MetadataRequest
 from penstock.kafka.pool import POOL
 from penstock.kafka.reader import KafkaReader
+from penstock.kafka.renewals import find_retention_ms
 from penstock.kafka.tls import tls_context
 from penstock.kafka.wire import Connection, Deadline
+from tests.filling import wait_until
 
 if TYPE_CHECKING:
     from penstock.cluster import LocalKafka
@@ -452,3 +455,31 @@ def test_a_password_sent_in_the_clear_is_warned_about(
     with caplog.at_level(logging.WARNING):
         Connection(settings, *settings.bootstrap_servers[0], Deadline.after_ms(10_000)).close()
     assert "unencrypted password" in caplog.text
+
+
+def test_who_may_not_ask_how_long_offsets_are_kept_is_told_nothing_and_goes_on(
+    secure_kafka: LocalKafka,
+) -> None:
+    """Then they are renewed at a period that fits every broker's default."""
+    client, group = bob(secure_kafka), f"group-{secrets.token_hex(4)}"
+    assert find_retention_ms(client, group, timeout_ms=30_000) == 7 * 86_400_000
+    allow(secure_kafka, ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE_CONFIGS)
+    try:
+        wait_until(
+            lambda: find_retention_ms(client, group, timeout_ms=30_000) is None, "the question is refused"
+        )
+    finally:  # it is about the whole cluster, which other tests share
+        broker = AdminClient({"bootstrap.servers": secure_kafka.bootstrap})
+        all_rules = AclBindingFilter(
+            ResourceType.BROKER,
+            "kafka-cluster",
+            ResourcePatternType.LITERAL,
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        broker.delete_acls([all_rules])[all_rules].result(timeout=20)
+        wait_until(
+            lambda: find_retention_ms(client, group, timeout_ms=30_000) is not None, "it is allowed again"
+        )

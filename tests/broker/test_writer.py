@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.librdkafka import read_partition
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 
 PRODUCE = 0
+DESCRIBE_CONFIGS = 32
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -170,6 +172,26 @@ def test_silence_ends_at_the_delivery_deadline(proxied: tuple[FaultProxy, LocalK
     assert writer.write(name, pa.record_batch({"value": [b"after"]})).records == 1
 
 
+def test_a_write_does_without_the_limit_of_its_topic_when_nobody_tells_it(
+    proxied: tuple[FaultProxy, LocalKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, cluster = proxied
+    name = make_topic(cluster, "no-hint")
+    writer = Writer(settings_for(proxy.bootstrap, default_api_timeout_ms=1_000))
+    large = pa.record_batch({"value": [b"v" * 3_000] * 2})
+    proxy.hold_answers(api_keys=[DESCRIBE_CONFIGS])
+    try:
+        with monkeypatch.context() as hasty:
+            hasty.setattr("penstock.kafka.writer.HINT_TIMEOUT_MS", 300)
+            assert writer.write(name, large).records == 2
+    finally:
+        proxy.pass_on()
+    asked = proxy.counts.requests[DESCRIBE_CONFIGS]
+    for _ in range(2):
+        assert writer.write(name, large).records == 2
+    assert proxy.counts.requests[DESCRIBE_CONFIGS] == asked + 1  # asked again, and then known
+
+
 def test_without_a_back_off_a_batch_is_still_repeated_with_pauses(
     proxied: tuple[FaultProxy, LocalKafka],
 ) -> None:
@@ -196,3 +218,17 @@ def test_connections_go_back_to_the_pool(topic: MakeTopic, settings: ClientSetti
     lent = pool.lent_count
     writer.write(name, pa.record_batch({"value": [b"v"]}))
     assert pool.lent_count == lent
+
+
+def test_batches_are_as_small_as_their_topic_wants_them(
+    kafka: Any, topic: MakeTopic, settings: ClientSettings
+) -> None:
+    """Each record fits; what a broker refuses is their sum."""
+    name = topic(max_message_bytes=20_000)
+    values = [random.Random(number).randbytes(5_000) for number in range(20)]
+    for codec in (NONE, LZ4):
+        with Writer(settings, codec=codec) as writer:
+            assert writer.write(name, pa.record_batch({"value": values})).records == 20
+            with pytest.raises(BrokerError, match=r"MESSAGE_TOO_LARGE.*max\.message\.bytes"):
+                writer.write(name, pa.record_batch({"value": [random.Random(0).randbytes(25_000)]}))
+    assert [row.value for row in read_partition(kafka.bootstrap, name)] == values * 2

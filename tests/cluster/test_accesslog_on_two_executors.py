@@ -49,6 +49,8 @@ pipelines.LogStage, pipelines.LaneStage = NotedLogStage, NotedLaneStage
 pipelines.LINES_PER_TASK = 0
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
 builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
+# Without a number of cores to wait for, Spark would wait for none.
+builder = builder.config("spark.cores.max", "2")
 builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
 builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
 builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")

@@ -24,6 +24,8 @@ from penstock.sinks import SqlSink, Table, create_tables, for_each_batch
 master, bootstrap, topic, database, folder = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
 builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
+# Without a number of cores to wait for, Spark would wait for none.
+builder = builder.config("spark.cores.max", "2")
 builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
 builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
 builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")
@@ -77,7 +79,7 @@ stream = DirectStream(
     interval=0, name="s")
 stream.arrow(note_place, SCHEMA).write(sink)
 stream.run(until_idle=True)
-print("TOLD", json.dumps([[each.records, each.rows_written, each.attempts] for each in stream.reports]))
+print("TOLD", json.dumps([[each.offsets, each.rows_written, each.attempts] for each in stream.reports]))
 spark.stop()
 """
 )

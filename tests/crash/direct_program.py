@@ -24,7 +24,8 @@ from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.direct.batch import Batch, BatchReport
 from penstock.engines.direct.keeping import Keeper
-from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
+from penstock.engines.direct.loop import BatchLoop, Job, LoopSettings
+from penstock.engines.direct.reports import Event
 from penstock.engines.direct.start import find_start
 from penstock.engines.direct.stopping import StopSwitch
 from penstock.engines.reading.kafka_log import KafkaLog

@@ -131,8 +131,7 @@ def run(spark: SparkSession, order: Order) -> dict[str, object]:
         return {"ended": error.condition, "text": str(error)}
     except PySparkException as error:  # a task failed too often, and took its batch with it
         return {"ended": type(error).__name__, "text": str(error)[-2000:]}
-    repeated = sum(report.error is not None for report in stream.reports)
-    return {"ended": "idle", "batches": outcome.batches, "failed_attempts": repeated}
+    return {"ended": "idle", "batches": outcome.batches, "failed_attempts": len(stream.failed_attempts)}
 
 
 def start_spark(master: str) -> SparkSession:

@@ -18,6 +18,7 @@ SESSION = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FILES = {
     "greetings.txt": "hello\nhallo\nsalut\n",
     "actions.txt": "item1:action1\nitem2:action1\nitem3:action1\n",
+    "messages.jsonl": '{"key": "item1", "value": "action2"}\n',
 }
 
 

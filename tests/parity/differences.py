@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.parity.json_differences import write_part
 from tests.parity.topics import T0
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
@@ -158,6 +159,21 @@ DIFFERENCES = (
         ),
     ),
     Difference(
+        "An end that the log has not reached",
+        "a task waits for it, two minutes by default, and then fails; it speaks of records that aged out",
+        "fails when the read is planned (`END_BEYOND_LOG`), with the end there is; with `failOnDataLoss` = "
+        "`false` both read what is there",
+        "Planning knows where the log ends.",
+        (
+            Example(
+                {"endingOffsets": '{"~plain":{"0":41}}'},
+                "Some data may have been lost",
+                "END_BEYOND_LOG",
+            ),
+            Example({"endingOffsets": '{"~plain":{"0":41}}', "failOnDataLoss": "false"}, 40, 40),
+        ),
+    ),
+    Difference(
         "A start behind its end that shows only in the log, with `minPartitions` or `maxRecordsPerPartition`",
         "the range is dropped without a word; without these options it is an error",
         "an error (`RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET`), with and without",
@@ -263,7 +279,7 @@ def write_page() -> str:
     for each in DIFFERENCES:
         cells = (each.what, each.official, each.ours, each.why)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *write_part()]) + "\n"
 
 
 if __name__ == "__main__":

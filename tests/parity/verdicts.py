@@ -69,6 +69,7 @@ KINDS = (
     Kind(
         "rows are gone", "Some data may have been lost because they are not available", "OFFSET_OUT_OF_RANGE"
     ),
+    Kind("rows are gone", "Some data may have been lost because they are not available", "END_BEYOND_LOG"),
     Kind("no broker named", "must be specified for configuring Kafka consumer", "OPTION_MISSING"),
     Kind(
         "wrong value",

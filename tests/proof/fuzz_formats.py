@@ -61,7 +61,6 @@ AVRO_SCHEMA: dict[str, Any] = {
 }
 _PARSED = fastavro.parse_schema(json.loads(json.dumps(AVRO_SCHEMA)))
 _MESSAGE = message_factory.GetMessageClass(load_message(ALL, "t.All"))
-_MISSING = object()
 
 
 # --- values -------------------------------------------------------------------------------------------
@@ -155,70 +154,85 @@ def damage(rng: random.Random, data: bytes, other: bytes) -> tuple[str, bytes]:
     return "none", data
 
 
-# --- witnesses: what a value must be, or _MISSING when it must be bad --------------------------------
+# --- witnesses: what a value must be, and whether it must be bad -------------------------------------
 
 
-def judge_json(data: bytes, found: Any) -> str:
+def judge_json(data: bytes, found: Any, reason: str | None) -> str:
+    """What Python reads is what we read, bad fields null; a reason is there exactly where one is bad."""
     twins = []
-
-    def refuse(text: str) -> Any:
-        raise ValueError(text)
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         whole = dict(pairs)
         if len(whole) < len(pairs):
             twins.append(True)
+        for name in whole:
+            name.encode()  # a name with half of a surrogate pair: not so in values
         return whole
 
     try:
-        value = json.loads(data.decode(), parse_constant=refuse, object_pairs_hook=collect)
-        json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs
+        value = json.loads(data.decode(), object_pairs_hook=collect)
         if not isinstance(value, dict):
             raise ValueError("no object")
-        expected = _as_row(value)
     except (ValueError, RecursionError):
-        return "bad" if found is _MISSING else "FINDING: good, but Python refuses it"
-    if found is _MISSING:
-        # A name that is there twice: Python looks at the last value only, we (and Spark) at both.
-        return "bad" if twins else "FINDING: bad, but Python reads it"
-    return "good" if _same(found, expected) else f"FINDING: {found!r} is not {expected!r}"
+        return "bad" if found is None else "FINDING: good, but Python refuses it"
+    if found is None:
+        return "FINDING: bad, but Python reads it"
+    expected = {name: _read_field(value.get(name), kind) for name, kind in _JSON_KINDS.items()}
+    bad = _BAD in expected.values() or _BAD in (expected["o"] or {}).values()
+    # A name that is there twice: Python looks at the last value only, we (and Spark) at both.
+    if bad != (reason is not None) and not (twins and reason is not None):
+        return f"FINDING: the reason is {reason}"
+    return "good" if _same(found, _without_bad(expected)) else f"FINDING: {found!r} is not {expected!r}"
 
 
-def _as_row(value: dict[str, Any]) -> dict[str, Any]:
-    row = {name: value.get(name) for name in "idsblom"}
-    _check(row["i"], int, 63)
-    if row["d"] is not None:
-        row["d"] = _as_real(row["d"])
-    _check(row["b"], bool)
-    _check(row["l"], list)
-    _check(row["o"], dict)
-    _check(row["m"], dict)
-    if row["o"] is not None:
-        row["o"] = {name: row["o"].get(name) for name in "xy"}
-        _check(row["o"]["x"], int, 31)
-        _check(row["o"]["y"], list)
-        if row["o"]["y"] is not None:
-            row["o"]["y"] = [None if each is None else _as_real(each) for each in row["o"]["y"]]
-    for each in (row["m"] or {}).values():
-        _check(each, int, 63)
-    return row
+_BAD = object()
+_JSON_KINDS: dict[str, Any] = {
+    "i": 63, "d": float, "s": str, "b": bool, "l": [str], "o": {"x": 31, "y": [float]}, "m": (63,),
+}  # fmt: skip
 
 
-def _check(value: Any, kind: type, bits: int = 0) -> None:
-    if value is not None and type(value) is not kind:
-        raise ValueError(kind)
-    if bits and value is not None and not -(1 << bits) <= value < 1 << bits:
-        raise ValueError("range")
+def _read_field(value: Any, kind: Any) -> Any:
+    """The value as a column of the kind holds it, or _BAD: lists and maps are bad as a whole."""
+    if value is None:
+        return None
+    if isinstance(kind, dict):
+        if not isinstance(value, dict):
+            return _BAD
+        return {name: _read_field(value.get(name), each) for name, each in kind.items()}
+    if isinstance(kind, (list, tuple)):
+        if not isinstance(value, list if isinstance(kind, list) else dict):
+            return _BAD
+        pairs = enumerate(value) if isinstance(value, list) else value.items()
+        read = {key: _read_field(each, kind[0]) for key, each in pairs}
+        if _BAD in read.values():
+            return _BAD
+        return list(read.values()) if isinstance(value, list) else read
+    if isinstance(kind, int):
+        return value if type(value) is int and -(1 << kind) <= value < 1 << kind else _BAD
+    if kind is float:
+        return _as_real(value)
+    if kind is str and type(value) is str:
+        return value if _is_whole_text(value) else _BAD
+    return value if kind is str or type(value) is kind else _BAD
 
 
-def _as_real(value: Any) -> float:
+def _without_bad(expected: Any) -> Any:
+    if isinstance(expected, dict):
+        return {name: _without_bad(each) for name, each in expected.items()}
+    return None if expected is _BAD else expected
+
+
+def _is_whole_text(text: str) -> bool:
+    return not any(0xD800 <= ord(each) < 0xE000 for each in text)
+
+
+def _as_real(value: Any) -> Any:
     if type(value) is int:
         return float(value) if abs(value) < 10**308 else math.copysign(math.inf, value)
-    special = {"NaN": math.nan, "INF": math.inf, "Infinity": math.inf}
-    if isinstance(value, str) and value.lstrip("+-") in special:
-        return special[value.lstrip("+-")] * (-1 if value.startswith("-") else 1)
-    _check(value, float)
-    return float(value)
+    special = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
+    if isinstance(value, str):
+        return {**special, "+INF": math.inf, "-INF": -math.inf}.get(value, _BAD)
+    return value if type(value) is float else _BAD
 
 
 def _same(found: Any, expected: Any) -> bool:
@@ -232,8 +246,8 @@ def _same(found: Any, expected: Any) -> bool:
     return found == expected or (found != found and expected != expected)
 
 
-def judge_avro(data: bytes, found: Any) -> str:
-    if found is _MISSING:
+def judge_avro(data: bytes, found: Any, reason: str | None) -> str:
+    if reason is not None:
         return "bad"
     stream = io.BytesIO(data)
     try:
@@ -248,12 +262,12 @@ def judge_avro(data: bytes, found: Any) -> str:
     return "good" if _same(found, expected) else f"FINDING: {found!r} is not {expected!r}"
 
 
-def judge_protobuf(data: bytes, found: Any) -> str:
+def judge_protobuf(data: bytes, found: Any, reason: str | None) -> str:
     try:
         message = _MESSAGE.FromString(data)
     except ProtobufError:
-        return "bad" if found is _MISSING else "FINDING: good, but Google's parser refuses it"
-    if found is _MISSING:
+        return "bad" if reason is not None else "FINDING: good, but Google's parser refuses it"
+    if reason is not None:
         return "FINDING: bad, but Google's parser reads it"
     expected = expect_row(message)
     # Google's Python parser puts a map's entry aside when it holds an unknown field; others read it.
@@ -266,7 +280,7 @@ def judge_protobuf(data: bytes, found: Any) -> str:
 
 # --- the run ------------------------------------------------------------------------------------------
 
-Judge = Callable[[bytes, Any], str]
+Judge = Callable[[bytes, Any, str | None], str]
 
 
 class Decoders:
@@ -285,7 +299,7 @@ class Decoders:
         ends = np.cumsum([0, *(len(each) for each in values)]).astype(np.int32)
         source = Input(data, ends, np.ones(len(values), np.uint8))
         if kind == "json":
-            decoded = self._json.decode(source, 0)
+            decoded = self._json.decode(source, 0, False)
         elif kind == "avro":
             decoded = self._avro.decode(source)
         else:
@@ -334,10 +348,10 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
         values[place] = damaged
         rows, errors = decoders.decode(kind, values)
         slow = time.process_time() - began > SLOW_S
-        found = _MISSING if errors[place] is not None else _fix_empty(rows[place], rows[0])
-        outcome = "FINDING: no answer within a second" if slow else judge(damaged, found)
+        found = _fix_empty(rows[place], rows[0])
+        outcome = "FINDING: no answer within a second" if slow else judge(damaged, found, errors[place])
         for n in (0, 3 - place):
-            neighbour = errors[n] or judge(whole, _fix_empty(rows[n], rows[0]))
+            neighbour = errors[n] or judge(whole, _fix_empty(rows[n], rows[0]), None)
             if neighbour != "good":
                 outcome = f"FINDING: a neighbour is damaged ({neighbour})"
         if outcome.startswith("FINDING"):

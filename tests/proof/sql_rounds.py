@@ -8,6 +8,9 @@ with a fault at a step that the seed chose, reading included: it is killed, or i
 database or the broker is killed or restarted, the connection is cut, the answer to the step is cut, another
 writer takes over, or somebody holds its lock. A last life without a fault finishes. While they run, rows and
 offsets are counted in one statement, again and again; in the end the table is what the ledger says.
+
+With `--few-rights`, the owner makes the tables and all lives run as a user with the rights that the guide on
+delivery names: in every other round those on rows alone, and no life stages; else those for staging as well.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ from tests.crash.sql_lives import (
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
+from tests.sql.roles import make_role
 from tests.sql.sinks import lead_through
 
 KINDS = ("sqlite", "postgresql", "mariadb")
@@ -58,15 +62,18 @@ RECORDS = (800, 600)
 
 @dataclass
 class Place:
-    """Where a round happens, and what can be done to it."""
+    """Where a round happens, and what can be done to it. `url` may lead through the proxy, `direct` never
+    does; both are for writers. `database` is for those who look."""
 
     database: OwnDatabase
     url: str
+    direct: str
     kafka: LocalKafka
     sent: Sent
     source: DirectOptions
     server: LocalDatabase | None = None
     proxy: FaultProxy | None = None
+    may_stage: bool = True
 
 
 @dataclass
@@ -80,20 +87,20 @@ class Round:
 
 def run_round(seed: int, kind: str, place: Place) -> Round:
     dice = random.Random(seed)
-    prepare_rows(place.database)
     result = Round(seed)
     until = (place.sent.ends[0], place.sent.ends[1])
     lives = dice.randint(2, 3)
     share = (until[0] // (lives + 1), until[1] // (lives + 1))
     for number in range(1, lives + 1):
-        staged = kind != "sqlite" and dice.random() < 0.6
+        staged = kind != "sqlite" and dice.random() < 0.6 and place.may_stage
         goal = (share[0] * number - dice.randrange(20), share[1] * number - dice.randrange(20))
         # Two batches at least: enough steps for the fault.
         sizes = (share[0] // 2 - dice.randrange(15), share[1] // 2 - dice.randrange(15))
         plan = Plan(goal, sizes, staged, dice.randint(1, STEPS), dice.choice(("before", "after")))
         plan = replace(plan, source=place.source)
         result.lives.append(_live(place, plan, dice.choice(FAULTS[kind])))
-    with begin_life(place.database.url, Plan(until, share, kind != "sqlite", source=place.source)) as last:
+    is_staged = kind != "sqlite" and place.may_stage
+    with begin_life(place.direct, Plan(until, share, is_staged, source=place.source)) as last:
         watch(last, place.database)
         assert last.code == 0, last.steps
     assert any(not life["fault"].startswith("none") for life in result.lives), "nothing happened"
@@ -126,7 +133,7 @@ def _strike(place: Place, plan: Plan, fault: str, life: Life, undo: ExitStack) -
     """What is done while the writer stands still; then it goes on."""
     broker = place.kafka.brokers[0]
     if fault == "successor":
-        with begin_life(place.database.url, replace(plan, step=None)) as other:
+        with begin_life(place.direct, replace(plan, step=None)) as other:
             watch(other, place.database)
     elif fault in ("server", "server-restart"):
         assert place.server is not None
@@ -158,16 +165,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--minutes", type=float, default=600.0, help="for each; no round begins after that")
+    parser.add_argument("--few-rights", action="store_true", help="lives run as a user with few rights")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    if options.few_rights and "sqlite" in options.kinds:
+        parser.error("SQLite has no users: give --kinds postgresql mariadb")
     ensure_compiled()  # once here, not in every fork
     failed = False
     for kind in options.kinds:
-        failed |= not run_campaign(kind, options.rounds, options.seed, options.minutes, options.write)
+        campaign = Campaign(kind, options.rounds, options.seed, options.few_rights)
+        failed |= not run_campaign(campaign, options.minutes, options.write)
     return int(failed)
 
 
-def run_campaign(kind: str, rounds: int, seed: int, minutes: float, write: bool) -> bool:
+@dataclass(frozen=True)
+class Campaign:
+    """What was asked for."""
+
+    kind: str
+    rounds: int
+    seed: int
+    few_rights: bool = False
+
+
+def run_campaign(campaign: Campaign, minutes: float, write: bool) -> bool:
+    kind, seed = campaign.kind, campaign.seed
     started = time.monotonic()
     done: list[Round] = []
     trouble: list[dict[str, Any]] = []
@@ -179,34 +201,32 @@ def run_campaign(kind: str, rounds: int, seed: int, minutes: float, write: bool)
             server = None
             if kind != "sqlite":
                 server = stack.enter_context(LocalPostgres() if kind == "postgresql" else LocalMariaDB())
-            for number in range(rounds):
+            for number in range(campaign.rounds):
                 if time.monotonic() - started > minutes * 60:
                     break
                 own = seed * 100_000 + number
                 try:
-                    done.append(_run_in_own_place(own, kind, kafka, sent, server))
+                    done.append(_run_in_own_place(own, campaign, kafka, sent, server))
                 except AssertionError as error:
                     trouble.append({"seed": own, "error": str(error)[:2000]})
                     sys.stderr.write(f"{kind} {own}: {error}\n")
     finally:  # what was proven before the machine failed stays proven
-        _record(kind, rounds, seed, time.monotonic() - started, done, trouble, write)
+        _record(campaign, time.monotonic() - started, done, trouble, write)
     return not trouble
 
 
 def _record(
-    kind: str,
-    rounds: int,
-    seed: int,
-    seconds: float,
-    done: list[Round],
-    trouble: list[dict[str, Any]],
-    write: bool,
+    campaign: Campaign, seconds: float, done: list[Round], trouble: list[dict[str, Any]], write: bool
 ) -> None:
+    kind, rounds, seed = campaign.kind, campaign.rounds, campaign.seed
     lives = [life for each in done for life in each.lives]
+    few, flag = ("-few-rights", " --few-rights") if campaign.few_rights else ("", "")
+    role = " by a user with few rights" if campaign.few_rights else ""
     record(
-        f"sql-rounds-{kind}",
-        f"faults at steps of publishing into {kind}, rows read from a broker, against the producer's ledger",
-        repeat=f"python -m tests.proof.sql_rounds --rounds {rounds} --seed {seed} --kinds {kind}",
+        f"sql-rounds{few}-{kind}",
+        f"faults at steps of publishing into {kind}{role}, rows read from a broker, against the producer's "
+        "ledger",
+        repeat=f"python -m tests.proof.sql_rounds --rounds {rounds} --seed {seed} --kinds {kind}{flag}",
         facts={
             "seed": seed,
             "seconds": round(seconds, 1),
@@ -215,6 +235,7 @@ def _record(
             "records_acknowledged": sum(RECORDS),
             "lives": len(lives),
             "rows": sum(each.rows for each in done),
+            "lives_that_stage": sum(life["staged"] for life in lives),
             "faults": dict(sorted(Counter(life["fault"] for life in lives).items())),
             "steps": dict(sorted(Counter(life["step"].rpartition(" (")[0] for life in lives).items())),
             "lives_ended": dict(sorted(Counter(str(life["ended"]) for life in lives).items())),
@@ -226,18 +247,29 @@ def _record(
 
 
 def _run_in_own_place(
-    seed: int, kind: str, kafka: LocalKafka, sent: Sent, server: LocalDatabase | None
+    seed: int, campaign: Campaign, kafka: LocalKafka, sent: Sent, server: LocalDatabase | None
 ) -> Round:
-    source = read_from(kafka.bootstrap)
+    source, kind = read_from(kafka.bootstrap), campaign.kind
     with ExitStack() as stack:
         if server is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             database = make_file_database(Path(folder))
-            return run_round(seed, kind, Place(database, database.url, kafka, sent, source))
+            prepare_rows(database)
+            return run_round(seed, kind, Place(database, database.url, database.url, kafka, sent, source))
         database = stack.enter_context(make_database(server))
+        prepare_rows(database)
+        direct, may_stage = database.url, True
+        if campaign.few_rights:
+            role = stack.enter_context(make_role(database))
+            role.grant_rows(numbers="append")
+            direct, may_stage = role.url, bool(seed % 2)
+            if may_stage:
+                role.grant_staging()
         proxy = stack.enter_context(FaultProxy())
-        url = lead_through(proxy, database.url)
-        return run_round(seed, kind, Place(database, url, kafka, sent, source, server, proxy))
+        url = lead_through(proxy, direct)
+        return run_round(
+            seed, kind, Place(database, url, direct, kafka, sent, source, server, proxy, may_stage)
+        )
 
 
 if __name__ == "__main__":

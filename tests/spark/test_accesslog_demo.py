@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import pty
@@ -18,6 +19,7 @@ import pytest
 from penstock.apps.accesslog.defence.scoring import unify
 from penstock.cli import main
 from penstock.cli.accesslog.demo import prepare_folder
+from tests.filling import wait_until
 
 TIMEOUT_S = 280
 
@@ -91,7 +93,11 @@ def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path
     told = read.decode()
     assert os.waitstatus_to_exitcode(status) == 0, told
     assert told.count("  yes  ") == 5, told
-    assert "<svg" in (out / "report.html").read_text()
+    with sqlite3.connect(out / "results.db") as database:
+        ((lines,),) = database.execute("SELECT COALESCE(SUM(lines), 0) FROM accesslog_counts")
+    report = (out / "report.html").read_text()
+    # The first numbers may be of a batch before the first line.
+    assert ("<svg" in report) == ("no lines yet" not in report) == (lines > 0), (lines, told)
     assert (out / "truth.csv").read_text().startswith("client,label,class")
     assert "left no truth" not in told
 
@@ -125,3 +131,62 @@ def test_the_demo_replaces_its_own_files_and_leaves_others(tmp_path: Path) -> No
     prepare_folder(folder)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert left == {"diary.txt", "made-by-the-demo.txt"}
+
+
+def list_processes(mark: str) -> dict[int, str]:
+    """Processes that have this text in their environment, with their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # one that has just ended
+            if mark.encode() in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        pytest.param("penstock-kafka", signal.SIGTERM, id="Kafka, SIGTERM"),
+        pytest.param("penstock-kafka", signal.SIGINT, id="Kafka, SIGINT"),
+        pytest.param("SparkSubmit", signal.SIGTERM, id="Spark, SIGTERM"),
+        pytest.param("accesslog simulate", signal.SIGTERM, id="servers, SIGTERM"),
+    ],
+)
+def test_a_signal_while_the_demo_starts_leaves_no_process_and_no_folder(
+    tmp_path: Path, moment: str, number: signal.Signals
+) -> None:
+    """As soon as Kafka's folder is there, as soon as Spark is started, as soon as the servers are."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = ["accesslog", "demo", "--seconds=60", "--rate=100", "--servers=1", f"--out={tmp_path / 'demo'}"]
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        # A shell that starts tests in the background lets them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        mark = f"TMPDIR={temporary}"
+        wait_until(
+            lambda: any(
+                moment in each for each in (*map(str, temporary.iterdir()), *list_processes(mark).values())
+            ),
+            f"{moment} is there",
+            TIMEOUT_S,
+        )
+        demo.send_signal(number)
+        told, _ = demo.communicate(timeout=120)
+    finally:
+        demo.kill()
+        demo.wait()
+    # The servers may write already: then it stops them and reports.
+    assert demo.returncode == 128 + number or (moment == "accesslog simulate" and "Report:" in told), told
+    assert "Traceback" not in told
+    wait_until(lambda: not list_processes(mark), "all processes have ended", 60)
+    assert list(temporary.glob("penstock-*")) == []

@@ -16,8 +16,13 @@ from pyspark.sql import SparkSession
 from penstock.apps.accesslog.defence.bans import DECISIONS
 from penstock.apps.accesslog.stream.orders import list_orders, place_order
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+from penstock.apps.accesslog.stream.sampling import read_newest
+from penstock.apps.accesslog.stream.standing import read_format
 from penstock.apps.accesslog.stream.tables import create_tables
 from penstock.cli import main
+from penstock.cli.accesslog.blocked_count import BlockedCount
+from penstock.cli.accesslog.display import PLAIN_EVERY_S, Display
+from penstock.cli.accesslog.first_look import FirstLook
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.places import parse_place
@@ -56,6 +61,10 @@ def read_decisions(database: Path) -> list[dict[str, Any]]:
     columns = ", ".join(f'"{name}"' for name in DECISIONS.names)
     rows = read(database, "decisions", columns)
     return sort_decisions(dict(zip(DECISIONS.names, row, strict=True)) for row in rows)
+
+
+#: Batches that take long enough, however fast the computer is, for whatever waits for the wall clock.
+MANY = 400
 
 
 def run(spark: SparkSession, settings: Any, *, batches: int | None = None) -> list[BatchNews]:
@@ -224,6 +233,54 @@ def test_a_partition_of_nothing_but_dead_letters_is_not_waited_for(
     assert [each["client"] for each in read_decisions(database)] == ["192.0.2.9"]
 
 
+def test_bans_go_on_when_the_computers_clock_was_set_back(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Partition 1 was last seen an hour from now, and is silent: it is waited for as any other."""
+    name, database = topic(2), tmp_path / "results.db"
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="300ms")
+    benign = {number: [("web-1", write_line(Request(0, "192.0.2.1")))] for number in (0, 1)}
+    send_traffic(kafka.bootstrap, name, benign)
+    run(spark, settings)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE accesslog_clocks SET seen_at = seen_at + 3600000000, is_idle = 0")
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(9, "192.0.2.9", "/.env")))]})
+    run(spark, settings, batches=MANY)
+    assert [each["client"] for each in read_decisions(database)] == ["192.0.2.9"]
+
+
+def test_bans_go_on_after_a_producer_whose_clock_was_a_day_ahead(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    """Lines come all the time, so nothing is silent; the time of the log goes on."""
+    name, database = topic(1, message_timestamp_after_max_ms=2**63 - 1), tmp_path / "results.db"
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="300ms")
+    host, port = kafka.bootstrap.split(":")
+    ahead = time.time() + 86_400
+    with closing(Writer(ClientSettings(((host, int(port)),)))) as writer:
+        line = write_line(Request(ahead - START, "192.0.2.1"))
+        writer.write(name, pa.record_batch({"value": [line], "timestamp": [int(ahead * 1000)]}))
+    run(spark, settings, batches=1)
+
+    class Visited(Pipeline):
+        def work(self, batch: Batch) -> dict[str, pa.Table]:
+            line = write_line(Request(time.time() - START, "192.0.2.9", "/.env"))
+            send_traffic(kafka.bootstrap, name, {0: [("web-1", line)]})
+            return super().work(batch)
+
+    def has_gone_on() -> bool:
+        return read(database, "clocks", "watermark") > [((ahead + 0.1) * 1_000_000,)]
+
+    def stop_when_done(_: BatchNews) -> None:
+        if has_gone_on() and read_decisions(database):
+            pipeline.stop()
+
+    pipeline = Visited(spark, settings).add_listener(stop_when_done)
+    pipeline.run(batches=MANY)
+    assert {each["client"] for each in read_decisions(database)} == {"192.0.2.9"}
+    assert has_gone_on(), "the time of the log goes on"
+
+
 def test_an_order_lets_a_client_go_from_a_moment_of_the_log_on_that_is_stored(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
@@ -286,3 +343,68 @@ def test_a_restart_between_any_two_batches_changes_nothing(
         run(spark, settings)
     run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="100ms"))
     assert read_decisions(database) == decide_in_memory(traffic)
+
+
+def write_now(client: str, path: str = "/.env") -> bytes:
+    """A line of this moment, so that its ban has not ended."""
+    return write_line(Request(time.time() - START, client, path, 404))
+
+
+def test_the_first_lines_of_an_empty_topic_are_looked_at_before_anything_is_decided_about_them(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line is not enough: what it leads to waits, and is decided when the time to wait is over."""
+    name, database = topic(2), tmp_path / "results.db"
+    changes = {"log_format": "combined", "idle_after": "100ms"}
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, **changes)
+    create_tables(settings.place)
+    host, port = kafka.bootstrap.split(":")
+    client = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    look = FirstLook(settings.tools.parser, has_more=True)
+    assert not look(read_newest(client, name))
+    Pipeline(spark, settings).look_first(look).run(batches=2)
+    assert not look.is_done
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_now("203.0.113.7"))]})
+    for hold_s, decided in ((3600.0, 0), (0.0, 1)):
+        Pipeline(spark, settings).look_first(look, hold_s=hold_s).run(batches=8)
+        assert len(read(database, "counts")) == 1
+        assert len(read(database, "decisions")) == decided
+    standing = {each: read(database, each) for each in ("decisions", "counts", "lanes", "clocks")}
+    assert {row[1] for row in standing["clocks"]} == {0, 1}
+    lines = [b"shop.example " + write_now(f"192.0.2.{n}") for n in range(1, 25)]
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", line) for line in lines]})
+    with pytest.raises(OptionError, match="CLIENT_IS_NO_ADDRESS"):
+        Pipeline(spark, settings).look_first(look).run(batches=2)
+    assert {each: read(database, each) for each in standing} == standing
+    assert "203.0.113.7" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="CLIENT_IS_NO_ADDRESS"):
+        FirstLook(settings.tools.parser)(read_newest(client, name))
+    assert read_format(settings.place) is None
+
+
+def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
+    spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines come in one batch, decisions in a later one; then nothing comes, and a run begins anew."""
+    name, database, seconds = topic(1), tmp_path / "results.db", 0.0
+    lines = [write_now(f"203.{n}.113.7") for n in range(6)] + [write_now("10.0.0.5")]
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", line) for line in lines]})
+    settings = make_settings(kafka.bootstrap, name, str(database), tmp_path)
+    create_tables(settings.place)
+
+    def advance_clock(news: BatchNews) -> None:
+        nonlocal seconds
+        seconds += PLAIN_EVERY_S
+
+    told = []
+    for _ in range(2):
+        pipeline = Pipeline(spark, settings).add_listener(advance_clock)
+        blocked = BlockedCount(settings, clock=lambda: seconds)
+        pipeline.add_listener(Display(pipeline, blocked, clock=lambda: seconds).show)
+        pipeline.run(until_idle=True)
+        told.append(capsys.readouterr().out.splitlines())
+    assert main(["accesslog", "blocklist", str(database)]) == 0
+    assert len(capsys.readouterr().out.split()) == 6
+    assert all("6 clients blocked" in some[-1] for some in told), told
+    assert ", 1 client spared" in told[0][-1]
+    assert read_format(settings.place) == settings.log_format

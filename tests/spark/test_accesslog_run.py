@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from penstock.apps.accesslog.blocking.decision_records import read_decisions
+from penstock.apps.accesslog.parsing.sample_checks import check_sample
+from penstock.apps.accesslog.parsing.samples import ENOUGH_LINES, SAMPLE_LINES, take_sample
+from penstock.apps.accesslog.stream.sampling import read_newest, read_oldest
+from penstock.cli import main
+from penstock.core.client import ClientSettings
 from penstock.core.places import parse_place
+from penstock.formats.accesslog import make_parser
 from penstock.stores.sql.sessions import Database
 from tests.accesslog_traffic import Request, make_traffic, send_traffic, warm_kernels, write_line, write_rules
 from tests.filling import read_back, wait_until
@@ -122,13 +128,18 @@ def test_a_topic_that_is_not_there_is_told_before_anything_is_made_or_started(
     assert not (tmp_path / "results.db").exists()
 
 
+#: Visitors enough for the first look: decisions do not wait for more of them.
+VISITS = [("web-1", write_line(Request(0, f"198.51.{n}.7"))) for n in range(ENOUGH_LINES)]
+
+
 def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
     name, database = topic(1), tmp_path / "results.db"
     for attacker in range(2):
         line = write_line(Request(attacker, f"192.0.2.{attacker}", "/.env"))
-        send_traffic(kafka.bootstrap, name, {0: [("web-1", line)]})
+        visits = [] if attacker else VISITS
+        send_traffic(kafka.bootstrap, name, {0: [*visits, ("web-1", line)]})
         running = subprocess.Popen(
             list_arguments(kafka.bootstrap, name, tmp_path), stdout=subprocess.PIPE, text=True, env=os.environ
         )
@@ -141,15 +152,20 @@ def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
             running.wait()
         assert running.returncode == 0
         assert "Stopped (" in told
-        assert "1 line," in told
+        assert ("): 1 line," if attacker else f"): {ENOUGH_LINES + 1} lines,") in told
+        assert "Decisions wait" not in told
         went_on = "Going on after the batch of" in told
         assert went_on == bool(attacker), told
 
 
 def test_a_signal_to_all_its_processes_is_the_commands_alone(kafka: Any, topic: Any, tmp_path: Path) -> None:
-    """As `timeout` and most supervisors send it: Spark is there to finish the batch, and gone at the end."""
+    """As `timeout` and most supervisors send it: Spark is there to finish the batch, and gone at the end.
+
+    A batch that lasts is told, and so is that a stop waits for it.
+    """
     name = topic(1)
-    send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(0, "192.0.2.1", "/.env")))]})
+    line = write_line(Request(0, "192.0.2.1", "/.env"))
+    send_traffic(kafka.bootstrap, name, {0: [*VISITS, ("web-1", line)]})
     running = subprocess.Popen(
         list_arguments(kafka.bootstrap, name, tmp_path),
         stdout=subprocess.PIPE,
@@ -160,12 +176,22 @@ def test_a_signal_to_all_its_processes_is_the_commands_alone(kafka: Any, topic: 
     try:
         await_decisions(tmp_path / "results.db", 1)
         java = list_children(running.pid, "java")
+        os.kill(java[0], signal.SIGSTOP)  # so that the next batch lasts until it is let go on
+        send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(9, "192.0.2.2", "/")))]})
+        assert running.stdout is not None
+        is_told = any(" line has been running for 1" in line for line in running.stdout)
         os.killpg(running.pid, signal.SIGTERM)
+        waits = any(line == "Stopping: the running batch is finished first.\n" for line in running.stdout)
+        os.kill(java[0], signal.SIGCONT)
         told, complained = running.communicate(timeout=60)
     finally:
+        for each in list_children(running.pid, "java"):
+            os.kill(each, signal.SIGCONT)
         running.kill()
         running.wait()
     assert running.returncode == 0, complained[-3000:]
+    assert is_told
+    assert waits
     assert "Stopped (SIGTERM)" in told
     assert "Traceback" not in told + complained
     assert "xception" not in told + complained
@@ -203,3 +229,68 @@ def test_a_wrong_option_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("[OPTION_INVALID] Option `lateness` is 'soon'")
     assert "Traceback" not in done.stderr
+
+
+def test_a_format_that_takes_hosts_for_clients_is_refused_before_anything_is_made_or_started(
+    kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(2)
+    lines = [b"shop.example " + write_line(Request(n, f"192.0.2.{n}", "/.env")) for n in range(30)]
+    send_traffic(kafka.bootstrap, name, {n: [("web-1", line) for line in lines[n::2]] for n in range(2)})
+    arguments = list_arguments(kafka.bootstrap, name, tmp_path, "--log-format", "combined")
+    assert main(arguments[3:]) == 1
+    told = capsys.readouterr()
+    assert "[CLIENT_IS_NO_ADDRESS] 100% of the lines have a client that is not an address" in told.err
+    assert "  client    shop.example\n" in told.out
+    assert "Spark" not in told.out
+    assert not (tmp_path / "results.db").exists()
+
+
+def test_a_client_that_fills_one_partition_has_most_of_the_sample(kafka: Any, topic: Any) -> None:
+    """The client is the key: as many lines of each partition would hide it among the others."""
+    name = topic(4)
+    proxied = write_line(Request(0, "10.0.0.5")) + b' "203.0.113.9"'
+    traffic = {0: [("web-1", proxied)] * (SAMPLE_LINES + 1000)}
+    traffic |= {n: [("web-1", write_line(Request(m, f"192.0.{n}.{m}"))) for m in range(100)] for n in (1, 2)}
+    send_traffic(kafka.bootstrap, name, traffic)
+    host, port = kafka.bootstrap.split(":")
+    client = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    sample = take_sample(read_newest(client, name), make_parser())
+    assert sample.top_client == "10.0.0.5"
+    assert sample.clients > 100
+    assert 0.95 < sample.top_lines / sample.parsed < 0.99
+    conditions = [each.condition for each in check_sample(sample)]
+    assert conditions == ["FORWARDED_FOR_UNUSED", "ONE_CLIENT_HAS_MOST_LINES"]
+
+
+def test_the_oldest_lines_of_a_topic_are_looked_at_apart_from_the_newest(kafka: Any, topic: Any) -> None:
+    name = topic(2)
+    visitors = [("web-1", write_line(Request(n, f"192.0.2.{n % 99}"))) for n in range(SAMPLE_LINES)]
+    flood = [("web-1", write_line(Request(n, "198.51.100.5"))) for n in range(SAMPLE_LINES)]
+    send_traffic(kafka.bootstrap, name, {0: [*visitors, *flood], 1: visitors[:10]})
+    host, port = kafka.bootstrap.split(":")
+    client = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    newest, oldest = (take_sample(read(client, name), make_parser()) for read in (read_newest, read_oldest))
+    assert newest.top_client == "198.51.100.5"
+    assert oldest.clients == 99
+    assert oldest.lines == newest.lines
+
+
+def test_a_load_balancer_that_nobody_has_named_is_not_blocked_by_a_run(
+    kafka: Any, topic: Any, tmp_path: Path
+) -> None:
+    name = topic(2)
+    lines = [
+        write_line(Request(n, "198.51.100.5", "/.env")) + f' "203.0.113.{n}"'.encode() for n in range(40)
+    ]
+    lines.append(write_line(Request(40, "203.0.113.200", "/.env")))
+    send_traffic(kafka.bootstrap, name, {0: [("web-1", line) for line in lines]})
+    arguments = list_arguments(kafka.bootstrap, name, tmp_path, "--until-idle")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    place = parse_place(str(tmp_path / "results.db"))
+    stored = Database(place).run(lambda session: read_decisions(session, limit=10_000))
+    actions = {(each["client"], each["action"]) for each in stored}
+    assert actions == {("198.51.100.5", "allowed"), ("203.0.113.200", "block")}
+    assert "WARNING [PROXY_NOT_NAMED] 198.51.100.5: " in done.stderr
+    assert "1 client spared that a rule wanted blocked: 198.51.100.5 (looks like a proxy that" in done.stderr

@@ -92,15 +92,29 @@ def test_retention_that_overtakes_the_reader_is_met_inside_the_range(
         assert re.search(rf"\[OFFSET_OUT_OF_RANGE\] {name}-0: offsets {read_before} to 15 \(excluded\)", skip)
 
 
-def test_a_range_beyond_the_end_is_an_error_and_never_a_short_read(
+def test_an_end_beyond_the_log_fails_before_anything_is_read_and_names_the_end(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """T17, F21: the wait is the option's, and its end is no end of data."""
+    """T17: planned with the poll timeout of two minutes that a user has; loss checking on and off."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
-    frame = load(name, endingOffsets=start_at(name, 50), kafkaConsumer__pollTimeoutMs=700)
-    with pytest.raises(Exception, match=r"\[OFFSET_OUT_OF_RANGE\] .*offsets 3 to 50 .* holds 0 to 3"):
-        frame.collect()
+    options = {"endingOffsets": start_at(name, 50), "fetchOffset__retryIntervalMs": 10}
+    with pytest.raises(Exception, match=r"\[END_BEYOND_LOG\] .*-0 ends at 3, 50 was asked for") as caught:
+        load(name, **options).collect()
+    assert ", in partitions\n" in str(caught.value)
+    assert offsets(load(name, **options, failOnDataLoss="false")) == span(0, 0, 3)
+
+
+def test_a_task_whose_range_goes_beyond_the_log_fails_and_never_reads_short(kafka: Any, topic: Any) -> None:
+    """T17, F21: the log was cut back after planning; the wait is the option's, and its end no end of data."""
+    name = topic()
+    produce(kafka.bootstrap, name, ["a", "b", "c"])
+    order = WorkOrder(
+        (RangeOrder(name, 0, At(0), At(50)),), settings_of(kafka), ("offset",), poll_timeout_ms=700
+    )
+    with pytest.raises(Exception, match=r"\[OFFSET_OUT_OF_RANGE\] .*offsets 3 to 50 .* 0 to 3") as caught:
+        list(KafkaReader().read(order))
+    assert "aged out" not in str(caught.value)
 
 
 def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(

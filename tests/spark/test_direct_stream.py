@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from penstock.core.errors import BrokerError, DataLossError, OptionError
+from penstock.core.outages import find_patience
 from penstock.direct import (
     Assign,
     Batch,
@@ -34,7 +36,7 @@ from penstock.engines.direct.frames import ArrowFunction
 from penstock.sinks import SqlSink, Table, create_tables
 from penstock.stores.offsets.memory import MemoryOffsetStore
 from tests.conftest import MakeTopic
-from tests.filling import open_transaction, produce, send, wait_until
+from tests.filling import await_markers, open_transaction, produce, send, wait_until
 
 Row = tuple[str, int, int, str]
 
@@ -116,6 +118,45 @@ def test_a_pattern_that_matches_nothing_yet_can_be_started_again(
     assert found == rows
 
 
+@pytest.mark.parametrize("where", ["store", "sink"])
+def test_a_first_topic_whose_first_batch_fails_is_read_from_its_beginning_after_a_restart(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path, where: str
+) -> None:
+    """F29: `latest` is for what was there at the start, not for what the stream has found since."""
+    prefix, store, found = f"first-{secrets.token_hex(4)}", MemoryOffsetStore(), list[Row]()
+    rows: list[Row] = []
+    sink = SqlSink(f"sqlite:///{tmp_path / 'results.db'}", Table("rows_read"))
+    if where == "sink":
+        create_tables(sink, {"rows_read": "value binary"})
+
+    def work(batch: Batch) -> Any:
+        if not batch.ranges:
+            rows[:] = fill(kafka, topic(1, name=prefix), 3)
+        elif len(streams) == 1:
+            raise ValueError("the first batch fails")
+        else:
+            found.extend(collect(batch.frame))
+        return batch.frame.select("value") if batch.ranges else {}
+
+    streams: list[DirectStream] = []
+    for kind in (ValueError, None):
+        stream = DirectStream(
+            spark,
+            SubscribePattern(f"{prefix}.*"),
+            {"bootstrap.servers": kafka.bootstrap},
+            interval=0,
+            name="s",
+            offsets=store if where == "store" else None,
+            batch_attempts=1,
+            empty_batches=kind is not None,
+        )
+        streams.append(stream)
+        stream.for_each_batch(work) if where == "store" else stream.write(sink, work)
+        with pytest.raises(kind) if kind is not None else contextlib.nullcontext():
+            stream.run(until_idle=kind is None)
+    assert found == rows
+
+
 def test_assigned_partitions_with_explicit_starts_need_no_reset_rule(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
@@ -145,7 +186,7 @@ def test_a_batch_is_what_was_decided_though_records_come_and_the_frame_is_used_t
     stream = DirectStream(spark, Subscribe(name), settings, interval=0)
     stream.for_each_batch(work).run(batches=1)
     assert uses == [rows, rows]
-    assert stream.reports[0].records == 3
+    assert stream.reports[0].offsets == 3
     assert stream.planned.offsets == {TopicPartition(name, 0): 3}
 
 
@@ -191,6 +232,26 @@ def test_a_fused_stage_runs_once_per_task_on_arrow_batches(
     stream.for_each_batch(lambda batch: partial.extend((row.item, row.n) for row in batch.frame.collect()))
     stream.run(until_idle=True)
     assert sorted(partial) == [("a", 3), ("a", 3), ("b", 2), ("b", 2)]
+
+
+def tell_patience(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A fused stage: what a task would say about how long its stream waits."""
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"said": [str(find_patience())]})
+
+
+def test_tasks_say_that_the_stream_waits_from_when_it_does(
+    spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
+) -> None:
+    """What tasks do not reach in the first batch is waited for by nobody."""
+    name = topic()
+    fill(kafka, name, 2)
+    said: list[str] = []
+    stream = DirectStream(spark, Subscribe(name), settings, interval=0, options={"maxOffsetsPerTrigger": 1})
+    stream.arrow(tell_patience, "said string")
+    stream.for_each_batch(lambda batch: said.extend(row.said for row in batch.frame.collect()))
+    stream.run(batches=2)
+    assert said == ["None", "The stream waits up to 15 min in all (outageTimeout)."]
 
 
 def test_a_function_per_record_makes_rows_for_small_jobs(
@@ -425,6 +486,7 @@ def test_an_error_of_ours_from_a_task_says_whether_the_batch_is_tried_again(
     transaction = open_transaction(kafka.bootstrap)
     send(transaction, name, ["a"])
     transaction.commit_transaction(30)  # leaves a marker, which is no record
+    await_markers(kafka.bootstrap, name)
 
     def run(function: ArrowFunction, *, allow_gaps: bool) -> list[tuple[int, bool]]:
         stream = DirectStream(
@@ -443,7 +505,9 @@ def test_an_error_of_ours_from_a_task_says_whether_the_batch_is_tried_again(
             stream.for_each_batch(lambda batch: batch.frame.collect())
         with contextlib.suppress(PySparkException):
             stream.run(until_idle=True)
-        return [(report.attempts, report.error is None) for report in stream.reports]
+        told = [*stream.failed_attempts, *stream.reports]
+        assert [report.error is None for report in stream.reports] == [True] * len(stream.reports)
+        return [(report.attempts, report.error is None) for report in told]
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         (tmp_path / f"attempt-{len(list(tmp_path.glob('attempt-*')))}").touch()
@@ -483,7 +547,7 @@ stream = DirectStream(
 stream.arrow(fail_once, "offset bigint")
 stream.for_each_batch(lambda batch: found.append(sorted(row.offset for row in batch.frame.collect())))
 stream.run(until_idle=True)
-print("FOUND", [report.attempts for report in stream.reports if report.error is None], found)
+print("FOUND", [report.attempts for report in stream.reports], found)
 """
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from penstock.core.file_batches import name_batch
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.stream_offsets import StreamPosition
 from penstock.direct import At, DirectStream, Subscribe
+from penstock.engines.sinks import files
+from penstock.engines.sinks.file_checks import Told
+from penstock.engines.sinks.files import FORMATS
 from penstock.sinks import FileSink
 from tests.filling import produce
 
@@ -86,6 +90,61 @@ def test_a_seek_back_takes_the_batches_away_that_come_again(spark: SparkSession,
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("parquet", "vanished"),
+        ("parquet", "cut off"),
+        ("parquet", "shorter"),
+        ("orc", "cut off"),
+        ("json", "shorter"),
+        ("csv", "vanished"),
+    ],
+)
+def test_files_that_are_not_what_the_tasks_wrote_are_not_published(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, fault: str
+) -> None:
+    """C12: the offsets stay; the batch is done again, and is whole."""
+    save = files.save_frame
+
+    def spoil(frame: DataFrame, kind: str, place: Path) -> Told:
+        told = save(frame, kind, place)
+        victim = sorted(place.glob("part-*"))[-1]
+        if fault == "vanished":
+            victim.unlink()
+        elif fault == "shorter":  # and whole, as far as it tells: only its rows are too few
+            victim.with_name(f".{victim.name}.crc").unlink()
+            if kind == "parquet":
+                pq.write_table(pq.read_table(victim).slice(1), victim)
+            else:
+                victim.write_text(victim.read_text().partition("\n")[2])
+        else:
+            os.truncate(victim, victim.stat().st_size // 2)
+        return told
+
+    with closing(FileSink(tmp_path / "out", kind).open("s")) as writer:
+        writer.write({}, StreamPosition({}), at(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "save_frame", spoil)
+            with pytest.raises(SinkError) as raised:
+                writer.write(make(spark, 0, 50).repartition(2), at(0), at(50))
+        assert (raised.value.condition, raised.value.retriable) == ("FILES_INCOMPLETE", True)
+        assert not list((tmp_path / "out").glob("batch=*"))
+        assert writer.position == at(0)
+        assert writer.write(make(spark, 0, 50).repartition(2), at(0), at(50)).rows == 50
+    assert read(spark, tmp_path / "out", kind) == Counter(range(50))
+
+
+def test_odd_rows_are_counted_as_their_tasks_count_them(spark: SparkSession, tmp_path: Path) -> None:
+    """An empty frame, rows without a value and rows of several lines are published like any other."""
+    rows = spark.createDataFrame([(None,), ("a\nb",), ("",)], "text string")
+    for kind in FORMATS:
+        with closing(FileSink(tmp_path / kind, kind).open("s")) as writer:
+            assert writer.write(rows, at(0), at(3)).rows == 3
+            assert writer.write(rows.where("false"), at(3), at(9)).rows == 0
+            assert writer.position == at(9)
+
+
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkError) as raised:
@@ -109,18 +168,14 @@ import pyarrow as pa, pyarrow.parquet as pq
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.sinks import files
+from penstock.engines.sinks.file_checks import Told
 from tests.crash.gates import pass_gate
 
-class Frame:
-    # A frame's writer without Spark: the steps that matter are the sink's own.
-    def __init__(self, rows): self.rows = rows
-    write = property(lambda self: self)
-    def format(self, kind): return self
-    def save(self, place):
-        pass_gate("save", "before")
-        Path(place).mkdir()
-        pq.write_table(pa.table({"offset": self.rows}), Path(place) / "part-0.parquet")
-        pass_gate("save", "after")
+def save(rows, kind, place):
+    # Writing without Spark: the steps that matter are the sink's own.
+    place.mkdir()
+    pq.write_table(pa.table({"offset": rows}), place / "part-00000-c.parquet")
+    return Told(len(rows), frozenset({0}))
 
 def gated(name, function):
     def call(*given, **named):
@@ -130,6 +185,7 @@ def gated(name, function):
         return found
     return call
 
+files.save_frame = gated("save", save)
 files._write = gated("note", files._write)
 files._make_visible = gated("rename", files._make_visible)
 files.FileOffsetStore.save = gated("store", files.FileOffsetStore.save)
@@ -139,7 +195,7 @@ step = int(sys.argv[2])
 start = 0 if writer.position is None else writer.position.offsets[TopicPartition("t", 0)]
 while start < 30:
     until = min(30, start + step)
-    writer.write(Frame(list(range(start, until))), at(start), at(until))
+    writer.write(list(range(start, until)), at(start), at(until))
     start = until
 """
 STEPS = [(step, moment) for step in ("save", "note", "rename", "store") for moment in ("before", "after")]
@@ -195,10 +251,10 @@ writer = files.FileSink(sys.argv[1]).open("s")
 if writer.position is None:
     files.FileOffsetStore.save = fail_once
     try:
-        writer.write(Frame(list(range(10))), at(0), at(10))
+        writer.write(list(range(10)), at(0), at(10))
     except Exception as error:
         print(error, flush=True)  # a stream does the batch again, with the same offsets
-    writer.write(Frame(list(range(10))), at(0), at(10))
+    writer.write(list(range(10)), at(0), at(10))
 """
 )
 

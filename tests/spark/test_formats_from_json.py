@@ -1,15 +1,23 @@
-"""Our JSON columns beside Spark's `from_json`: equal rows for good documents, equal types for Arrow."""
+"""Our JSON columns beside Spark's `from_json`: equal rows, bad fields among them, and equal Arrow types."""
 
 from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json, hex
+from pyspark.sql.functions import col, from_json, hex, lit
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from penstock.formats.json import JsonDecoder
+from tests.parity import json_documents
+from tests.parity.json_differences import EXAMPLES, TODAY, JsonExample
 
 SCHEMA = (
     "i BIGINT, t TINYINT, d DOUBLE, f FLOAT, s STRING, b BOOLEAN, n DECIMAL(12,3), w DECIMAL(38,10), "
@@ -48,6 +56,92 @@ def test_good_documents_read_as_from_json_reads_them(spark: SparkSession) -> Non
     table = pa.table({"n": pa.array(range(len(DOCUMENTS)), pa.int32()), "v": decoded.column})
     through_spark = spark.createDataFrame(table, f"n INT, v {decoder.spark_type}")
     assert show(through_spark) == show(parsed)
+
+
+def test_random_documents_read_as_from_json_reads_them(spark: SparkSession) -> None:
+    """Bad fields null what they null in Spark, and our reason stands beside the rows that Spark calls bad.
+
+    PENSTOCK_SEED=1,2,3 reads the documents of these seeds instead.
+    """
+    seeds = [int(each) for each in os.environ.get("PENSTOCK_SEED", "15").split(",")]
+    names = [(seed, number) for seed in seeds for number in range(4_000)]
+    documents = [json_documents.make_document(seed=seed, number=number) for seed, number in names]
+    schema = json_documents.SCHEMA
+    [(ours, theirs)] = read_both(spark, [(schema, documents)])
+    # A document that is not JSON is null here and a struct full of nulls there.
+    nulls = "{" + ", ".join(["null"] * len(StructType.fromDDL(schema))) + "}"
+    ours = [(nulls, bad) if shown is None and bad else (shown, bad) for shown, bad in ours]
+    differing = [
+        f"seed {names[n][0]} number {names[n][1]}: {documents[n]!r}\n  Spark {theirs[n]}\n  ours  {ours[n]}"
+        for n in range(len(documents))
+        if ours[n] != theirs[n]
+    ]
+    assert not differing, f"{len(differing)} rows differ, the first of them:\n" + "\n".join(differing[:5])
+    # Good, with bad fields, nothing left: a run without one of them tests nothing.
+    kinds = Counter((bad, shown == nulls) for shown, bad in ours)
+    assert min(kinds[False, False], kinds[True, False], kinds[True, True]) > 50
+
+
+def test_each_published_difference_is_there(spark: SparkSession) -> None:
+    """The table behind the page, both sides of every example."""
+    groups: dict[str, list[JsonExample]] = {}
+    for each in EXAMPLES:
+        groups.setdefault(f"v {each.kind}, z INT", []).append(each)
+    begun = datetime.now(UTC).date()
+    answers = read_both(
+        spark, [(schema, [each.document for each in group]) for schema, group in groups.items()]
+    )
+    days = {begun.isoformat(), datetime.now(UTC).date().isoformat()}  # a midnight may lie between
+
+    def name_today(shown: str | None) -> str | None:
+        for day in days if shown is not None else ():
+            shown = (shown or "").replace(day, TODAY)
+        return shown
+
+    found = [
+        replace(each, theirs=name_today(theirs[n][0]), ours=name_today(ours[n][0]))
+        for group, (ours, theirs) in zip(groups.values(), answers, strict=True)
+        for n, each in enumerate(group)
+    ]
+    assert {each.document: each for each in found} == {each.document: each for each in EXAMPLES}
+
+
+Shown = tuple[str | None, bool]
+
+
+def read_both(
+    spark: SparkSession, groups: list[tuple[str, list[bytes]]]
+) -> list[tuple[list[Shown], list[Shown]]]:
+    """Ours and Spark's for each schema and its documents, in one job: values as text, and whether bad."""
+    frames = []
+    for place, (schema, documents) in enumerate(groups):
+        decoder = JsonDecoder(schema)
+        decoded = decoder.decode(pa.array(documents, pa.binary()))
+        errors = decoded.errors or pa.nulls(len(documents), pa.string())
+        numbers = pa.array(range(len(documents)), pa.int32())
+        columns = {"n": numbers, "text": pa.array(documents, pa.binary()), "ours": decoded.column}
+        frame = spark.createDataFrame(
+            pa.table({**columns, "bad": errors.is_valid()}),
+            f"n INT, text BINARY, ours {decoder.spark_type}, bad BOOLEAN",
+        )
+        broken = {"columnNameOfCorruptRecord": "broken"}
+        theirs = from_json(col("text").cast("string"), f"{schema}, broken STRING", broken)
+        frames.append(
+            frame.withColumn("theirs", theirs).select(
+                lit(place).alias("place"),
+                "n",
+                col("ours").cast("string").alias("ours"),
+                "bad",
+                col("theirs").dropFields("broken").cast("string").alias("theirs"),
+                col("theirs.broken").isNotNull().alias("called_bad"),
+            )
+        )
+    rows = functools.reduce(DataFrame.union, frames).coalesce(1).collect()
+    answers: list[tuple[list[Shown], list[Shown]]] = [([], []) for _ in groups]
+    for row in sorted(rows, key=lambda row: (row.place, row.n)):
+        answers[row.place][0].append((row.ours, row.bad))
+        answers[row.place][1].append((row.theirs, row.called_bad))
+    return answers
 
 
 def show(frame: DataFrame) -> list[tuple[str, str]]:

@@ -62,7 +62,8 @@ def test_a_recreated_topic_is_another_topic_whether_it_is_shorter_or_longer(
     lenient.start(chosen, failOnDataLoss="false", **HASTY)
     rows = lenient.drain()
     assert rows == expect(shorter, 0, ["x"]) + expect(longer, 0, ["v", "w", "x", "y", "z"])
-    assert count_losses(lenient) == {"ranges": 2, "offsets": 0}  # nobody knows what came after 3
+    # Nobody knows what came after 3.
+    assert count_losses(lenient) == {"ranges": 2, "offsets": 0, "openEnds": 2}
 
 
 def test_rows_that_aged_out_before_they_were_read_are_named_or_stepped_over(
@@ -85,10 +86,10 @@ def test_rows_that_aged_out_before_they_were_read_are_named_or_stepped_over(
     lenient.start(name, failOnDataLoss="false", **HASTY)
     rows = expect(name, 0, ["4", "5"], start=4) + expect(name, 1, ["z"], start=2)
     assert lenient.drain() == rows
-    assert count_losses(lenient) == {"ranges": 2, "offsets": 4}
+    assert count_losses(lenient) == {"ranges": 2, "offsets": 4, "openEnds": 0}
     produce(kafka.bootstrap, name, ["6"])
     assert lenient.drain() == expect(name, 0, ["6"], start=6)
-    assert count_losses(lenient) == {"ranges": 2, "offsets": 4}
+    assert count_losses(lenient) == {"ranges": 2, "offsets": 4, "openEnds": 0}
 
 
 def test_a_pattern_goes_on_without_a_topic_that_was_deleted_and_with_one_that_is_new(
@@ -107,7 +108,7 @@ def test_a_pattern_goes_on_without_a_topic_that_was_deleted_and_with_one_that_is
     create_topic(kafka.bootstrap, f"{name}-2", 2)
     produce(kafka.bootstrap, f"{name}-2", ["x", "y"], partition=1)
     assert flow.drain() == expect(f"{name}-2", 1, ["x", "y"])
-    assert count_losses(flow) == {"ranges": 1, "offsets": 0}
+    assert count_losses(flow) == {"ranges": 1, "offsets": 0, "openEnds": 1}
     assert flow.progress[-1]["sources"][0]["latestOffset"]["newPartitions"] == 2
     stored = [json.loads(flow.stored(batch.number)) for batch in flow.batches]
     assert all(each["offsets"] for each in stored)
@@ -188,7 +189,7 @@ def test_each_loss_has_its_own_condition_and_is_told_once(
     assert reader.latestOffset(gone, limit) == gone
     report = reader.reportLatestOffset()
     assert report is not None
-    assert report["losses"] == {"ranges": 2, "offsets": 1}
+    assert report["losses"] == {"ranges": 2, "offsets": 1, "openEnds": 1}
     told = [text for text in caplog.messages if "failOnDataLoss=false" in text]
     assert [text.split("]")[0] + "]" for text in told] == ["[START_OFFSET_RESET]", "[PARTITIONS_DELETED]"]
     assert "offsets [3, 4) were deleted" in told[0]

@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as At
 
 from penstock.core.options_stream import parse_stream_options
 from penstock.engines.source.stream import StreamReader
+from penstock.listener import read_report
 from tests.filling import commit_positions, produce, wait_until
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, expect
@@ -46,6 +47,31 @@ def member_of(bootstrap: str, group: str, topic: str) -> Iterator[None]:
     consumer.close()
 
 
+def test_a_program_that_watches_the_lag_lives_through_a_batch_that_is_repeated(
+    flow: Flow, kafka: Any, topic: Any
+) -> None:
+    """Spark asks no source about a batch that it repeats after a restart, so its progress has no report."""
+    name = topic()
+    produce(kafka.bootstrap, name, ["a", "b"])
+
+    def refuse(number: int) -> None:
+        raise ValueError("the sink is down")
+
+    flow.start(name, startingOffsets="earliest", during=refuse)
+    assert "the sink is down" in flow.failure()
+    flow.start(name, startingOffsets="earliest")
+    assert flow.query is not None
+    flow.drain()
+    assert read_report(flow.query.recentProgress[0]) is None
+    assert flow.query.recentProgress[0].sources[0].latestOffset == "null"
+    produce(kafka.bootstrap, name, ["c"])
+    flow.drain()
+    report = read_report(flow.query.lastProgress)
+    assert report is not None
+    assert report["lag"]["records"] == 0
+    assert report["offsets"] == {name: {"0": 3}}
+
+
 def test_a_report_counts_the_rows_that_were_read_and_those_that_wait(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
@@ -68,7 +94,7 @@ def test_a_report_counts_the_rows_that_were_read_and_those_that_wait(
     assert 11 * 100 < lag["bytesEstimate"] < 11 * 300
     assert (last["lag"]["maxOffsetsBehindLatest"], last["lag"]["records"]) == (0, 0)
     assert (last["lag"]["seconds"], last["lag"]["bytesEstimate"]) == (0, 0)
-    assert last["losses"] == {"ranges": 0, "offsets": 0}
+    assert last["losses"] == {"ranges": 0, "offsets": 0, "openEnds": 0}
     flow.stop()
     produce(kafka.bootstrap, name, ["x"])
     flow.start(name)

@@ -7,6 +7,7 @@ with it on, those from `earliest` with it off.
 from __future__ import annotations
 
 import json
+import secrets
 from typing import Any
 
 import pytest
@@ -141,3 +142,24 @@ def test_a_topic_in_the_offsets_is_meant_in_its_own_letter_case(flow: Flow, kafk
     assert "[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED]" in failed
     rows = flow.run(name, startingOffsets=json.dumps({name: {"0": 1}}))
     assert rows == expect(name, 0, ["b", "c"], start=1)
+
+
+def test_a_query_whose_pattern_matches_nothing_yet_waits_through_restarts(
+    flow: Flow, kafka: Any, topic: Any
+) -> None:
+    """B011, F23: the default start; what appears while it is stopped is read from its first offset."""
+    prefix = f"later-{secrets.token_hex(4)}"
+    chosen = {"subscribePattern": f"{prefix}.*"}
+
+    def fail(number: int) -> None:
+        raise RuntimeError("the first batch is planned, and not done")
+
+    assert "the first batch is planned" in flow.start(None, before=fail, **chosen).failure()
+    assert flow.run(None, **chosen) == []
+    assert json.loads(flow.stored(0))["offsets"] == {}
+    name = topic(name=prefix)
+    produce(kafka.bootstrap, name, ["a", "b"])
+    flow.start(None, **chosen)
+    assert flow.drain() == expect(name, 0, ["a", "b"])
+    produce(kafka.bootstrap, name, ["c"])
+    assert flow.drain() == expect(name, 0, ["c"], start=2)

@@ -101,6 +101,33 @@ def test_a_bad_value_becomes_null_with_its_reason_beside_it(load: Load, kafka: A
     assert bytes(rows[0].value) == b"{"
 
 
+def test_counts_and_sums_are_those_of_from_json_where_one_field_is_bad(
+    load: Load, kafka: Any, topic: MakeTopic
+) -> None:
+    """The field alone is null and `decodeError` names it; `nullValue` makes the whole value null."""
+    from pyspark.sql.functions import col, from_json
+
+    name = topic()
+    values = [*documents(*GOOD), b'{"id":"n/a","name":"kept"}', b'{"id":9,"at":"never","tags":[1,{}]}', b"{"]
+    send(kafka.bootstrap, name, values)
+    figures = [f"count(v.{field})" for field in ("id", "name", "tags", "at")] + ["sum(v.id)", "max(v.at)"]
+    options = {"valueFormat": "json", "valueSchema": SCHEMA, "onDecodeError": "null"}
+    frame = load(name, **options).withColumnRenamed("valueData", "v")
+    expected = load(name).select(from_json(col("value").cast("string"), SCHEMA).alias("v"))
+    assert frame.selectExpr(*figures).first() == expected.selectExpr(*figures).first()
+    rows = frame.orderBy("offset").collect()
+    assert [row.decodeError for row in rows[:4]] == [
+        None,
+        None,
+        "value: field `id` is not bigint",
+        "value: field `at` is not timestamp",
+    ]
+    assert (rows[2].v.id, rows[2].v.name, rows[3].v.id) == (None, "kept", 9)
+    strict = load(name, **options, onFieldError="nullValue").orderBy("offset").collect()
+    assert [row.valueData is None for row in strict] == [False, False, True, True, True]
+    assert [row.decodeError for row in strict] == [row.decodeError for row in rows]
+
+
 def test_a_dead_letter_topic_that_is_not_there_fails_at_the_start(load: Load, kafka: Any, topic: Any) -> None:
     """Not at the first bad value, which may come weeks later."""
     name = topic()
@@ -113,11 +140,15 @@ def test_a_dead_letter_topic_that_is_not_there_fails_at_the_start(load: Load, ka
 def test_bad_records_go_to_the_dead_letter_topic_with_where_they_came_from(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A stream: original bytes, a key of topic, partition and offset, provenance and original headers."""
+    """A stream: original bytes, a key of topic, partition and offset, provenance and original headers.
+
+    A record of which one field is bad is a letter too, and a row with its other fields.
+    """
     name, dead = topic(), topic(name="dead")
     send(kafka.bootstrap, name, documents(GOOD[0]))
     send(kafka.bootstrap, name, [b"bad one", b"bad two"], key=b"k", headers=[("trace", b"7"), ("none", None)])
-    send(kafka.bootstrap, name, [b"bad three"])
+    bad_field = b'{"id":7,"tags":"none"}'
+    send(kafka.bootstrap, name, [b"bad three", bad_field])
     reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", kafka.bootstrap)
     reader = reader.option("subscribe", name).option("startingOffsets", "earliest")
     reader = reader.options(
@@ -130,10 +161,11 @@ def test_bad_records_go_to_the_dead_letter_topic_with_where_they_came_from(
     finally:
         query.stop()
     rows = spark.table("typed_dead_letters").orderBy("offset").collect()
-    assert [row.decodeError is None for row in rows] == [True, False, False, False]
-    letters = receive(kafka.bootstrap, dead, 3)
-    assert [letter.value() for letter in letters] == [b"bad one", b"bad two", b"bad three"]
-    assert [letter.key() for letter in letters] == [f"{name}/0/{offset}".encode() for offset in (1, 2, 3)]
+    assert [row.decodeError is None for row in rows] == [True, False, False, False, False]
+    assert (rows[4].valueData.id, rows[4].valueData.tags) == (7, None)
+    letters = receive(kafka.bootstrap, dead, 4)
+    assert [letter.value() for letter in letters] == [b"bad one", b"bad two", b"bad three", bad_field]
+    assert [letter.key() for letter in letters] == [f"{name}/0/{offset}".encode() for offset in range(1, 5)]
     headers = letters[0].headers()
     kept = dict(headers)
     assert kept["penstock.topic"] == name.encode()
@@ -150,8 +182,12 @@ def test_too_many_bad_values_stop_the_query(load: Load, kafka: Any, topic: MakeT
     send(kafka.bootstrap, name, [b"bad"] * 5)
     options = {"valueFormat": "json", "valueSchema": SCHEMA, "onDecodeError": "null"}
     assert load(name, **options, decodeErrorQuota="5").count() == 5
-    with pytest.raises(Exception, match=r"\[DECODE_QUOTA_EXCEEDED\] 5 records .* 4 are allowed"):
+    with pytest.raises(
+        Exception, match=r"\[DECODE_QUOTA_EXCEEDED\] .*, 5 could not be decoded; 4 are allowed"
+    ):
         load(name, **options, decodeErrorQuota="4").collect()
+    with pytest.raises(Exception, match=r"\[DECODE_QUOTA_EXCEEDED\] .*, 5 could not be decoded; 99.5 % are"):
+        load(name, **options, decodeErrorQuota="99.5%", decodeErrorFloor="0").collect()
 
 
 def test_a_subject_gives_the_frame_its_schema_and_writers_schemas_are_resolved_to_it(
@@ -196,6 +232,14 @@ def test_a_subject_gives_the_frame_its_schema_and_writers_schemas_are_resolved_t
         ({"valueFormat": "string", "onDecodeError": "deadLetter"}, "OPTION_MISSING"),
         ({"valueFormat": "string", "deadLetterTopic": "d"}, "OPTION_MISSING"),
         ({"valueFormat": "json"}, "OPTION_MISSING"),
+        (
+            {"valueFormat": "json", "valueSchema": "id INT", "onFieldError": "nullValue"},
+            r"OPTION_MISSING\] Option `onFieldError` is set, but does nothing without `onDecodeError`",
+        ),
+        (
+            {"valueFormat": "string", "onDecodeError": "null", "onFieldError": "nullField"},
+            r"OPTION_MISSING\] `onFieldError` is set, but neither `valueFormat` nor `keyFormat` is `json`",
+        ),
         ({"valueFormat": "json", "valueSchema": "id NOSUCHTYPE"}, ""),
         ({"columns": "valueData"}, "COLUMN_UNKNOWN"),
     ],

@@ -36,7 +36,8 @@ class OwnDatabase:
 
 def connect_server(place: ServerPlace) -> Any:
     assert place.password is not None
-    login = {"host": place.host, "port": place.port, "user": place.user, "password": place.password.reveal()}
+    ((host, port),) = place.hosts
+    login = {"host": host, "port": port, "user": place.user, "password": place.password.reveal()}
     if place.dialect == "postgresql":
         import psycopg
 

@@ -24,6 +24,7 @@ from penstock.stores.sql.digests import digest_rows, read_digests
 from penstock.stores.sql.evidence import look_at_once
 from penstock.stores.sql.filling import fill_stage
 from penstock.stores.sql.history import merge_history
+from penstock.stores.sql.moved_rows import Rows
 from penstock.stores.sql.sessions import Database, Session
 from tests.filling import delete_before, produce
 from tests.sql.databases import OwnDatabase, make_file_database
@@ -140,7 +141,7 @@ def test_a_moved_stream_is_audited_by_generation(
     sink = fill(own_database)
     end = POSITIONS[-1]
     store = SinkOffsetStore(own_database.url)
-    store.change("s", Change(1, "ann", "rewind", end, at(7, 11)), delete_from=["numbers"])
+    store.move("s", Change(1, "ann", "rewind", end, at(7, 11)), Rows(delete_from=("numbers",)))
     assert audit(own_database, capsys)["findings"] == []
     with closing(sink.open("s")) as writer:
         writer.write(with_provenance(make_numbers(at(7, 11), end)), at(7, 11), end)
@@ -158,6 +159,60 @@ def test_a_moved_stream_is_audited_by_generation(
     own_database.run("DELETE FROM penstock_sink_ranges WHERE generation = 2")
     (found,) = (each for each in audit(own_database, capsys)["findings"] if each["subject"] == "s t-0")
     assert (found["condition"], found["generation"]) == ("POSITION_ELSEWHERE", 2)
+
+
+def test_records_that_were_skipped_by_hand_are_told_until_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The move was asked for, so it is no finding; that rows are missing must be known all the same."""
+    database = make_file_database(tmp_path)
+    sink = fill(database)
+    end, further = POSITIONS[-1], at(50, 11)
+    store = SinkOffsetStore(database.url)
+    store.change("s", Change(1_000, "ann", "skip", end, further))
+    told = audit(database, capsys)
+    assert told["findings"] == []
+    assert told["notes"] == [
+        "s: moved ahead by hand (ann did `skip` at 1970-01-01 00:00:01 UTC), past t-0 [20, 50): never read, "
+        "so no rows."
+    ]
+    assert main(["audit", database.url]) == 0
+    assert "To know:\n  s: moved ahead by hand" in capsys.readouterr().out
+    store.change("s", Change(2_000, "ann", "rewind", further, at(30, 11)))
+    (note,) = audit(database, capsys)["notes"]
+    assert "past t-0 [20, 30): never read" in note
+    with closing(sink.open("s")) as writer:
+        writer.write(with_provenance(make_numbers(at(30, 11), further)), at(30, 11), further)
+    assert audit(database, capsys)["notes"] == [note]
+    store.change("s", Change(3_000, "ann", "rewind", further, end))
+    assert audit(database, capsys)["notes"] == []
+
+
+def test_rows_that_a_rewind_deleted_and_a_skip_did_not_bring_back_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = make_file_database(tmp_path)
+    sink = fill(database)
+    end = POSITIONS[-1]
+    store = SinkOffsetStore(database.url)
+    store.move("s", Change(1, "ann", "rewind", end, at(7, 11)), Rows(delete_from=("numbers",)))
+    with closing(sink.open("s")) as writer:
+        writer.write(with_provenance(make_numbers(at(7, 11), at(9, 11))), at(7, 11), at(9, 11))
+    store.change("s", Change(1_000, "bob", "skip", at(9, 11), at(25, 11)))
+    told = audit(database, capsys)
+    assert told["findings"] == []
+    moved = "s: moved ahead by hand (bob did `skip` at 1970-01-01 00:00:01 UTC), past"
+    assert told["notes"] == [
+        f"{moved} t-0 [20, 25): never read, so no rows.",
+        f"{moved} t-0 [9, 20): a rewind had deleted the rows of numbers, and they were not read again.",
+    ]
+    store.change("s", Change(2, "ann", "rewind", at(25, 11), at(9, 11)))
+    with closing(sink.open("s")) as writer:
+        writer.write(with_provenance(make_numbers(at(9, 11), at(25, 11))), at(9, 11), at(25, 11))
+    assert (audit(database, capsys)["findings"], audit(database, capsys)["notes"]) == ([], [])
+    store.change("s", Change(2, "ann", "rewind", at(25, 11), at(9, 11)))
+    store.change("s", Change(2, "ann", "skip", at(9, 11), at(25, 11)))
+    assert audit(database, capsys)["notes"] == [], "no row was deleted"
 
 
 def test_a_loss_that_was_stepped_over_is_explained_by_the_loss_ledger(
@@ -209,8 +264,30 @@ def test_what_cannot_be_looked_at_has_an_exit_code_of_its_own(
     assert main(["audit", database.url]) == 2
     assert "[DATABASE_NOT_FOUND]" in capsys.readouterr().err
     fill(database)
+    assert main(["audit", database.url, "--filters"]) == 2
+    assert "[FILTERS_WITHOUT_RE_READ]" in capsys.readouterr().err
+    assert main(["audit", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "say --filters" in printed
+    assert "--set isolation.level=read_committed" in printed
     assert main(["audit", database.url, "nobody"]) == 2
     assert "[STREAM_NOT_FOUND]" in capsys.readouterr().err
+    for stream in (["s"], []):
+        assert main(["audit", database.url, *stream, "--table", "nosuch"]) == 2  # a slip, and no finding
+        printed = capsys.readouterr().err
+        assert "[TABLE_NOT_IN_LEDGER]" in printed
+        assert "The books have: numbers." in printed
+    database.run("DROP TABLE numbers")
+    for more in ([], ["--table", "numbers"]):
+        assert main(["audit", database.url, "s", *more]) == 1
+        assert "[TABLE_GONE] numbers" in capsys.readouterr().out
+    (tmp_path / "offsets").mkdir()
+    assert main(["audit", f"{tmp_path}/offsets"]) == 2
+    printed = capsys.readouterr().err
+    assert "[NOT_A_SINK]" in printed
+    assert "is a folder, and no file sink has written to it" in printed
+    assert main(["offsets", "show", "--at", f"sink:{tmp_path}/offsets"]) == 1
+    assert "is a folder, and no database file" in capsys.readouterr().err
 
 
 def test_a_database_computes_the_digest_that_a_task_computes(own_database: OwnDatabase) -> None:
@@ -287,6 +364,47 @@ def test_a_second_reading_of_the_log_names_what_is_missing_and_what_is_no_record
     database.run("UPDATE penstock_sink_ranges SET topic = 'gone'")
     told = audit(database, capsys, "s", *again)
     assert any("no such partition any more" in each for each in told["unchecked"])
+
+
+def test_records_that_are_not_read_again_yet_are_no_finding(
+    tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their rows were deleted by a rewind, and the stream has not caught up."""
+    source = topic(1)
+    produce(kafka.bootstrap, source, [str(number) for number in range(30)])
+    database = make_file_database(tmp_path)
+    sink = make_sink(database.url, provenance=True)
+
+    def place(offset: int) -> StreamPosition:
+        return StreamPosition({TopicPartition(source, 0): offset})
+
+    def write(start: int, until: int) -> None:
+        rows = with_provenance(make_numbers(at(start), at(until)))
+        rows = rows.set_column(2, "penstock_topic", pa.array([source] * rows.num_rows))
+        with closing(sink.open("s")) as writer:
+            writer.write(rows, place(start), place(until))
+
+    again = ("s", "--re-read", "--bootstrap-server", kafka.bootstrap)
+    store = SinkOffsetStore(database.url)
+    write(0, 25)
+    store.move("s", Change(1, "ann", "rewind", place(25), place(15)), Rows(delete_from=("numbers",)))
+    told = audit(database, capsys, *again)
+    assert told["findings"] == []
+    assert any(
+        "[15, 25) has not been read again yet: 10 records have no row" in each for each in told["notes"]
+    )
+    assert any("15 records of [0, 15) each have a row" in each for each in told["checked"])
+    write(15, 20)
+    told = audit(database, capsys, *again)
+    assert told["findings"] == []
+    assert any(
+        "[20, 25) has not been read again yet: 5 records have no row" in each for each in told["notes"]
+    )
+    database.run("DELETE FROM numbers WHERE number = 17")
+    (found,) = (
+        each for each in audit(database, capsys, *again)["findings"] if "WITHOUT" in each["condition"]
+    )
+    assert "1 records have no row: 17." in found["what"]
 
 
 def test_an_audit_sees_one_moment_while_the_stream_goes_on(server_database: OwnDatabase) -> None:

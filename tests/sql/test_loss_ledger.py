@@ -7,17 +7,22 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.core.errors import OffsetStoreError, PenstockError, VersionError
 from penstock.core.losses import Loss
 from penstock.core.places import parse_place
+from penstock.engines.reading.losses import check_ledger, write_losses
 from penstock.stores.losses import DETAIL_LIMIT, open_loss_ledger
 from penstock.stores.sql import connections, sessions
 from penstock.stores.sql.sessions import Database
+from penstock.testing.proxy import FaultProxy
 from tests.sql.databases import OwnDatabase
+from tests.sql.sinks import lead_through
 
 AGED = Loss("START_OFFSET_RESET", "visits", 0, 5, 800, b"\x01" * 16, "Retention removed them.")
 GONE = Loss("PARTITIONS_DELETED", "visits", 1, 7, 7, None, "The partition is gone.")
@@ -378,3 +383,35 @@ def test_a_wrong_statement_is_told_once_as_ours(own_database: OwnDatabase) -> No
         Database(parse_place(own_database.url)).run(lambda session: session.execute("SELEKT 1"), writes=True)
     assert caught.value.__cause__ is not None
     assert not isinstance(caught.value.__cause__, PenstockError)
+
+
+@pytest.mark.parametrize("is_driver", [True, False], ids=["driver", "task"])
+def test_a_loss_waits_for_a_ledger_that_was_reached_before_and_is_away(
+    server_database: OwnDatabase, is_driver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query opened it when it started; a restart or a fail-over of the database must not end it."""
+    with FaultProxy() as proxy:
+        place = parse_place(lead_through(proxy, server_database.url))
+        check_ledger(place)
+        proxy.refuse()
+        pauses: list[float] = []
+
+        def come_back(seconds: float) -> None:
+            pauses.append(seconds)
+            proxy.accept()
+
+        monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
+        write_losses(place, [AGED], create=is_driver)
+        assert len(pauses) == 1
+    assert [each.loss for each in open_loss_ledger(server_database.url).read()] == [AGED]
+
+
+def test_a_ledger_that_was_never_reached_is_not_waited_for(
+    server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy() as proxy:
+        place = parse_place(lead_through(proxy, server_database.url))
+        proxy.refuse()
+        monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=time.monotonic))  # no sleep
+        with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE"):
+            check_ledger(place)

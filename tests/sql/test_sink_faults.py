@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,9 @@ import pytest
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.places import Place
 from penstock.core.protocol import Begin, Commit, InsertStages, LockWriter, Step
-from penstock.stores.sql import SqlSink, Table, connections, create_tables, performer
+from penstock.stores.sql import SqlSink, Table, connections, create_tables, filling, performer, waiting
+from penstock.stores.sql.sessions import Session
+from penstock.stores.sql.staging import Staging, ensure_staging
 from penstock.stores.sql.writer import SqlWriter
 from penstock.testing.proxy import FaultProxy
 from tests.filling import wait_until
@@ -42,6 +46,7 @@ def test_the_older_of_two_writers_is_fenced_in_the_transaction_that_would_publis
             with pytest.raises(SinkError, match="WRITER_FENCED") as caught:
                 older.write(make_numbers(SECOND, THIRD), SECOND, THIRD)
             assert not caught.value.retriable
+            assert "Another writer has taken over" in str(caught.value)
             assert newer.position == SECOND
             newer.write(make_numbers(SECOND, THIRD), SECOND, THIRD)
         with pytest.raises(SinkError, match="WRITER_FENCED"):
@@ -223,7 +228,7 @@ def test_a_commit_that_nobody_could_be_asked_about_is_settled_at_the_next_write(
 ) -> None:
     """T38: neither a second time nor never: the batch is remembered by its token."""
     make_sink(server_database.url)
-    monkeypatch.setattr("penstock.stores.sql.performer.RECONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.stores.sql.waiting.RECONNECT_TIMEOUT_S", 0.5)
     seen: list[str] = []
 
     def lose_all(step: Step) -> None:
@@ -244,6 +249,41 @@ def test_a_commit_that_nobody_could_be_asked_about_is_settled_at_the_next_write(
         assert writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND).was_repeated == was_done
         writer.write(make_numbers(SECOND, THIRD), SECOND, THIRD)
     assert read_numbers(server_database) == [(0, n) for n in range(9)] + [(1, n) for n in range(3)]
+
+
+@pytest.mark.parametrize("was_done", [True, False])
+def test_whoever_asks_before_working_again_is_told_of_a_batch_in_doubt_also_one_without_records(
+    server_database: OwnDatabase, proxy: FaultProxy, was_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T38: such a batch ends where it begins, so offsets do not tell whether it is there."""
+    make_sink(server_database.url)
+    monkeypatch.setattr("penstock.stores.sql.waiting.RECONNECT_TIMEOUT_S", 0.5)
+    commits: list[Step] = []
+
+    def lose_second(step: Step) -> None:
+        commits.extend([step] if isinstance(step, Commit) else [])
+        if isinstance(step, Commit) and len(commits) == 3:  # the first is that of taking over
+            proxy.refuse()
+            if was_done:
+                proxy.cut_before_answer()
+            else:
+                proxy.cut()
+
+    rows = make_numbers(FIRST, SECOND)
+    sink = SqlSink(lead_through(proxy, server_database.url), Table("numbers"))
+    with closing(open_watched(sink, lose_second)) as writer:
+        assert not writer.is_written(FIRST, SECOND)
+        writer.write(rows, FIRST, SECOND)
+        with pytest.raises(SinkError, match="COMMIT_IN_DOUBT"):
+            writer.write(rows, SECOND, SECOND)
+        with pytest.raises(SinkError, match="COMMIT_IN_DOUBT"):
+            writer.is_written(SECOND, SECOND)
+        proxy.accept()
+        assert writer.is_written(SECOND, SECOND) == was_done
+        assert not writer.is_written(SECOND, SECOND), "the next one that is without records is another batch"
+        if not was_done:
+            writer.write(rows, SECOND, SECOND)
+    assert len(read_numbers(server_database)) == 16
 
 
 @pytest.mark.parametrize("where", [LockWriter, InsertStages])
@@ -372,3 +412,31 @@ def test_letters_that_the_table_takes_for_one_are_one_key(mariadb_database: OwnD
         pytest.raises(SinkError, match="DUPLICATE_KEY"),
     ):
         writer.write(pa.table({"word": ["a", "A"], "n": [1, 2]}), at(0), at(2))
+
+
+def test_a_task_waits_for_a_database_that_goes_away_before_it_loads_its_rows(
+    server_database: OwnDatabase, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ADBC too: the driver has reached the database, so a fail-over is waited out."""
+    make_sink(server_database.url)
+    sink = SqlSink(lead_through(proxy, server_database.url), Table("numbers"))
+    rows, pauses = make_numbers(FIRST, SECOND), list[float]()
+
+    def go_away(session: Session, staging: Staging) -> None:
+        ensure_staging(session, staging)
+        proxy.refuse()  # this connection goes on, to its commit
+
+    def come_back(seconds: float) -> None:
+        pauses.append(seconds)
+        proxy.accept()
+
+    monkeypatch.setattr(filling, "has_adbc", lambda place: False)
+    monkeypatch.setattr(filling, "ensure_staging", go_away)
+    with closing(sink.open("s")) as writer:
+        staging = writer.plan_staging({"numbers": rows.schema})["numbers"]
+        monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
+        report = filling.fill_stage(staging, 1, rows.to_batches())
+        assert (report.rows, len(pauses)) == (8, 1)
+        writer.write_staged([report], FIRST, SECOND)
+        writer.drop_staging([staging])
+    assert len(read_numbers(server_database)) == 8

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.accesslog.blocking import enforcement_api
-from penstock.apps.accesslog.blocking.enforcement_api import EnforcementApi
+from penstock.apps.accesslog.blocking.blocklist_formats import show_time
+from penstock.apps.accesslog.blocking.blocklists import Gate
+from penstock.apps.accesslog.blocking.enforcement_api import EnforcementApi, _Lists
 from penstock.apps.accesslog.blocking.enforcement_guards import (
     HostNames,
     RateLimit,
@@ -142,6 +144,18 @@ def test_a_pipeline_that_publishes_nothing_any_more_is_not_healthy(
     assert ask(api, "/v1/health")[0].status == 200
 
 
+def test_a_last_batch_in_the_future_is_as_old_as_nothing_came_after_it(place: Place, clock: Clock) -> None:
+    """The computer's clock was set back by an hour: a pipeline that has ended must not look well so long."""
+    note_batch(place, "accesslog", NOW_US // 1000 + 3_600_000)
+    seconds = [0.0]
+    lists = _Lists(place, Gate.of(), clock, 180.0, lambda: seconds[0])
+    for now_s, status in ((0.0, 200), (180.0, 200), (181.0, 503)):
+        seconds[0] = now_s
+        assert lists.answer_health().status == status
+    note_batch(place, "accesslog", NOW_US // 1000 + 1)
+    assert lists.answer_health().status == 200
+
+
 def test_where_no_batch_ever_was_nobody_is_healthy(tmp_path: Path) -> None:
     place = make_database(tmp_path / "new.db")
     with EnforcementApi(place, listen="127.0.0.1:0") as api:
@@ -170,7 +184,10 @@ def test_a_decision_tells_the_lines_that_caused_it(api: EnforcementApi, place: P
     chosen = decide(place, "192.0.2.1", evidence=json.dumps([{"request": "GET /<script>\x1b[31m"}]))
     answer, body = ask(api, f"/v1/decisions/{chosen}")
     assert answer.status == 200
-    assert json.loads(body)["evidence"] == [{"request": "GET /<script>\x1b[31m"}]
+    told = json.loads(body)
+    assert told["evidence"] == [{"request": "GET /<script>\x1b[31m"}]
+    for name, moment in (("decided_at", NOW_US - 1), ("expires_at", NOW_US + 600 * SECOND_US)):
+        assert (told[name], told[f"{name}_us"]) == (show_time(moment), moment)
     assert b"\x1b" not in body
     answer, body = ask(api, "/v1/decisions/no-such-id")
     assert (answer.status, json.loads(body)["error"]) == (404, "DECISION_NOT_FOUND")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.defence.allowing import NEVER_BLOCKED, list_crawlers, make_ranges
+from penstock.apps.accesslog.defence.allowing import LOCAL, NEVER_BLOCKED, list_crawlers, make_ranges
 from penstock.apps.accesslog.defence.bans import DECISIONS, DefenceSettings, Orders, identify, make_limits
 from penstock.apps.accesslog.defence.lanes import LARGEST_CHUNK, LaneState
 from penstock.core.errors import DecodeError, OptionError
@@ -26,7 +26,7 @@ SETTINGS = DefenceSettings(RULES, lanes=1, trust_crawlers=False, subjects_per_la
 def test_ranges_hold_what_their_networks_hold(addresses: list[object], cut: int, asked: object) -> None:
     networks = [ipaddress.ip_network((each, each.max_prefixlen - cut), strict=False) for each in addresses]  # type: ignore[attr-defined]
     ranges = make_ranges([str(each) for each in networks], [], crawlers=False)
-    networks += [ipaddress.ip_network(str(each)) for each in NEVER_BLOCKED]
+    networks += [ipaddress.ip_network(str(each)) for each in (*NEVER_BLOCKED, *LOCAL)]
     firsts, lasts = ranges[0].astype(object) * 2**64 + ranges[1], ranges[2].astype(object) * 2**64 + ranges[3]
     assert all(first > last + 1 for first, last in zip(firsts[1:], lasts[:-1], strict=True))
     for address in (*addresses, asked):

@@ -196,6 +196,17 @@ def test_an_order_undoes_what_is_decided_in_its_grace_time_and_nothing_later(pla
     assert blocked(place) == ["192.0.2.1"]
 
 
+@pytest.mark.parametrize(
+    "subject", ["10.0.0.5", "172.16.0.1", "192.168.7.0/24", "100.64.0.1", "fd00::/64", "fec0::/64"]
+)
+def test_a_private_network_is_in_no_list_unless_that_is_asked_for(place: Place, subject: str) -> None:
+    """Also one that was decided upon before such addresses were spared."""
+    decide(place, subject)
+    bans = Database(place).run(lambda s: read_bans(s, now_us=NOW_US))
+    assert Gate.of().apply(bans) == []
+    assert [str(ban.network) for ban in Gate.of(block_private=True).apply(bans)] == [subject]
+
+
 def test_the_last_gate_cuts_out_allowed_networks_and_trusted_proxies() -> None:
     rows = [
         (f"d{text}", text, "net", text, NOW_US - 1, NOW_US + SECOND_US, "r", "c")

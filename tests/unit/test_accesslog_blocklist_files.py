@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.accesslog.blocking import blocklist_formats
-from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, write_whole
+from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, demand_place, write_whole
 from penstock.apps.accesslog.stream.orders import place_order
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.places import Place
@@ -125,11 +125,11 @@ def test_a_folder_that_cannot_be_written_is_told_with_its_path(tmp_path: Path) -
 
 
 def test_a_place_is_tried_before_there_is_a_list(tmp_path: Path) -> None:
-    BlocklistWriter(tmp_path / "results.db", tmp_path / "new" / "lists").demand_place()
+    demand_place(tmp_path / "new" / "lists")
     assert list((tmp_path / "new" / "lists").iterdir()) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkError, match="BLOCKLIST_NOT_WRITTEN"):
-        BlocklistWriter(tmp_path / "results.db", tmp_path / "file").demand_place()
+        demand_place(tmp_path / "file")
 
 
 def test_files_follow_decisions_orders_and_the_clock(place: Place, tmp_path: Path) -> None:

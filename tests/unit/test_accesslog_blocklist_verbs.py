@@ -164,6 +164,40 @@ def test_a_client_is_found_by_address_network_and_name(
     assert {each["subject"] for each in found} == expected
 
 
+def test_a_row_about_the_network_of_a_client_is_not_taken_for_one_about_it(
+    place: Place, run: Console
+) -> None:
+    """Of a network whose clients were counted together only those are blocked that took part."""
+    ban(place, "192.0.2.0/24", client="192.0.2.9")
+    about = {each["about"] for each in run.json("decisions", "--client", "192.0.2.1")["decisions"]}
+    assert about == {"a neighbour"}
+    head, row = run("decisions", "--client", "192.0.2.1").splitlines()
+    assert head.split()[4:7] == ["who", "about", "until"]
+    assert " 192.0.2.0/24  a neighbour  " in row
+    assert "1 row is about other clients that were counted together with 192.0.2.1" in run.complaints
+    assert "No decision is about 192.0.2.1 itself." in run.complaints
+    ban(place, "192.0.2.1")
+    ban(place, "192.0.2.0/28", client="192.0.2.0/28")
+    ban(place, "2001:db8:1:2::/64", kind="client")
+    for asked, expected in {
+        "192.0.2.1": ["a neighbour", "its network", "itself"],
+        "192.0.2.9": ["its network", "itself"],
+        "192.0.2.0/24": ["inside it", "inside it", "inside it"],
+        "2001:db8:1:2::7": ["itself"],
+    }.items():
+        found = run.json("decisions", "--client", asked)["decisions"]
+        assert sorted(each["about"] for each in found) == expected
+    assert "about" not in run.json("decisions")["decisions"][0]
+    run("decisions", "--client", "2001:db8:1:2::7")
+    assert run.complaints == ""
+
+
+def test_a_name_that_a_rule_wanted_blocked_is_said_to_be_in_no_list(place: Place, run: Console) -> None:
+    ban(place, "bad.example")
+    run("decisions")
+    assert run.complaints.startswith("1 client named by a rule and not in any list: bad.example.")
+
+
 def test_a_decision_is_explained_by_its_lines(place: Place, run: Console) -> None:
     chosen = ban(place, "192.0.2.1")
     told = run("decisions", "--explain", chosen)

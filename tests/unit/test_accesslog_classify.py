@@ -9,11 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.apps.accesslog.defence.bans import DefenceSettings
+from penstock.apps.accesslog.defence.engine import Engine
 from penstock.apps.accesslog.detection.classification import classify
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rules import default_rules
 from penstock.cli import main
 from penstock.formats.accesslog import make_parser, take_texts
+from tests.console import drop_compilation
 
 #: File of one scenario to the class that one of its lines must raise; counted ones are not here.
 HUB = {
@@ -109,6 +112,48 @@ def test_ordinary_targets_are_clean() -> None:
     assert [(uri, each.rules) for uri, each in judged if each.verdict != "clean"] == []
 
 
+#: Paths that rules of two classes hit, with the class of both.
+OF_TWO_CLASSES = {
+    "/../../etc/passwd": "path_traversal",
+    "/..%2f..%2fetc/passwd": "path_traversal",
+    "/%2e%2e/%2e%2e/etc/passwd": "path_traversal",
+    "/..%c0%af..%c0%afetc/passwd": "path_traversal",
+    "/....//....//etc/passwd": "path_traversal",
+    "/a/..;/..;/etc/passwd": "path_traversal",
+    "/cgi-bin/.%2e/.%2e/etc/passwd": "path_traversal",
+    "/static/../../../etc/shadow": "path_traversal",
+    "/../etc/shadow": "path_traversal",
+    "/etc/passwd": "path_traversal",
+    "//etc/passwd": "path_traversal",
+    "/?file=../../etc/passwd": "path_traversal",
+    "/download?f=..%252f..%252fetc%252fpasswd": "path_traversal",
+    "/?page=php://filter/resource=../../etc/passwd": "path_traversal",
+    "/..\\..\\windows\\win.ini": "path_traversal",
+    "/../../backup.zip": "path_traversal",
+    "/x/..;/..;/WEB-INF/web.xml": "path_traversal",
+    "/static/etc/passwd": "secret_file",
+    "/../../id_rsa": "secret_file",
+    "/../../.ssh/id_rsa": "secret_file",
+    "/a/../../.env": "secret_file",
+    "/../.git/config": "secret_file",
+    "/../wp-config.php.bak": "cms_probe",
+}
+
+
+def test_a_request_has_one_class_whether_it_is_classified_or_decided_upon() -> None:
+    targets = list(OF_TWO_CLASSES)
+    classified = [each.attack_class for each in classify(targets, default_rules())]
+    assert dict(zip(targets, classified, strict=True)) == OF_TWO_CLASSES
+    for target in targets:
+        line = (
+            f'203.0.113.7 - - [14/Nov/2023:22:13:20 +0000] "GET {target} HTTP/1.1" 404 512 "-" "Mozilla/5.0"'
+        )
+        engine = Engine(DefenceSettings.default(), partitions=[0])
+        made = [engine.feed({0: pa.array([line.encode()], pa.binary())}), engine.finish()]
+        decided = [row["class"] for table in made for row in table.to_pylist()]
+        assert (target, decided) == (target, [OF_TWO_CLASSES[target]])
+
+
 def test_a_csv_is_judged_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, written = tmp_path / "in.csv", tmp_path / "out.csv"
     given.write_text('id,uri\n1,"/?q=<script>alert(1)</script>"\n2,/about\n')
@@ -119,11 +164,131 @@ def test_a_csv_is_judged_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "2 requests, 1 attack" in capsys.readouterr().out
 
 
-def test_a_csv_without_the_column_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = tmp_path / "in.csv"
-    given.write_text("url\n/\n")
-    assert main(["accesslog", "classify", str(given), str(tmp_path / "out.csv")]) != 0
-    assert "COLUMN_MISSING" in capsys.readouterr().err
+def test_a_dash_is_standard_input_or_output(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte by byte, also where it is no text; the count does not come between the verdicts."""
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_bytes(b"uri\n/about\xff\n/?q=<script>alert(1)</script>\n")
+    with open("in.csv") as given:
+        monkeypatch.setattr("sys.stdin", given)
+        assert main(["accesslog", "classify", "-", "-"]) == 0
+    written = capfdbinary.readouterr()
+    assert written.out.startswith(b"uri,verdict,class,score\r\n/about\xff,clean,,0\r\n/?q=<script>")
+    assert drop_compilation(written.err.decode()) == "2 requests, 1 attack\n"
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("path", ["in.csv", "-"])
+def test_a_csv_without_the_column_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A log, for instance: the error names what takes one."""
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text('192.0.2.1 - - [10/Oct/2000:13:55:00 +0000] "GET / HTTP/1.1" 200 1\n')
+    with open("in.csv") as given:
+        monkeypatch.setattr("sys.stdin", given)
+        assert main(["accesslog", "classify", path, "out.csv"]) == 1
+    told = capsys.readouterr().err
+    name = "Standard input" if path == "-" else path
+    assert f"[COLUMN_MISSING] {name} has no column `uri`." in told
+    assert "`penstock accesslog replay`" in told
+    assert not Path("out.csv").exists()
+
+
+@pytest.mark.parametrize("path", ["in.csv", "-"])
+def test_a_mark_of_utf_8_in_front_of_the_header_is_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """As spreadsheets write it."""
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_bytes("\ufeffuri,id\n/about,1\n".encode())
+    with open("in.csv") as given:
+        monkeypatch.setattr("sys.stdin", given)
+        assert main(["accesslog", "classify", path, "out.csv"]) == 0
+    assert Path("out.csv").read_text().splitlines()[1:] == ["/about,clean,,0"]
+
+
+def test_a_mark_of_utf_8_is_no_part_of_rules_labels_or_allowed_networks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rule = "id: a.b, class: xss, what: It., look: [query], any: [zz], points: 10, hits: [GET /?zz]"
+    Path("rules.yaml").write_text(f"\ufeff- {{{rule}, misses: [GET /]}}")
+    Path("allowed").write_text("\ufeff192.0.2.1\n")
+    Path("labels.csv").write_text("\ufeffclient,label,class\n192.0.2.2,attack,xss\n")
+    line = '{} - - [10/Oct/2000:13:55:00 +0000] "GET /?zz HTTP/1.1" 200 1\n'
+    Path("access.log").write_text(line.format("192.0.2.1") + line.format("192.0.2.2"))
+    assert main(["accesslog", "rules", "check", "rules.yaml"]) == 0
+    options = ["--decisions", "found.csv", "--rules", "rules.yaml", "--allow-file", "allowed"]
+    assert main(["accesslog", "replay", "access.log", *options]) == 0
+    assert [row.split(",")[0] for row in Path("found.csv").read_text().splitlines()[1:]] == ["192.0.2.2"]
+    assert main(["accesslog", "score", "found.csv", "labels.csv", "access.log"]) == 0
+    Path("labels.csv").write_bytes(b"client,label,class\n\xff,attack,xss\n")
+    assert main(["accesslog", "score", "found.csv", "labels.csv", "access.log"]) == 1
+    assert "[FILE_UNREADABLE] labels.csv cannot be read: " in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text("uri\n/about\n")
+    assert main(["accesslog", "classify", "in.csv", "none/out.csv"]) == 1
+    told = capsys.readouterr().err
+    assert "[FILE_UNWRITABLE] none/out.csv cannot be written: No such file or directory." in told
+    assert main(["accesslog", "classify", "in.csv", "/dev/full"]) == 1
+    told = capsys.readouterr().err
+    assert "[FILE_UNWRITABLE] /dev/full cannot be written: No space left on device." in told
+
+
+@pytest.mark.parametrize("points", ["0", "-5"])
+def test_points_that_make_everything_an_attack_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], points: str
+) -> None:
+    given, written = tmp_path / "in.csv", tmp_path / "out.csv"
+    given.write_text("uri\n/about\n")
+    assert main(["accesslog", "classify", str(given), str(written), "--points", points]) == 1
+    assert f"[OPTION_INVALID] --points is {points}." in capsys.readouterr().err
+    assert not written.exists()
+
+
+def test_a_file_of_addresses_alone_is_read_line_by_line(tmp_path: Path) -> None:
+    """An address may have commas; quotes of CSV are taken off where a line begins with one."""
+    given, written = tmp_path / "in.csv", tmp_path / "out.csv"
+    attack = "/?id=1,2%27%20UNION%20SELECT%20a,b--"
+    given.write_text(f'uri\n{attack}\n\n"{attack}"\r\n/a"b",c\n"/say?a=""b"",c"\n')
+    assert main(["accesslog", "classify", str(given), str(written)]) == 0
+    rows = list(csv.DictReader(written.read_text().splitlines()))
+    assert [row["uri"] for row in rows] == [attack, attack, '/a"b",c', '/say?a="b",c']
+    assert [row["verdict"] for row in rows[:2]] == ["attack", "attack"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "id,uri\n1,/a\n2,/?id=1,2\n",
+            "[ROW_INVALID] Line 3 of in.csv has 3 cells, and its header has 2: `2,/?id=1,2`.",
+        ),
+        ("id,uri\n1\n", "[ROW_INVALID] Line 2 of in.csv has 1 cell, and its header has 2: `1`."),
+        ('uri\n"/a",/b\n', "[ROW_INVALID] Line 2 of in.csv has 2 cells, and its header has 1: `/a,/b`."),
+        ('uri\n"/a\n/b\n', "[QUOTE_OPEN] In line 2 of in.csv a quote opens, and nothing closes it."),
+        ('uri\n/a\n\n"/b\n/c\n', "[QUOTE_OPEN] In line 4 of in.csv a quote opens"),
+        ('id,uri\n1,"/a\n/b"\n\n3,/c\n4,"/d\n5,/e\n', "[QUOTE_OPEN] In line 6 of in.csv a quote opens"),
+        ('id,uri\n1,/a\n2,"/b' + "\n3,/c" * 40_000, "[QUOTE_OPEN] In line 3 of in.csv a quote opens"),
+        ('id,uri\n1,/a\n2,"/b"c\n', "[FILE_UNREADABLE] in.csv cannot be read: line 3: "),
+        ('"id,uri\n1,/a\n', "[QUOTE_OPEN] In line 1 of in.csv a quote opens"),
+    ],
+)
+def test_a_row_that_does_not_fit_the_header_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text(text)
+    assert main(["accesslog", "classify", "in.csv", "out.csv"]) == 1
+    assert told in capsys.readouterr().err
+    assert not Path("out.csv").exists()
 
 
 def test_rules_are_listed_shown_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.defence.clocks import NEVER, Clock, Clocks, advance, decide_idle, finish
+from penstock.apps.accesslog.defence.clocks import (
+    NEVER,
+    Clock,
+    Clocks,
+    advance,
+    decide_idle,
+    finish,
+    run_on,
+    set_right,
+)
 from penstock.core.errors import DecodeError
 
 SECOND = 1_000_000
@@ -63,3 +72,26 @@ def test_clocks_are_the_same_after_storing(
 def test_clocks_of_another_version_are_refused() -> None:
     with pytest.raises(DecodeError, match="CLOCKS_VERSION"):
         Clocks.unpack(b'{"version": 2}')
+
+
+def test_a_partition_that_was_seen_in_the_future_is_waited_for_as_if_it_was_seen_now() -> None:
+    clocks = Clocks({0: Clock(5 * SECOND, False, 3600 * SECOND)}, 4 * SECOND)
+    for now, is_idle in ((10, False), (14, False), (15, True)):
+        clocks = decide_idle(clocks, now_us=now * SECOND, with_lines=[], known=[0], idle_after_us=5 * SECOND)
+        assert clocks.partitions[0].is_idle == is_idle
+
+
+def test_a_clock_that_is_set_right_is_no_further_than_the_watermark_and_others_stay() -> None:
+    clocks = Clocks({0: Clock(900, True), 1: Clock(50), 2: Clock(40, True)}, 49)
+    right = set_right(clocks, [0, 2])
+    assert [clock.max_us for clock in right.partitions.values()] == [49, 50, 40]
+    assert right.watermark_us == 49
+
+
+def test_time_runs_on_at_half_the_speed_only_if_nobody_is_waited_for() -> None:
+    clocks = Clocks({0: Clock(900, True), 1: Clock(50, True)}, 901)
+    assert run_on(clocks, 100).watermark_us == 951
+    assert run_on(clocks, 0).watermark_us == 902
+    waiting = Clocks({**clocks.partitions, 1: Clock(50)}, 901)
+    assert run_on(waiting, 100) == waiting
+    assert run_on(Clocks(clocks.partitions), 100).watermark_us == NEVER

@@ -187,7 +187,9 @@ def test_what_is_allowed_is_written_down_and_not_blocked() -> None:
     ["127.0.0.1", "127.255.0.9", "::1", "fe80::1", "169.254.169.254", "0.0.0.0", "240.0.0.1", "ff02::1"],
 )
 def test_what_is_in_no_list_is_decided_upon_as_allowed(client: str) -> None:
-    lines = [make_line(n, each, n, "hard.ten") for n, each in enumerate([client, "10.0.0.1", "198.51.100.9"])]
+    lines = [
+        make_line(n, each, n, "hard.ten") for n, each in enumerate([client, "203.0.113.1", "198.51.100.9"])
+    ]
     told = decide(lines, replace(SETTINGS, allow=()))
     assert sorted(row[1:] for row in told) == [("allowed", 0), ("block", 1), ("block", 2)]
     assert not make_bans([("d", client_of(client), "client", client_of(client), 1, 2, "r", "c")], [])
@@ -252,6 +254,17 @@ def test_a_network_names_those_who_took_part_and_new_ones_while_it_is_hot() -> N
     lines.append(make_line(4, "198.51.100.9", 5, "signal.b"))
     named = decide(lines)
     assert named == [(f"192.0.2.{n + 1}", "block", max(n, 2)) for n in range(4)]
+
+
+def test_a_network_that_is_caught_may_prolong_the_ban_of_a_client_that_took_part() -> None:
+    runner = Runner(SETTINGS, partitions=1)
+    lines = [make_line(0, "192.0.2.1", 0, "hard.ten", "signal.b")]
+    lines += [make_line(n, f"192.0.2.{n + 1}", 5 * n, "signal.b") for n in (1, 2)]
+    runner.feed([(0, lines)])
+    runner.end()
+    bans = {row["rule"]: row for row in runner.rows if row["client"] == "192.0.2.1"}
+    assert {rule: row["ban_seconds"] for rule, row in bans.items()} == {"hard.ten": 20, "net.clients": 20}
+    assert bans["net.clients"]["expires_at"] - bans["hard.ten"]["expires_at"] == 10 * SECOND
 
 
 def test_a_group_rule_in_simulation_changes_nothing_that_is_enforced() -> None:

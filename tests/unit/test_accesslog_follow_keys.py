@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.apps.accesslog.shipping.following_lines import Piece, cut_lines
 from penstock.apps.accesslog.shipping.shipper import find_clients, make_records
+from penstock.formats.accesslog import make_parser
 
 TAIL = b' - - [01/Feb/2026:10:00:00 +0000] "GET /a?b=[1] HTTP/1.1" 200 5'
 
@@ -34,8 +35,17 @@ def clients_of(*lines: bytes) -> list[bytes]:
         (b"2001:DB8:0:ab:1::" + TAIL, b"2001:0db8:0000:00ab::"),
         (b'{"remote_addr":"2a00::7"}', b"2a00:0000:0000:0000::"),
         (b"2a00::", b"2a00:0000:0000:0000::"),
-        (b"64:ff9b::192.0.2.7" + TAIL, b"64:ff9b::192.0.2.7"),
-        (b"::1" + TAIL, b"::1"),
+        (b"::ffff:203.0.113.7" + TAIL, b"203.0.113.7"),
+        (b"::FFFF:CB00:7107" + TAIL, b"203.0.113.7"),
+        (b"0:0:0:0:0:ffff:cb00:7107" + TAIL, b"203.0.113.7"),
+        (b"::ffff:0.10.100.255" + TAIL, b"0.10.100.255"),
+        (b'{"remote_addr":"::ffff:203.0.113.7"}', b"203.0.113.7"),
+        (b"::ffff:0:0", b"0.0.0.0"),
+        (b"64:ff9b::192.0.2.7" + TAIL, b"0064:ff9b:0000:0000:0000:0000:c000:0207"),
+        (b"64:FF9B::C000:207" + TAIL, b"0064:ff9b:0000:0000:0000:0000:c000:0207"),
+        (b"::1" + TAIL, b"0000:0000:0000:0000:0000:0000:0000:0001"),
+        (b"1:2::3" + TAIL, b"1:2::3"),
+        (b"fe80::1%eth0" + TAIL, b"fe80:0000:0000:0000::"),
         (b"a:b", b"a:b"),
         (b"host.example" + TAIL, b"host.example"),
         (b'"10.0.0.1' + TAIL + b'"', b"10.0.0.1"),
@@ -63,6 +73,40 @@ def test_the_client_is_found_in_every_format(line: bytes, client: bytes) -> None
     assert clients_of(line) == [client]
 
 
+@pytest.mark.parametrize(
+    ("log_format", "line", "client"),
+    [
+        ('%v %h %t "%r" %>s', 'shop.example {} [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200', ""),
+        ("%v|%a|%t|%r|%>s", "shop.example|{}|[01/Feb/2026:10:00:00 +0000]|GET / HTTP/1.1|200", ""),
+        ('%t %v "%r" %>s %a', '[01/Feb/2026:10:00:00 +0000] shop.example "GET / HTTP/1.1" 200 {}', ""),
+        ("json", '{{"vhost":"a","time":"2026-02-01T10:00:00Z","request":{{"remote_ip":"{}"}}}}', ""),
+        ("auto", 'web 10.0.0.5 - - [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "-" "{}"', ""),
+        ("auto", 'web 10.9.9.9 - - [01/Feb/2026:10:00:00 +0000] "GET /" 200 5 "-" "-" "{}"', "10.9.9.9"),
+    ],
+)  # fmt: skip
+def test_the_key_is_the_client_that_the_format_names(log_format: str, line: str, client: str) -> None:
+    """Whatever stands in front of it; behind a proxy the one that a trusted proxy names, and no other."""
+    parser = make_parser(log_format, ["10.0.0.5"])
+    sent = [f"203.0.113.{n}" for n in range(50)] + ["2001:db8:1:2::7"]
+    lines = pa.array([line.format(each).encode() for each in sent], pa.large_binary())
+    keys = [key.decode() for key in find_clients(lines, parser).to_pylist()]
+    assert keys == ([client] * 51 if client else [*sent[:-1], "2001:0db8:0001:0002::"])
+
+
+def test_a_line_that_does_not_have_the_format_has_a_key_all_the_same() -> None:
+    parser = make_parser('%v %h %t "%r" %>s')
+    lines = [
+        b"10.0.0.1" + TAIL,
+        b"",
+        b"nonsense here",
+        b'a 10.0.0.2 [01/Feb/2026:10:00:00 +0000] "GET /" 200',
+    ]
+    keys = find_clients(pa.array(lines, pa.large_binary()), parser).to_pylist()
+    assert keys == [b"10.0.0.1", b"", b"nonsense", b"10.0.0.2"]
+    part = pa.array([b"x", *lines, b"y"], pa.large_binary()).slice(1, 4)
+    assert find_clients(part, parser).to_pylist() == keys
+
+
 PARTS = st.sampled_from(
     [
         *(b"10.0.0.1", b" ", b"[", b'"', b"{", b"}", b":", b"<1>", b"1 ", b"Feb  1 10:00:00 ", b"a", b"\\"),
@@ -76,20 +120,44 @@ def test_every_line_has_a_key_that_stands_in_it_and_depends_on_it_alone(lines: l
     together = clients_of(*lines)
     assert together == [client for line in lines for client in clients_of(line)]
     assert all(
-        client in line or re.fullmatch(rb"([0-9a-f]{4}:){4}:", client)
+        client in line or re.fullmatch(rb"([0-9a-f]{4}:){4}(:|([0-9a-f]{4}:){3}[0-9a-f]{4})", client)
         for client, line in zip(together, lines, strict=True)
     )
 
 
 def key_of(client: bytes) -> bytes:
-    """The network of an IPv6 address that is somebody's own, in full; any other text as it is."""
+    """The client of an address, written in one way; any other text, without its port."""
+    client = re.sub(rb"^([^:]+):[0-9]+$", rb"\1", client)
     try:
         address = ipaddress.IPv6Address(client.decode())
     except ValueError:
         return client
-    others = ("::/64", "64:ff9b::/32", "2001::/32", "1::/16")
-    is_other = any(address in ipaddress.ip_network(each) for each in others)
-    return client if is_other else address.exploded[:20].encode() + b":"
+    if address in ipaddress.ip_network("1::/16"):  # counted as the names of hosts are
+        return client
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped).encode()
+    crowds = ("::/64", "64:ff9b::/32", "2001::/32")
+    is_alone = any(address in ipaddress.ip_network(each) for each in crowds)
+    return address.exploded.encode() if is_alone else address.exploded[:20].encode() + b":"
+
+
+IPV4 = st.ip_addresses(v=4)
+
+
+@given(IPV4, IPV4.map(lambda address: f"64:ff9b::{address}"), st.ip_addresses(v=6))
+def test_a_client_has_one_key_however_its_address_is_written(
+    old: ipaddress.IPv4Address, translated: str, new: ipaddress.IPv6Address
+) -> None:
+    """It is one client to the rules, so its lines belong into one partition."""
+    mapped = ipaddress.IPv6Address(f"::ffff:{old}")
+    ways = [[str(old), f"::ffff:{old}", mapped.exploded, mapped.compressed.upper()]]
+    ways += [
+        [str(each), each.exploded, each.compressed.upper()]
+        for each in (ipaddress.IPv6Address(translated), new)
+        if each not in ipaddress.ip_network("1::/16")
+    ]
+    for some in ways:
+        assert len({clients_of(each.encode() + TAIL)[0] for each in some}) == 1, some
 
 
 @given(st.from_regex(rb"[0-9a-f.:]{1,20}", fullmatch=True), st.from_regex(rb"[a-z-]{1,8}", fullmatch=True))
@@ -137,15 +205,23 @@ whole = [
     b'2026-02-01T10:00:00.12+00:00 web1 caddy: {"a":"b\\\\\\\\","remote_addr" : "10.0.0.1","uri":"/"}',
 ]
 dice, memory = random.Random(5), GuardedMemory(4096)
+nowhere = np.zeros(1, np.int64)
 lines = [line[:size] for line in whole for size in range(len(line) + 1)]
 signs = b'<>1 :[]"{}\\\\-TFeb0,'
 lines += [bytes(dice.choices(signs, k=dice.randint(0, 60))) for _ in range(4000)]
 for line in lines:
     data = memory.place(line)
-    out, starts = guarded_array(min(max(len(line), 21), 255), np.uint8), np.zeros(2, np.int64)
-    assert cut_clients(data, np.array([0, len(line)]), out, starts, JSON_NAMES, JSON_STARTS)
-    assert bytes(out[: starts[1]]) in line or starts[1] == 21
-assert not cut_clients(data, np.array([0, len(line) + 1]), out, starts, JSON_NAMES, JSON_STARTS)
+    out, starts = guarded_array(min(max(len(line), 39), 255), np.uint8), np.zeros(2, np.int64)
+    names = out, starts, JSON_NAMES, JSON_STARTS
+    assert cut_clients(data, np.array([0, len(line)]), nowhere, nowhere, *names)
+    assert bytes(out[: starts[1]]) in line or starts[1] in (21, 39)
+    if line:
+        last = np.array([len(line) - 1])
+        assert cut_clients(data, np.array([0, len(line)]), last, last * 0 + 1, *names)
+        assert bytes(out[: starts[1]]) == line[-1:]
+        assert not cut_clients(data, np.array([0, len(line)]), last, last * 0 + 2, *names)
+        assert not cut_clients(data, np.array([1, len(line)]), nowhere, last * 0 + 1, *names)
+assert not cut_clients(data, np.array([0, len(line) + 1]), nowhere, nowhere, *names)
 print(len(lines))
 """
 

@@ -74,7 +74,14 @@ def test_a_virtual_host_without_a_port_is_told_by_the_address_behind_it() -> Non
 
 @pytest.mark.parametrize(
     ("tail", "latency"),
-    [(b" 0.250", 250_000), (b' "-" 1.5', 1_500_000), (b' 7 "r@file" "http://10.0.0.2:80" 12ms', 12_000)],
+    [
+        (b" 0.250", 250_000),
+        (b' "-" 1.5', 1_500_000),
+        (b' 7 "r@file" "http://10.0.0.2:80" 12ms', 12_000),
+        (b" 0.0000015", 2),
+        (b" 0.00000149", 1),
+        (b" 65.0135ms", 65_014),
+    ],
 )
 def test_a_latency_that_says_its_unit_is_found_behind_the_fields_that_are_known(
     tail: bytes, latency: int
@@ -89,7 +96,8 @@ def test_a_whole_number_at_the_end_may_be_anything_and_is_no_latency() -> None:
 @pytest.mark.parametrize(
     ("directive", "text", "latency"),
     [("%D", b"1234", 1234), ("%T", b"2", 2_000_000), ("%{ms}T", b"7", 7000), ("%{us}T", b"8", 8),
-     ("%{s}T", b"3", 3_000_000), ("%D", b"-", None), ("%D", b"12345678901234567", None)],
+     ("%{s}T", b"3", 3_000_000), ("%{ms}T", b"0.9996", 1000), ("%D", b"8.5", 9),
+     ("%D", b"-", None), ("%D", b"12345678901234567", None)],
 )  # fmt: skip
 def test_a_latency_has_the_unit_of_its_directive(directive: str, text: bytes, latency: int | None) -> None:
     row = read(COMBINED + b" " + text, '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-agent}i" ' + directive)
@@ -211,9 +219,11 @@ def test_json_lines_are_read_by_the_names_that_servers_use(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("member", "latency"),
     [
-        (b'"request_time":0.25', 250_000), (b'"duration":0.000929675', 929), (b'"duration":9.5e-05', 95),
+        (b'"request_time":0.25', 250_000), (b'"duration":0.000929675', 930), (b'"duration":9.5e-05', 95),
         (b'"duration":12', 12_000), (b'"Duration":3493280', 3493), (b'"latency":"0.02s"', 20_000),
         (b'"duration":"1.5ms"', 1500), (b'"response_time_ms":"7"', 7000), (b'"event.duration":5000', 5),
+        (b'"duration_ms":65.014', 65_014), (b'"duration_us":0.6', 1), (b'"Duration":1499', 1),
+        (b'"duration":"0.0015ms"', 2),
         (b'"duration":"5 apples"', None), (b'"duration":-1', None), (b'"duration":null', None),
     ],
 )  # fmt: skip

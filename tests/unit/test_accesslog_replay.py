@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,13 +129,30 @@ def test_a_line_without_end_is_kept_up_to_the_longest_a_line_may_be() -> None:
     assert sizes == [LONGEST_LINE_BYTES, 4, LONGEST_LINE_BYTES]
 
 
-def test_a_replay_judges_an_address_that_a_pipeline_spares(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "client",
+    ["127.0.0.1", "::1", "10.0.0.5", "172.31.0.1", "192.168.1.1", "169.254.0.9", "100.64.0.1", "fd00::7",
+     "fe80::1", "fe80::1%eth0", "[fe80::1%25eth-0.1]:443", "::ffff:10.0.0.5"],
+)  # fmt: skip
+def test_a_replay_spares_local_addresses_as_a_pipeline_does_unless_it_is_asked(
+    tmp_path: Path, client: str
+) -> None:
     log = tmp_path / "access.log"
-    log.write_text(write_line("127.0.0.1", 5, "GET /?f=../../../etc/passwd"))
-    assert [row["action"] for row in replay([log], SETTINGS).rows] == ["block"]
+    log.write_text(write_line(client, 5, "GET /?f=../../../etc/passwd"))
+    assert [row["action"] for row in replay([log], SETTINGS).rows] == ["allowed"]
     engine = Engine(SETTINGS, partitions=[0])
     made = engine.feed({0: pa.array([log.read_bytes().strip()], pa.binary())})
     assert [*made["action"].to_pylist(), *engine.finish()["action"].to_pylist()] == ["allowed"]
+    asked = replace(SETTINGS, block_private=True)
+    assert [row["action"] for row in replay([log], asked).rows] == ["block"]
+
+
+@pytest.mark.parametrize("client", ["0.0.0.1", "224.0.0.1", "ff02::1"])
+def test_what_is_no_address_of_anybody_is_spared_whatever_was_asked(tmp_path: Path, client: str) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(write_line(client, 5, "GET /?f=../../../etc/passwd"))
+    asked = replace(SETTINGS, block_private=True)
+    assert [row["action"] for row in replay([log], asked).rows] == ["allowed"]
 
 
 def test_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:

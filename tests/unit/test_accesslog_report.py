@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.apps.accesslog.blocking.blocklists import make_bans
 from penstock.apps.accesslog.reporting.charts import (
     Band,
     Layer,
@@ -251,6 +252,40 @@ def test_attackers_are_clients_and_the_tile_tells_the_period_from_now() -> None:
     assert "print:" not in text
     assert "3 in this period, those with most decisions first" in text
     assert re.search(r"<span>Blocked</span><b>2</b><i>clients in this period; 7 in the list now</i>", page)
+
+
+def test_a_client_is_shown_with_the_last_end_of_its_bans_and_a_name_as_in_no_list() -> None:
+    """The newest decision need not be the one that ends last, and no list can hold the name of a host."""
+    ends = {
+        "192.0.2.1": (900, 600),
+        "192.0.2.2": (900, 600),
+        "192.0.2.3": (600, 1200),
+        "a.example": (900, 900),
+    }
+    decisions = [
+        Decided(START + at, who, "client", "r", "xss", "block", 10.0, START + until, 1, who)
+        for who, some in ends.items()
+        for at, until in enumerate(some)
+    ]
+    decisions.append(Decided(START + 9, "192.0.2.1", "client", "r", "xss", "simulate", 1.0, None, 1))
+    bans = make_bans([("d", "192.0.2.1", "client", "", 0, (START + 900) * 1_000_000, "r", "xss")], [])
+    made_at = datetime.fromtimestamp(START + 700, UTC)
+    for known, let_go in ((None, False), (bans, True)):
+        page = write_report(ReportData(decisions=decisions, bans=known, made_at=made_at))
+        rows = re.findall(
+            r'<td class="code">(.*?)</td>.*?<td class="">([a-z, ]+)</td><td class="number">(\d)</td>'
+            r'<td class="number">(.*?)</td>',
+            page,
+        )
+        shown = {at: datetime.fromtimestamp(START + at, UTC).strftime("%d %b %H:%M") for at in (900, 1200)}
+        assert {who: row for who, *row in rows} == {
+            "192.0.2.1": ["block", "3", shown[900]],
+            "192.0.2.2": ["block, then let go", "2", "-"] if let_go else ["block", "2", shown[900]],
+            "192.0.2.3": ["block, then let go", "2", "-"] if let_go else ["block", "2", shown[1200]],
+            "a.example": ["named, not in any list", "2", "-"],
+        }
+        assert "<span>Blocked</span><b>3</b>" in page
+        assert "<span>Not blocked</span><b>1</b><i>named by a rule, not in any list" in page
 
 
 @pytest.mark.parametrize("share", [None, 0.25])

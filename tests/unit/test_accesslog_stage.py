@@ -38,7 +38,7 @@ from penstock.apps.accesslog.stream.stage import (
     take_header,
 )
 from penstock.apps.accesslog.stream.tables import create_tables
-from penstock.cli.accesslog import run_pipeline
+from penstock.cli.accesslog import outputs, run_pipeline
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser
 from tests.accesslog_traffic import (
@@ -236,6 +236,7 @@ def test_a_line_is_late_when_its_partition_was_further_than_the_lateness(
     [
         ({"lateness": "soon"}, "OPTION_INVALID.*lateness"),
         ({"idle_after": "5"}, "OPTION_INVALID.*idle_after"),
+        ({"outage_timeout": "ever"}, "OPTION_INVALID.*outage_timeout"),
         ({"lanes": 0}, "OPTION_INVALID.*lanes"),
         ({"most_lines": -1}, "OPTION_INVALID.*most_lines"),
         ({"start": "now"}, "OPTION_INVALID.*start"),
@@ -280,7 +281,7 @@ def test_crawlers_are_trusted_unless_a_run_is_told_otherwise(
     made: dict[str, Any] = {}
     monkeypatch.setattr(blocklist_files, "BlocklistWriter", lambda *_, **named: made.update(named))
     with ExitStack() as stack:
-        run_pipeline._open_blocklists(stack, arguments, settings)
+        outputs._open_blocklists(stack, arguments, settings)
     assert made["trust_crawlers"] is not bool(more)
 
 

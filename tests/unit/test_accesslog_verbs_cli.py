@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +13,12 @@ import pytest
 from penstock.apps.accesslog.detection.rules import default_rules
 from penstock.apps.accesslog.stream.deadletters import DEAD_LETTERS, SCHEMA
 from penstock.apps.accesslog.stream.tables import create_tables
-from penstock.cli import main
+from penstock.cli import accesslog, main
+from penstock.cli.accesslog.places import add_gate_arguments
 from penstock.core.places import Place, parse_place
+from penstock.formats.logformat import NAMED
 from penstock.stores.sql.sessions import Database, Session
+from tests.console import drop_compilation
 from tests.decided import add_decisions, make_database, make_decision
 
 LINE = '{} - - [10/Oct/2000:13:55:{:02d} +0000] "GET {} HTTP/1.1" 404 23 "-" "curl/8.0"\n'
@@ -36,15 +41,83 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def read_complaints(capsys: pytest.CaptureFixture[str]) -> str:
+    return drop_compilation(capsys.readouterr().err)
+
+
 def test_a_log_without_a_line_that_can_be_parsed_is_told_and_nothing_is_written(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("junk.log").write_text("hello\nworld\n")
     assert main(["accesslog", "replay", "junk.log", "--decisions", "found.csv"]) == 1
-    told = capsys.readouterr().err
+    told = read_complaints(capsys)
     assert told.startswith("[NOTHING_PARSED] 0 of 2 lines could be parsed")
-    assert "--format" in told
+    assert "(--log-format auto)" in told
+    assert "Name the format with --log-format: common" in told
     assert not Path("found.csv").exists()
+
+
+def list_options(*verb: str) -> dict[str, argparse.Action]:
+    parser = argparse.ArgumentParser()
+    accesslog.add_arguments(parser)
+    for name in verb:
+        (verbs,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+        parser = verbs.choices[name]
+    return {name: action for action in parser._actions for name in action.option_strings}
+
+
+def test_the_format_of_a_log_has_one_name_in_every_verb() -> None:
+    taking = [verb for verb in accesslog.VERBS if "--log-format" in list_options(verb)]
+    assert taking == ["replay", "run", "score", "ship"]
+    (told,) = {list_options(verb)["--log-format"].help for verb in taking}
+    assert [each for each in ("auto", "json", *NAMED) if each not in re.findall(r"\w+", told or "")] == []
+    shown = {
+        verb
+        for verb in accesslog.VERBS
+        if (option := list_options(verb).get("--format")) and option.help != argparse.SUPPRESS
+    }
+    assert shown == {"blocklist"}  # that one is about lists
+
+
+def test_the_old_name_of_the_format_works_and_names_the_new_one(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("labels.csv").write_text("client,label,class\n192.0.2.1,attack,secret_file\n")
+    verbs = (
+        ["replay", "access.log", "--decisions", "found.csv"],
+        ["score", "found.csv", "labels.csv", "access.log"],
+    )
+    for verb in verbs:
+        assert main(["accesslog", *verb, "--log-format", "combined"]) == 0
+        new = read_complaints(capsys)
+        assert "is now called" not in new
+        assert main(["accesslog", *verb, "--format", "combined"]) == 0
+        old = read_complaints(capsys)
+        assert old == "--format is now called --log-format; the old name still works.\n" + new
+        assert main(["accesslog", *verb, "--format", "%h without a time"]) == 1
+        assert "[LOG_FORMAT_INVALID]" in capsys.readouterr().err
+
+
+def test_a_replay_spares_whom_a_file_allows(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["accesslog", "replay", "access.log", "--decisions", "found.csv"]
+    assert main(arguments) == 0
+    assert "192.0.2.1" in Path("found.csv").read_text()
+    Path("allowed").write_text("# the office\n192.0.2.0/30\n")
+    assert main([*arguments, "--allow-file", "allowed"]) == 0
+    assert Path("found.csv").read_text().count("\n") == 1
+    assert main([*arguments, "--allow-file", "allowed", "--all-actions"]) == 0
+    assert ",allowed\n" in Path("found.csv").read_text()
+    capsys.readouterr()
+    Path("allowed").write_text("192.0.2.0/30\nnonsense\n")
+    assert main([*arguments, "--allow-file", "allowed"]) == 1
+    assert read_complaints(capsys).startswith("[NETWORK_INVALID] --allow-file allowed, line 2, is given")
+
+
+def test_a_replay_takes_the_same_options_about_who_is_spared_as_a_run() -> None:
+    gate = argparse.ArgumentParser()
+    add_gate_arguments(gate)
+    wanted = {name for action in gate._actions for name in action.option_strings}
+    assert wanted <= list_options("replay").keys() & list_options("run").keys()
 
 
 def test_an_empty_log_is_no_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +135,7 @@ def test_a_score_is_refused_for_logs_of_others_and_leaves_out_who_is_in_none(
     Path("other.log").write_text(LINE.format("198.51.100.1", 1, "/"))
     capsys.readouterr()
     assert main(["accesslog", "score", "found.csv", "labels.csv", "other.log"]) == 1
-    assert capsys.readouterr().err.startswith("[LOGS_OF_OTHERS] None of the 1 labelled client")
+    assert read_complaints(capsys).startswith("[LOGS_OF_OTHERS] None of the 1 labelled client")
     with Path("labels.csv").open("a") as labels:
         labels.write("192.0.2.99,attack,scanner\n")
     assert main(["accesslog", "score", "found.csv", "labels.csv", "access.log"]) == 0

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.audit import NotedBatch, NotedRange, Report, Reread, StreamFacts, TableFacts, check_tiling
 from penstock.core.digests import Kept, OffsetDigest, add_digests
+from penstock.core.gaps import check_gaps
 from penstock.core.losses import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offset_stores import Change
@@ -97,6 +98,25 @@ def test_a_generation_begins_where_the_stream_was_moved_to_and_ends_where_it_was
     assert any("moves by hand" in each for each in unknown.unchecked)
 
 
+def test_a_move_ahead_is_told_by_what_it_left_unread_of_the_same_log() -> None:
+    def stand(offset: int, topic: int) -> StreamPosition:
+        return StreamPosition({ONE: offset}, {"t": bytes([topic]) * 16})
+
+    def judge(*changes: Change, position: int) -> list[bool]:
+        read = NotedRange("a", 1, OffsetRange("t", 0, 0, 9))
+        facts = StreamFacts("s", len(changes) + 1, {ONE: position}, (read,), changes=changes)
+        return ["past t-0 [9, 12)" in each for each in check_gaps(facts).notes]
+
+    back = Change(1, "ann", "rewind", stand(9, 1), stand(4, 1))
+    assert judge(back, Change(1, "ann", "skip", stand(4, 1), stand(9, 1)), position=9) == []
+    assert judge(back, Change(1, "ann", "skip", stand(4, 1), stand(12, 1)), position=12) == [True]
+    skip = Change(1, "ann", "skip", stand(9, 1), stand(12, 1))
+    assert judge(skip, Change(1, "ann", "rewind", stand(12, 1), stand(0, 1)), position=0) == []
+    assert judge(skip, Change(1, "ann", "rewind", stand(12, 1), stand(0, 2)), position=0) == [True]
+    assert judge(Change(1, "ann", "skip", stand(9, 1), stand(12, 2)), position=12) == []
+    assert judge(Change(1, "ann", "seek", None, stand(12, 1)), position=12) == []
+
+
 def test_batches_their_ranges_and_their_accounts_must_agree() -> None:
     batches = (NotedBatch("b0", 1, 3, 2), NotedBatch("x", 1, 4, 4), NotedBatch("empty", 1, 0, 0))
     report = check_tiling(make_facts((0, 5), (5, 9), until=9, batches=batches), None)
@@ -158,6 +178,10 @@ def test_a_second_reading_says_what_is_missing_and_what_has_aged_out() -> None:
         "RECORDS_WITHOUT_ROW",
         "ROWS_WITHOUT_RECORD",
     ]
+    told = check_reread(wrong, leaves_out=False).findings[1].what
+    assert "say --filters" in told
+    assert "aborted transactions" in told
+    assert "--set isolation.level=read_committed" in told
     assert "aged out" in check_reread(wrong, leaves_out=False).unchecked[0]
     assert name(check_reread(wrong, leaves_out=True)) == ["LOG_ENDS_BEFORE", "ROWS_WITHOUT_RECORD"]
     assert check_reread(Reread("v", ONE, problem="gone"), leaves_out=False).unchecked

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli import COMMANDS, main
-from penstock.cli.terminal import ProgressBar, escape
+from penstock.cli.terminal import escape
 
 
 def test_without_arguments_all_commands_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,10 +104,3 @@ def test_control_and_bidi_characters_are_shown_and_not_obeyed(text: str) -> None
 def test_ordinary_text_of_all_languages_is_left_alone() -> None:
     text = "Grüße, 你好, مرحبا, 🙂\tend"
     assert escape(text) == text
-
-
-def test_a_progress_bar_off_the_terminal_is_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = ProgressBar("Fetching")
-    for done, item in [(1, "a"), (2, "b"), (3, "c"), (3, "complete")]:
-        bar(done, 3, item)
-    assert capsys.readouterr().err.splitlines() == ["Fetching: begun", "Fetching: done"]

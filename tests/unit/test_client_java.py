@@ -227,7 +227,7 @@ def test_a_token_login_that_is_turned_off_is_an_ordinary_one() -> None:
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "SSL"])
 def test_the_protocol_decides_whether_certificates_are_used(protocol: str) -> None:
-    """Without TLS the files are not even opened; with it, what is given is used, as Java's clients do."""
+    """B204: without TLS the files are not even opened; with it, what is given is used, as Java does."""
     opened: list[str] = []
 
     def note(path: str) -> str:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,9 +136,40 @@ def test_a_failed_fetch_shows_the_end_of_what_was_said(cache: Path, fake_java: P
 
 def test_progress_counts_up_to_the_expected_total(cache: Path, fake_java: Path) -> None:
     (fake_java / "then").write_text("")
-    seen: list[tuple[int, int | None]] = []
-    fetch_jars("tiny", [TINY], lambda done, total, _: seen.append((done, total)), expected_jars=1)
-    assert seen == [(1, 2), (2, 2)]
+    seen: list[tuple[int, int | None, str]] = []
+    fetch_jars("tiny", [TINY], lambda *told: seen.append(told), expected_jars=1)
+    assert seen == [(0, 2, "asking where the jars are"), (1, 2, "slf4j-api 2.0.17"), (1, 1, "complete")]
+
+
+def test_the_megabytes_of_a_big_jar_are_told_while_it_comes(cache: Path, fake_java: Path) -> None:
+    """Ivy says one line before and one after; in between there may be minutes."""
+    part = cache / "ivy" / "org.slf4j" / "slf4j-api" / "jars" / f"{JAR}.part"
+    part.parent.mkdir(parents=True)
+    with part.open("wb") as file:
+        file.truncate(7_300_000)
+    (fake_java / "then").write_text(f"while [ -e {part} ]; do printf .; sleep 0.1; done\n")
+    seen: list[tuple[int, int | None, str]] = []
+
+    def tell(*told: Any) -> None:
+        seen.append(told)
+        if told[0] == 7:
+            part.unlink()
+
+    fetch_jars("tiny", [TINY], tell, expected_mb=20)
+    assert seen[0] == (0, 20, "asking where the jars are")
+    assert (7, 20, "slf4j-api (counted in MB)") in seen
+    assert seen[-1] == (1, 1, "complete")
+
+
+def test_who_waits_for_the_fetch_of_another_process_is_told_so(
+    cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake_java / "then").write_text("")
+    monkeypatch.setattr(jars, "CACHE_PATIENCE_S", 0.1)
+    seen: list[tuple[int, int | None, str]] = []
+    with hold_lock(cache / "jars" / ".lock"), pytest.raises(ClusterError, match="CACHE_BUSY"):
+        fetch_jars("tiny", [TINY], lambda *told: seen.append(told))
+    assert seen == [(0, None, "waiting for another process to finish its download")]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +197,8 @@ def test_a_fetch_that_is_interrupted_ends_its_child(cache: Path, fake_java: Path
     (fake_java / "then").write_text("echo next\nexec sleep 600\n")
 
     def interrupt(done: int, total: int | None, item: str) -> None:
-        raise KeyboardInterrupt
+        if done:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fetch_jars("tiny", [TINY], interrupt)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +108,47 @@ def test_a_port_that_is_taken_is_named_before_anything_starts() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(ClusterError, match=rf"\[PORT_TAKEN\].* {port} "):
             LocalKafka(ports=[port]).start()
+
+
+def test_the_holder_of_a_port_is_named_though_other_processes_end_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that ends while they are looked through is no reason to fail otherwise."""
+
+    def end_the_others(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def find(path: Any) -> Any:
+            if re.fullmatch(r"/proc/\d+/fd/?", str(path)) and f"/{os.getpid()}/" not in str(path):
+                raise FileNotFoundError(path)
+            return look(path)
+
+        return find
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(os, "scandir", end_the_others(os.scandir))
+        monkeypatch.setattr(os, "listdir", end_the_others(os.listdir))
+        with pytest.raises(ClusterError, match=rf"\[PORT_TAKEN\].*\(process {os.getpid()}, \S+\)\."):
+            demand_free([port])
+
+
+def test_a_holder_of_a_port_without_a_name_is_told_by_its_number() -> None:
+    code = (
+        "import socket; server = socket.create_server(('127.0.0.1', 0)); "
+        "print(server.getsockname()[1], flush=True); input()"
+    )
+    with subprocess.Popen(
+        ["", "-S", "-c", code],
+        executable=os.path.realpath(sys.executable),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as nameless:
+        assert nameless.stdout is not None
+        port = int(nameless.stdout.readline())
+        try:
+            with pytest.raises(ClusterError, match=rf"another program \(process {nameless.pid}\)\."):
+                demand_free([port])
+        finally:
+            nameless.kill()
 
 
 def test_a_wrong_library_version_stops_the_start_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import FrozenInstanceError, dataclass, field
@@ -11,14 +12,16 @@ import pytest
 
 from penstock.core.errors import BrokerError, DataLossError, OffsetStoreError, OptionError, SinkError
 from penstock.core.model import At, Earliest, LogView, OffsetRange, Position, Reader, TopicPartition
+from penstock.core.offset_stores import goes_back
 from penstock.core.options_direct import DirectOptions, parse_direct_options
 from penstock.core.strategies import Subscribe
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.direct import loop as loop_module
 from penstock.engines.direct.batch import Batch, BatchReport
 from penstock.engines.direct.keeping import Keeper
-from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
+from penstock.engines.direct.loop import BatchLoop, Job, LoopSettings
 from penstock.engines.direct.pace import DirectPace
+from penstock.engines.direct.reports import Event
 from penstock.engines.direct.start import find_start
 from penstock.engines.direct.stopping import StopSwitch
 from penstock.engines.reading.watch import StreamWatch
@@ -65,6 +68,9 @@ class World:
         seek: Mapping[TopicPartition, Position] | None = None,
         switch: StopSwitch | None = None,
         interval_ms: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        outage_s: float = 0.0,
+        reach: Callable[[], None] = lambda: None,
         **options: object,
     ) -> list[int]:
         """The sizes of this run's batches."""
@@ -83,9 +89,16 @@ class World:
             start = find_start(watch, parsed, stored, seek or {})
             if stored is None or seek:
                 self.keeper.keep(start, may_go_back=bool(seek))
-            job = Job(lambda before, end: None, note, lambda *told: self.told.append(told))  # type: ignore[arg-type, return-value]
-            settings = LoopSettings(interval_ms, attempts, empty, None if manual else delivery, manual)
-            loop = BatchLoop(settings, start, watch, pace, self.keeper, stop, job)
+            job = Job(
+                lambda before, end: None,  # type: ignore[arg-type, return-value]
+                note,
+                lambda *told: self.told.append(told),
+                reach=reach,
+            )
+            settings = LoopSettings(
+                interval_ms, attempts, empty, None if manual else delivery, manual, outage_s
+            )
+            loop = BatchLoop(settings, start, watch, pace, self.keeper, stop, job, clock=clock)
             try:
                 loop.run(batches, until_idle=batches is None)
             finally:
@@ -352,7 +365,7 @@ def test_storing_is_timed_inside_the_batch(world: World) -> None:
 def test_a_report_counts_each_range_once_and_cannot_be_changed(world: World) -> None:
     """D18, D41, B217: text without empty ranges; submitted, started and completed agree."""
     world.run()
-    counts = {event: report.records for event, report in world.told}
+    counts = {event: report.offsets for event, report in world.told}
     assert counts == {"submitted": 15, "started": 15, "completed": 15}
     write(world, 0, 3, 0)
     world.told.clear()
@@ -397,6 +410,13 @@ def test_a_log_that_was_cut_off_is_gone_on_with_where_it_was_cut(world: World, m
     assert world.stored()[T0] == 8
     write(world, 1)
     assert world.run(work, manual=manual, failOnDataLoss=False) == [1]
+
+
+def test_a_log_that_was_gone_and_comes_back_cut_off_goes_back_as_well() -> None:
+    """A Kafka group keeps what was committed for it and would refuse the place where it was cut."""
+    gone = StreamPosition({T1: 4}, gone={T0: 10})
+    assert goes_back(gone, StreamPosition({T0: 8, T1: 4}))
+    assert not goes_back(gone, StreamPosition({T0: 10, T1: 4}))
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

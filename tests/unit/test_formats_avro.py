@@ -8,6 +8,7 @@ import io
 import json
 import math
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -17,9 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.columns import ColumnDecoder
-from penstock.core.errors import OptionError
+from penstock.core.errors import DecodeError, OptionError
+from penstock.core.format_table import FormatTable
+from penstock.core.options import read_surface
 from penstock.formats.avro import AvroDecoder
-from penstock.formats.registry import RegistrySettings, forget_schemas
+from penstock.formats.lookups import forget_schemas
+from penstock.formats.options import build_decoders
+from penstock.formats.registry import RegistrySettings
 from penstock.testing.registry import RegistryServer
 
 
@@ -327,19 +332,91 @@ def test_values_without_a_frame_or_with_an_unknown_id_are_bad_rows() -> None:
         assert found == [None] * 6 + [{"a": 1}]
         assert errors[:4] == ["the value does not begin with a schema id"] * 4
         assert errors[4:6] == ["the schema registry does not know the value's schema id"] * 2
-        asked = len(registry.requests)
-        decode(decoder, *noise)
-        assert len(registry.requests) == asked  # unknown ids are remembered for a while
 
 
 def test_a_batch_of_noise_does_not_become_a_flood_of_questions() -> None:
+    """Who has learned nothing before (each attempt may be in another worker) asks the same few ids."""
+    with RegistryServer(first_id=5000) as registry:
+        known = registry.register("s", '"int"')
+        settings = RegistrySettings((registry.url,), second_look_ms=1, max_unknown_ids=100)
+        decoder = AvroDecoder('"int"', (), settings)
+        noise = [frame(1000 + n, b"\2") for n in range(250)]
+        for _ in range(2):
+            forget_schemas()
+            registry.requests.clear()
+            with pytest.raises(DecodeError, match=r"SCHEMA_IDS_UNKNOWN.* 101 .*; 150 more") as caught:
+                decode(decoder, *noise, frame(known, b"\2"))
+            assert not caught.value.retriable  # the bad rows are there, wherever they are decoded
+            assert len(registry.requests) == 2 * 101
+
+
+def test_whoever_allows_the_bad_rows_passes_a_batch_that_is_stuck_without_it() -> None:
+    """The bound follows the quota, and nothing that another attempt has learned is needed."""
+    with RegistryServer(first_id=5000) as registry:
+        known = registry.register("s", '"int"')
+        options = {"schemaRegistry.url": registry.url, "valueFormat": "avro", "valueSchema": '"int"'}
+        noise = [frame(1000 + n, b"\2") for n in range(150)]
+
+        def read(**more: str) -> tuple[list[Any], list[str | None]]:
+            forget_schemas()
+            decoder = build_decoders(read_surface(FormatTable, {**options, **more}))["valueData"]
+            assert isinstance(decoder, AvroDecoder)
+            assert decoder.registry is not None
+            decoder = replace(decoder, registry=replace(decoder.registry, second_look_ms=1))
+            return decode(decoder, *noise, frame(known, b"\2"))
+
+        for too_few in ({}, {"onDecodeError": "null", "decodeErrorQuota": "120"}):
+            with pytest.raises(DecodeError, match="SCHEMA_IDS_UNKNOWN"):
+                read(**too_few)
+        found, errors = read(onDecodeError="null", decodeErrorQuota="150")
+        assert found == [None] * 150 + [1]
+        assert errors.count("the schema registry does not know the value's schema id") == 150
+
+
+def test_a_producer_of_unknown_ids_spoils_nobody_elses_rows() -> None:
+    forget_schemas()
+    with RegistryServer(first_id=5000) as registry:
+        known, late = registry.register("s", '"int"'), registry.register("s", '"long"')
+        decoder = AvroDecoder('"long"', (), RegistrySettings((registry.url,), second_look_ms=1))
+        assert decode(decoder, frame(known, b"\2")) == ([1], [None])
+        noise = [frame(1000 + n, b"\2") for n in range(150)]  # all of them lower than the good ids
+        found, errors = decode(decoder, *noise, frame(known, b"\4"), frame(late, b"\6"))
+        assert found == [None] * 150 + [2, 3]
+        assert errors == ["the schema registry does not know the value's schema id"] * 150 + [None] * 2
+        later, _ = decode(decoder, *(frame(2000 + n, b"\2") for n in range(150)), frame(known, b"\4"))
+        assert later[-1] == 2
+
+
+def test_an_id_that_the_registry_learns_in_between_makes_no_bad_row() -> None:
     forget_schemas()
     with RegistryServer() as registry:
+        schema_id = registry.register("s", '"int"')
+        registry.lagging[schema_id] = 1
         decoder = AvroDecoder('"int"', (), RegistrySettings((registry.url,)))
-        found, errors = decode(decoder, *(frame(1000 + n, b"\2") for n in range(400)))
-        assert found == [None] * 400
-        assert set(errors) == {"the schema registry does not know the value's schema id"}
-        assert len(registry.requests) == 100
+        assert decode(decoder, frame(schema_id, b"\2")) == ([1], [None])
+
+
+def test_the_ids_of_most_rows_are_asked_for_first() -> None:
+    forget_schemas()
+    with RegistryServer(first_id=5000) as registry:
+        schema_id = registry.register("s", '"int"')
+        decoder = AvroDecoder('"int"', (), RegistrySettings((registry.url,), second_look_ms=1))
+        decode(decoder, frame(7, b""), *[frame(schema_id, b"\2")] * 3, *[frame(9, b"")] * 2)
+        assert registry.requests[:3] == [f"/schemas/ids/{each}" for each in (schema_id, 9, 7)]
+
+
+def test_a_registry_that_goes_away_makes_an_error_to_try_again_and_no_bad_rows() -> None:
+    forget_schemas()
+    with RegistryServer() as registry:
+        known = registry.register("s", '"int"')
+        decoder = AvroDecoder('"int"', (), RegistrySettings((registry.url,), second_look_ms=1))
+        assert decode(decoder, frame(known, b"\2")) == ([1], [None])
+        registry.fail_with = 503
+        with pytest.raises(DecodeError, match="SCHEMA_REGISTRY_UNREACHABLE") as caught:
+            decode(decoder, frame(known, b"\2"), frame(99, b"\2"))
+        assert caught.value.retriable
+        registry.fail_with = None
+        assert decode(decoder, frame(known, b"\2"), frame(99, b""))[0] == [1, None]
 
 
 def test_a_schema_may_use_types_of_other_subjects() -> None:

@@ -18,9 +18,9 @@ from penstock.formats.ddl import parse_ddl
 from penstock.formats.json import JsonDecoder
 
 
-def decode(schema: str, *documents: bytes | None) -> tuple[list[Any], list[str | None]]:
+def decode(schema: str, *documents: bytes | None, strict: bool = False) -> tuple[list[Any], list[str | None]]:
     """Values and reasons; the column is checked to be sound Arrow first."""
-    decoder = JsonDecoder(schema)
+    decoder = JsonDecoder(schema, strict)
     decoded = decoder.decode(pa.array(documents, pa.binary()))
     decoded.column.validate(full=True)
     assert decoded.column.type == parse_ddl(schema).arrow
@@ -37,13 +37,13 @@ def value_of(kind: str, text: str) -> Any:
     return rows[0]["v"]
 
 
-def reason_of(kind: str, text: str) -> str:
-    rows, errors = decode(f"v {kind}", b'{"v":null}', f'{{"v":{text}}}'.encode(), b'{"v":null}')
-    assert rows == [{"v": None}, None, {"v": None}]
-    assert errors[0] is None
-    assert errors[2] is None
-    assert errors[1] is not None
-    return errors[1]
+def read_between(schema: str, document: str, *, strict: bool = False) -> tuple[Any, str | None]:
+    """A document's value and reason, from between two empty ones, which must stay as they are."""
+    rows, errors = decode(schema, b"{}", document.encode(), b"{}", strict=strict)
+    assert rows[0] == rows[2]
+    assert set(rows[0].values()) == {None}
+    assert (errors[0], errors[2]) == (None, None)
+    return rows[1], errors[1]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,17 @@ def reason_of(kind: str, text: str) -> str:
         ("double", "-1e-400", 0.0),
         ("double", '"Infinity"', float("inf")),
         ("double", '"-INF"', float("-inf")),
+        ("double", "-Infinity", float("-inf")),  # as Python writes it
+        ("float", "Infinity", float("inf")),
         ("float", "1.5", 1.5),
+        (
+            "float",
+            "1.00000017881393432617187499",
+            1.00000011920928955078125,
+        ),  # as a double, half-way between two
+        ("float", "3.4028235677973366e38", 3.4028234663852886e38),
+        ("float", "7.0064923216240853e-46", 0.0),
+        ("float", "9007199791611905", 9007200328482816.0),
         ("string", '"plain"', "plain"),
         ("string", '"a\\"b\\\\c\\/d\\b\\f\\n\\r\\t"', 'a"b\\c/d\b\f\n\r\t'),
         ("string", '"\\u00e9\\u20ac\\ud83d\\ude00 é€😀"', "é€😀 é€😀"),
@@ -79,6 +89,7 @@ def reason_of(kind: str, text: str) -> str:
         ("binary", '"aGVsbG8="', b"hello"),
         ("binary", '"aGVsbA=="', b"hell"),
         ("binary", '""', b""),
+        ("binary", '" aGVs\\n bG8= "', b"hello"),
         ("array<int>", "[]", []),
         ("array<int>", " [ 1 , null , 3 ] ", [1, None, 3]),
         ("array<array<string>>", '[["a"],[],null,["b","c"]]', [["a"], [], None, ["b", "c"]]),
@@ -99,6 +110,10 @@ def test_a_value_of_each_type_is_read(kind: str, text: str, expected: object) ->
         ("decimal(10,2)", "12.345", "12.35"),
         ("decimal(10,2)", "-12.345", "-12.35"),
         ("decimal(10,2)", '"7"', "7.00"),
+        ("decimal(10,2)", '"+1,234."', "1234.00"),
+        ("decimal(10,2)", '"-.5"', "-0.50"),
+        ("decimal(10,2)", '"\\u002e5"', "0.50"),
+        ("decimal(10,2)", '"007.5E1"', "75.00"),
         ("decimal(10,2)", "1.2e3", "1200.00"),
         ("decimal(10,2)", "125e-3", "0.13"),
         ("decimal(10,2)", "0.00000001", "0.00"),
@@ -114,6 +129,10 @@ def test_a_value_of_each_type_is_read(kind: str, text: str, expected: object) ->
         ("timestamp", '"2024-01-02T03:04:05.5+05:30"', "2024-01-01 21:34:05.500000+00:00"),
         ("timestamp", '"1900-03-01T00:00:00Z"', "1900-03-01 00:00:00+00:00"),
         ("timestamp", "1700000000", "2023-11-14 22:13:20+00:00"),
+        ("timestamp", '" 2024-01-02 03 "', "2024-01-02 03:00:00+00:00"),
+        ("timestamp", '"2024-01-02T03:04:05 GMT-1"', "2024-01-02 04:04:05+00:00"),
+        ("timestamp", '"2024-01-02T03:04:05UTC+01:2"', "2024-01-02 02:02:05+00:00"),
+        ("timestamp", '"2024-01-02T03:04:05+010203"', "2024-01-02 02:02:02+00:00"),
         ("timestamp_ntz", '"2024-01-02T03:04"', "2024-01-02 03:04:00"),
     ],
 )
@@ -132,6 +151,19 @@ def test_decimals_and_times_are_read_as_they_are_written(kind: str, text: str, e
         ("int", '"1"', "field `v` is not int"),
         ("boolean", "1", "field `v` is not boolean"),
         ("double", '"1.5"', "field `v` is not double"),
+        ("double", '"INF"', "field `v` is not double"),
+        ("double", '"NaNx"', "field `v` is not double"),
+        ("bigint", "NaN", "field `v` is not bigint"),
+        ("string", '"a\\ud800b"', "field `v` has half of a surrogate pair"),
+        ("string", '"\\udc00"', "field `v` has half of a surrogate pair"),
+        ("date", '"\\ud800\\u0041"', "field `v` has half of a surrogate pair"),
+        ("decimal(4,2)", '"."', "field `v` is not decimal(4,2)"),
+        ("decimal(4,2)", '"1.2.3"', "field `v` is not decimal(4,2)"),
+        ("decimal(4,2)", "1e-99999999999", "field `v` is too large for decimal(4,2)"),
+        ("date", '"9999999-01-01"', "field `v` is not date"),
+        ("timestamp", '"294247-01-10T04:00:54.775808Z"', "field `v` is not timestamp"),
+        ("timestamp", '"2024-01-02T03:04:05+1:2:3"', "field `v` is not timestamp"),
+        ("timestamp", '"2024-01-02T03:04:05UT1"', "field `v` is not timestamp"),
         ("decimal(4,2)", "123", "field `v` is too large for decimal(4,2)"),
         ("decimal(4,2)", "99.995", "field `v` is too large for decimal(4,2)"),
         ("decimal(4,2)", "1e99999999999", "field `v` is too large for decimal(4,2)"),
@@ -146,11 +178,60 @@ def test_decimals_and_times_are_read_as_they_are_written(kind: str, text: str, e
         ("array<int>", "{}", "field `v` is not array<int>"),
         ("array<int>", '[1,"x"]', "field `v[]` is not int"),
         ("map<string,int>", '{"a":true}', "field `v{}` is not int"),
-        ("struct<a:struct<b:int>>", '{"a":{"b":[]}}', "field `v.a.b` is not int"),
     ],
 )
-def test_a_value_of_another_type_is_a_bad_row_that_names_its_field(kind: str, text: str, reason: str) -> None:
-    assert reason_of(kind, text) == reason
+def test_a_value_of_another_type_is_a_null_field_with_a_reason(kind: str, text: str, reason: str) -> None:
+    """The fields around it are kept; with `strict` the whole row is null. The reason is the same."""
+    schema, document = f"v {kind}, z int", f'{{"v":{text},"z":7}}'
+    assert read_between(schema, document) == ({"v": None, "z": 7}, reason)
+    assert read_between(schema, document, strict=True) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "kept", "reason"),
+    [
+        ("array<int>", '[1,"x",{"z":9},3]', None, "field `v[]` is not int"),
+        ("array<array<int>>", '[[1],[2,"x"],[3]]', None, "field `v[][]` is not int"),
+        ("array<struct<a:int,b:double>>", '[{"a":1},{"a":[2],"b":3},null]',
+         [{"a": 1, "b": None}, {"a": None, "b": 3.0}, None], "field `v[].a` is not int"),
+        ("array<struct<b:double>>", '[{"b":0.1234567890123456789},4,{"b":0.1234567890123456789}]', None,
+         "field `v[]` is not struct<b:double>"),
+        ("map<string,int>", '{"a":1,"b":"x","c":3}', None, "field `v{}` is not int"),
+        ("map<string,array<string>>", '{"a":["p"],"b":"x","c":["q"]}', None,
+         "field `v{}` is not array<string>"),
+        ("map<string,struct<a:int>>", '{"k":{"a":1},"l":{"a":"x"}}', {"k": {"a": 1}, "l": {"a": None}},
+         "field `v{}.a` is not int"),
+        ("struct<a:struct<b:int,c:string>>", '{"a":{"b":[1,{"c":2}],"c":"kept"}}',
+         {"a": {"b": None, "c": "kept"}}, "field `v.a.b` is not int"),
+        ("struct<a:int>", "[1,2]", None, "field `v` is not struct<a:int>"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_makes_the_nearest_field_of_a_struct_null(
+    kind: str, text: str, kept: object, reason: str
+) -> None:
+    """Lists and maps have no holes: they are null as a whole, and nothing of them is left behind."""
+    schema, document = f"v {kind}, z int", f'{{"v":{text},"z":7}}'
+    assert read_between(schema, document) == ({"v": kept, "z": 7}, reason)
+    assert read_between(schema, document, strict=True) == (None, reason)
+
+
+def test_the_first_of_several_bad_fields_is_named_and_a_document_that_is_not_json_is_null() -> None:
+    schema = "a int, b int, c string"
+    assert read_between(schema, '{"b":"x","c":"kept","a":true}') == (
+        {"a": None, "b": None, "c": "kept"},
+        "field `b` is not int",
+    )
+    assert read_between(schema, '{"a":"x","c":"lost"') == (None, "the document ends too early")
+
+
+def test_numbers_left_for_later_stay_with_their_rows_where_fields_are_bad() -> None:
+    """More of them than their table first holds; a list and a second value take two of three back."""
+    document = '{"d":0.1234567890123456789,"l":[0.1234567890123456789,"x"],"d":0.%d234567890123456789}'
+    rows, errors = decode(
+        "d double, l array<double>", *((document % (n % 10)).encode() for n in range(1_000))
+    )
+    assert rows == [{"d": float(f"0.{n % 10}234567890123456789"), "l": None} for n in range(1_000)]
+    assert set(errors) == {"field `l[]` is not double"}
 
 
 @pytest.mark.parametrize(
@@ -158,13 +239,14 @@ def test_a_value_of_another_type_is_a_bad_row_that_names_its_field(kind: str, te
     [
         b"", b"   ", b"null", b"1", b"[]", b'"{}"', b"{", b"}", b"{}}", b"{}{}", b"{} x", b"{,}", b'{"v"}',
         b'{"v":}', b'{"v":1,}', b'{"v" 1}', b"{v:1}", b"{'v':1}", b'{"v":01}', b'{"v":1.}', b'{"v":.5}',
-        b'{"v":-}', b'{"v":1e}', b'{"v":+1}', b'{"v":NaN}', b'{"v":nul}', b'{"v":truex}', b'{"x":[1 2]}',
+        b'{"v":-}', b'{"v":1e}', b'{"v":+1}', b'{"v":-NaN}', b'{"v":INF}', b'{"v":nul}', b'{"v":truex}',
+        b'{"x":[1 2]}',
         b'{"x":[1,]}', b'{"x":[1}', b'{"x":{"y":1]}', b'{"x":"\x01"}', b'{"x":"\\x"}', b'{"x":"\\u12"}',
-        b'{"x":"\\ud800"}', b'{"x":"\\udc00"}', b'{"x":"\\ud800\\u0041"}', b'{"x":"\xff"}',
+        b'{"x":"\\ud800\\q"}', b'{"\\udc00":1}', b'{"x":"\xff"}',
         b'{"x":"\xc0\x80"}',
         b'{"x":"\xed\xa0\x80"}', b'{"x":"\xf5\x80\x80\x80"}', b'{"x":"\xe2\x82"}', b'{"x":"abc', b'{"x":"\\',
         b'{"x":"\\"', b'{"\xff":1}', b'{"\\q":1}', b'{"v":1}\n{"v":2}', b'{"v":1}\x00', b"\xef\xbb\xbf{}",
-        b'{"x":' + b"[" * 70 + b"]" * 70 + b"}", b"/**/{}",
+        b'{"x":' + b"[" * 1000 + b"]" * 1000 + b"}", b"/**/{}",
     ],
 )  # fmt: skip
 def test_what_is_not_one_json_object_is_a_bad_row_and_its_neighbours_are_not(document: bytes) -> None:
@@ -185,9 +267,12 @@ def test_a_row_that_fails_late_takes_back_everything_it_had_written() -> None:
         "m": {"k": ["v"]},
         "z": 1,
     }
-    rows, errors = decode(schema, good, bad, good)
+    rows, errors = decode(schema, good, bad, good, strict=True)
     assert rows == [expected, None, expected]
     assert errors == [None, "field `z` is not int", None]
+    rows, errors = decode(schema, good, bad.replace(b'"lost"}', b'"lost"'), good)
+    assert rows == [expected, None, expected]
+    assert errors == [None, "the document ends too early", None]
 
 
 def test_of_two_fields_with_one_name_the_last_counts() -> None:

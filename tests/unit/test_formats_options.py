@@ -16,8 +16,8 @@ from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable
 from penstock.core.options import option_specs, read_surface
 from penstock.formats.jsonschema import JsonSchemaDecoder
+from penstock.formats.lookups import forget_schemas
 from penstock.formats.options import build_decoders
-from penstock.formats.registry import forget_schemas
 from penstock.testing.registry import RegistryServer
 
 AVRO = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
@@ -52,6 +52,20 @@ def test_every_example_in_the_table_is_what_the_table_says() -> None:
             with pytest.raises(OptionError) as caught:
                 read_surface(FormatTable, {spec.key: text})
             assert caught.value.condition == condition
+
+
+@pytest.mark.parametrize(("kind", "schema"), [("json", "id BIGINT, n INT"), ("jsonschema", SCHEMA)])
+def test_what_a_bad_field_makes_null_is_an_option(kind: str, schema: str) -> None:
+    def read(**options: str) -> object:
+        decoder = build(valueFormat=kind, valueSchema=schema, onDecodeError="null", **options)["valueData"]
+        decoded = decoder.decode(pa.array([b'{"id":"x","n":1}'], pa.binary()))
+        assert decoded.errors is not None
+        assert decoded.errors.to_pylist() == ["field `id` is not bigint"]
+        return decoded.column[0].as_py()
+
+    kept = {"id": None, "n": 1} if kind == "json" else {"id": None}
+    assert read() == read(onFieldError="nullfield") == kept
+    assert read(onFieldError="nullValue") is None
 
 
 def test_each_format_is_built_from_a_given_schema(tmp_path: Path) -> None:

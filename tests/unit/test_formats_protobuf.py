@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from penstock.core.columns import ColumnDecoder
 from penstock.core.errors import OptionError
+from penstock.formats.lookups import forget_schemas
 from penstock.formats.protobuf import ProtobufDecoder
 from penstock.formats.protobuf_plan import load_message
-from penstock.formats.registry import RegistrySettings, forget_schemas
+from penstock.formats.registry import RegistrySettings
 from penstock.testing.registry import RegistryServer
 from tests.proto_all import ALL, descriptors, expect_row, make_file
 
@@ -257,6 +258,18 @@ def test_a_value_names_its_file_and_its_message() -> None:
             "the schema registry does not know the value's schema id", None,
         ]  # fmt: skip
         assert registry.requests.count(f"/schemas/ids/{schema_id}?format=serialized") == 1
+
+
+def test_a_producer_of_unknown_ids_spoils_nobody_elses_messages() -> None:
+    forget_schemas()
+    with RegistryServer(first_id=5000) as registry:
+        text = base64.b64encode(make_file().SerializeToString()).decode()
+        schema_id = registry.register("s", text, "PROTOBUF")
+        decoder = ProtobufDecoder(ALL, "t.Inner", RegistrySettings((registry.url,), second_look_ms=1))
+        noise = [b"\0" + (1000 + n).to_bytes(4, "big") + b"\0" for n in range(150)]
+        found, errors = decode(decoder, *noise, b"\0" + schema_id.to_bytes(4, "big") + b"\0\x08\x04")
+        assert found == [None] * 150 + [{"x": 2, "names": []}]
+        assert errors == ["the schema registry does not know the value's schema id"] * 150 + [None]
 
 
 # --- schemas ------------------------------------------------------------------------------------------

@@ -17,11 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from penstock.core.client import Secret
 from penstock.core.errors import DecodeError, OptionError
+from penstock.formats import lookups
+from penstock.formats.lookups import find_schemas, forget_schemas
 from penstock.formats.registry import (
+    RegisteredSchema,
+    Registry,
     RegistrySettings,
     find_latest,
-    find_schema,
-    forget_schemas,
     parse_urls,
 )
 from penstock.testing.registry import RegistryServer
@@ -38,27 +40,139 @@ def closed_port() -> int:
         return int(free.getsockname()[1])
 
 
+def find_schema(settings: RegistrySettings, schema_id: int) -> RegisteredSchema | None:
+    with Registry(settings) as registry:
+        return registry.find_schema(schema_id)
+
+
 def test_a_schema_is_asked_for_once_and_then_kept() -> None:
     with RegistryServer() as registry:
         schema_id = registry.register("s", '"long"')
         settings = RegistrySettings((registry.url,))
         for _ in range(3):
-            found = find_schema(settings, schema_id)
+            found = find_schemas(settings, [schema_id])[schema_id]
             assert found is not None
             assert (found.kind, found.text) == ("AVRO", '"long"')
         assert registry.requests == [f"/schemas/ids/{schema_id}"]
 
 
-def test_an_unknown_id_is_none_and_remembered_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+class _Clock:
+    """The time that lookups see; to sleep makes it later."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.slept_s = 1000.0, 0.0
+        patch.setattr(lookups.time, "monotonic", lambda: self.now_s)
+        patch.setattr(lookups.time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s += seconds
+
+
+def test_an_unknown_id_is_asked_for_twice_and_believed_for_as_long_as_it_has_been_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with RegistryServer() as registry:
-        settings = RegistrySettings((registry.url,))
-        assert find_schema(settings, 1) is None
-        assert find_schema(settings, 1) is None
-        assert len(registry.requests) == 1
+        settings, clock = RegistrySettings((registry.url,)), _Clock(monkeypatch)
+        assert find_schemas(settings, [7, 8]) == {7: None, 8: None}
+        assert (len(registry.requests), clock.slept_s) == (4, 1.0)  # one pause for all of them
+        looks: list[float] = []
+        began = clock.now_s - 1
+        while clock.now_s < began + 300:
+            clock.now_s += 0.5
+            asked = len(registry.requests)
+            assert find_schemas(settings, [7]) == {7: None}
+            looks += [clock.now_s - began] * (len(registry.requests) - asked)
+        assert looks == [2, 4, 8, 16, 32, 64, 124, 184, 244]
+        assert clock.slept_s == 1.0
+
+
+def test_an_id_that_becomes_known_is_found_at_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RegistryServer() as registry:
+        settings, clock = RegistrySettings((registry.url,)), _Clock(monkeypatch)
+        assert find_schemas(settings, [1]) == {1: None}
         registry.register("s", '"long"')
-        monkeypatch.setattr("penstock.formats.registry.time.monotonic", lambda: 1e12)
-        found = find_schema(settings, 1)
-        assert found is not None
+        assert find_schemas(settings, [1]) == {1: None}  # believed for a moment
+        clock.now_s += 1.0
+        assert find_schemas(settings, [1])[1] is not None
+
+
+def test_an_id_not_seen_for_long_gets_two_questions_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RegistryServer() as registry:
+        settings, clock = RegistrySettings((registry.url,)), _Clock(monkeypatch)
+        assert find_schemas(settings, [1]) == {1: None}
+        clock.now_s += 3600
+        registry.register("s", '"long"')
+        registry.lagging[1] = 1
+        assert find_schemas(settings, [1])[1] is not None
+
+
+def test_what_this_process_keeps_of_unknown_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "MAX_UNKNOWN_KEPT", 10)
+    with RegistryServer() as registry:
+        settings, _ = RegistrySettings((registry.url,)), _Clock(monkeypatch)
+        asked: list[int] = []
+        for ids in (range(100, 110), range(100, 110), range(200, 210), range(100, 110)):
+            assert set(find_schemas(settings, ids).values()) == {None}
+            asked.append(len(registry.requests))
+        assert asked == [20, 20, 40, 60]
+
+
+def test_all_questions_of_a_call_go_over_one_connection() -> None:
+    with RegistryServer() as registry:
+        settings = RegistrySettings((registry.url,), second_look_ms=1)
+        assert set(find_schemas(settings, range(100, 150)).values()) == {None}
+        assert (len(registry.requests), registry.connections) == (100, 1)
+
+
+def test_a_connection_that_the_registry_has_closed_in_between_is_made_again() -> None:
+    with RegistryServer() as registry:
+        schema_id = registry.register("s", '"long"')
+        with Registry(RegistrySettings((registry.url,))) as asked:
+            for connections in (1, 2):
+                assert asked.find_schema(schema_id) is not None
+                assert registry.connections == connections
+                registry.hang_up()
+
+
+def test_an_address_that_has_answered_is_asked_first_from_then_on() -> None:
+    with RegistryServer() as broken, RegistryServer() as registry:
+        broken.fail_with = 503
+        settings = RegistrySettings((broken.url, registry.url), second_look_ms=1)
+        assert set(find_schemas(settings, range(100, 150)).values()) == {None}
+        assert (len(broken.requests), len(registry.requests)) == (1, 100)
+
+
+def test_a_call_ends_at_its_deadline_and_calls_no_row_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RegistryServer() as registry:
+        settings, clock = RegistrySettings((registry.url,)), _Clock(monkeypatch)
+        registry.before_answer = lambda: clock.sleep(lookups.LOOKUP_TIMEOUT_S / 10)
+        with pytest.raises(DecodeError, match=r"SCHEMA_IDS_UNSETTLED.* 290 ") as caught:
+            find_schemas(settings, range(100, 400))
+        assert caught.value.retriable
+        assert len(registry.requests) == 10
+
+
+def test_ids_that_were_unknown_before_count_too_when_they_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with RegistryServer() as registry:
+        settings, clock = RegistrySettings((registry.url,), max_unknown_ids=9), _Clock(monkeypatch)
+        for ids in (range(100, 110), range(110, 120)):
+            assert set(find_schemas(settings, ids).values()) == {None}
+        clock.now_s += 30
+        registry.requests.clear()
+        with pytest.raises(DecodeError, match="SCHEMA_IDS_UNKNOWN"):
+            find_schemas(settings, range(100, 120))
+        assert len(registry.requests) == 10
+
+
+def test_many_ids_that_a_replica_hears_of_late_are_all_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RegistryServer(first_id=100) as registry:
+        settings, _ = RegistrySettings((registry.url,), max_unknown_ids=9), _Clock(monkeypatch)
+        ids = [registry.register("s", json.dumps(f"n{n}")) for n in range(25)]
+        registry.lagging.update(dict.fromkeys(ids, 1))
+        assert None not in find_schemas(settings, ids).values()
 
 
 def test_the_latest_version_of_a_subject_is_found_by_any_name() -> None:

@@ -13,7 +13,7 @@ from penstock import listener as module
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import Offsets
 from penstock.engines.source.feedback import FeedbackPort, name_end
-from penstock.listener import QueryListener
+from penstock.listener import QueryListener, read_report
 from tests.filling import wait_until
 
 T0 = TopicPartition("t", 0)
@@ -83,3 +83,45 @@ def test_a_stream_that_paces_itself_is_told_how_long_its_trigger_took() -> None:
         wait_until(lambda: found.extend(port.drain()) or bool(found), "the datagram is here")
     end = {"version": 1, "offsets": {"t": {"0": 5}}}
     assert [(each.end, each.trigger_ms) for each in found] == [(name_end(end), 321)]
+
+
+@pytest.mark.parametrize("latest", ["null", "None", None, "", "not json", "[1]", '{"other": "source"}', 7])
+def test_a_progress_without_a_report_is_read_as_none(latest: object) -> None:
+    """A repeated batch (`null` in `lastProgress`, `None` in a listener's event), another source, garbage."""
+    told = progress("q", SimpleNamespace(latestOffset=latest)).progress
+    assert read_report(told) is None
+    assert read_report({"sources": [{"latestOffset": latest}]}) is None
+
+
+def as_object(latest: object) -> Any:
+    return SimpleNamespace(latestOffset=latest)
+
+
+def as_mapping(latest: object) -> Any:
+    return {"latestOffset": latest}
+
+
+def test_a_report_is_read_from_every_form_of_a_progress() -> None:
+    reported = {"version": 1, "offsets": {"t": {"0": 99}}, "lag": {"records": 4}}
+    for latest in (reported, json.dumps(reported)):
+        for source_of in (as_object, as_mapping):
+            other = source_of("3")
+            assert read_report(SimpleNamespace(sources=[other, source_of(latest)]), source=1) == reported
+            assert read_report({"sources": [source_of(latest)]}) == reported
+            assert read_report({"sources": [other]}) is None
+
+
+def test_a_query_without_a_progress_yet_has_no_report() -> None:
+    assert read_report(None) is None
+    assert read_report({"sources": []}) is None
+
+
+def test_a_listener_lives_through_a_batch_that_is_repeated(committed: Committed) -> None:
+    """Nobody has told whose group it is; the next batch does."""
+    listener = QueryListener({"commitOffsetsToGroup": "a"})
+    repeated = source(5, group="a")
+    repeated.latestOffset = "None"
+    listener.onQueryProgress(progress("one", repeated))
+    listener.onQueryProgress(progress("one", source(6, group="a")))
+    listener.onQueryTerminated(SimpleNamespace(id="one"))  # type: ignore[arg-type]
+    assert committed == [("a", {T0: 6})]

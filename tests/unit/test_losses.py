@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.losses import Loss, merge_losses, summarise_losses
+from penstock.engines.reading.losses import LossBook
 
 
 def make_loss(start: int, until: int, *, condition: str = "DATA_LOST", partition: int = 0) -> Loss:
@@ -25,6 +26,16 @@ def test_a_loss_tells_its_condition_place_range_and_reason() -> None:
     loss = Loss("DATA_LOST", "t", 3, 5, 6, detail="It aged out.")
     assert str(loss) == "[DATA_LOST] t-3: 1 offset from 5 until 6. It aged out."
     assert str(make_loss(5, 5)) == "[DATA_LOST] t-0: offsets from 5 on, how many is not known."
+
+
+def test_a_report_tells_of_how_many_losses_nobody_knows_the_size() -> None:
+    """0 offsets beside 2 ranges would read as if nothing was lost."""
+    book = LossBook(None)
+    for _ in range(2):  # each is told once
+        book.keep([make_loss(5, 5), make_loss(7, 7, partition=1)])
+    assert book.sum_up() == {"ranges": 2, "offsets": 0, "openEnds": 2}
+    book.keep([make_loss(1, 4, partition=2)])
+    assert book.sum_up() == {"ranges": 3, "offsets": 3, "openEnds": 2}
 
 
 def test_ranges_that_touch_or_overlap_become_one() -> None:

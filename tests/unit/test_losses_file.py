@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import OffsetStoreError
+from penstock.core.client import ClientSettings
+from penstock.core.errors import DataLossError, OffsetStoreError
 from penstock.core.losses import Loss
+from penstock.core.model import At, RangeOrder, WorkOrder
+from penstock.core.places import parse_place
+from penstock.engines.reading.losses import keep_task_loss
 from penstock.stores.losses import LEDGER_VERSION, RecordedLoss, open_loss_ledger
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "loss_ledger_v1.sql"
@@ -79,3 +83,15 @@ def test_a_path_with_odd_letters_is_only_a_path(tmp_path: Path) -> None:
     open_loss_ledger(path).record([GONE], seen_ms=1)
     assert path.exists()
     assert [each.loss for each in open_loss_ledger(path, create=False).read()] == [GONE]
+
+
+def test_a_task_on_a_host_without_the_ledgers_file_makes_no_other_one(tmp_path: Path) -> None:
+    """A loss in a file that nobody reads is forgotten, so the task fails instead."""
+    place = parse_place(str(tmp_path / "losses.db"))
+    order = WorkOrder((RangeOrder("t", 0, At(5), At(8)),), ClientSettings((("127.0.0.1", 9092),)), ("value",))
+    met = DataLossError("DATA_LOST", "Gone.", facts={"topic": "t", "partition": 0})
+    with pytest.raises(OffsetStoreError, match="DATABASE_NOT_FOUND"):
+        keep_task_loss(place, order, met)
+    ledger = open_loss_ledger(place)
+    keep_task_loss(place, order, met)
+    assert [each.loss.key for each in ledger.read()] == [("t", 0, 5, 8)]

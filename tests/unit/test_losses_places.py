@@ -38,16 +38,28 @@ def test_a_path_or_a_sqlite_address_names_a_file(text: str, path: str) -> None:
         (
             "postgresql://me:pw@db.example:6000/stats?sslmode=require",
             ServerPlace(
-                "postgresql", "db.example", 6000, "me", Secret("pw"), "stats", (("sslmode", "require"),)
+                "postgresql", (("db.example", 6000),), "me", Secret("pw"), "stats", (("sslmode", "require"),)
             ),
         ),
-        ("postgres://me@h/d", ServerPlace("postgresql", "h", 5432, "me", None, "d")),
-        ("mysql://me:@h/d", ServerPlace("mysql", "h", 3306, "me", Secret(""), "d")),
-        ("mariadb://me:x@h/d", ServerPlace("mysql", "h", 3306, "me", Secret("x"), "d")),
+        ("postgres://me@h/d", ServerPlace("postgresql", (("h", 5432),), "me", None, "d")),
+        ("mysql://me:@h/d", ServerPlace("mysql", (("h", 3306),), "me", Secret(""), "d")),
+        ("mariadb://me:x@h/d", ServerPlace("mysql", (("h", 3306),), "me", Secret("x"), "d")),
         (
             "mysql://m%40e:p%2Fw%3A%40%23%25@[::1]:33/d%20b",
-            ServerPlace("mysql", "::1", 33, "m@e", Secret("p/w:@#%"), "d b"),
+            ServerPlace("mysql", (("::1", 33),), "m@e", Secret("p/w:@#%"), "d b"),
         ),
+        (
+            "postgresql://me:a,b@db1,db2:6000,[::1]:33/d?target_session_attrs=primary",
+            ServerPlace(
+                "postgresql",
+                (("db1", 5432), ("db2", 6000), ("::1", 33)),
+                "me",
+                Secret("a,b"),
+                "d",
+                (("target_session_attrs", "primary"),),
+            ),
+        ),
+        ("mysql://me@h1:1,h2/d", ServerPlace("mysql", (("h1", 1), ("h2", 3306)), "me", None, "d")),
     ],
 )
 def test_an_address_names_a_database(text: str, place: ServerPlace) -> None:
@@ -77,6 +89,12 @@ WRONG = [
     "mysql://me:hunter2@h:0/d",
     "mysql://me:hunter2@h:port/d",
     "mysql://me:hunter2@h:99999/d",
+    "mysql://me:hunter2@h1,/d",
+    "mysql://me:hunter2@h1:1,h2:x/d",
+    "mysql://me:hunter2@h1,h1:3306/d",
+    "mysql://me:hunter2@h/d?target_session_attrs=primary",
+    "postgresql://me:hunter2@h1,h2/d?target_session_attrs=any",
+    "postgresql://me:hunter2@h1,h2/d?target_session_attrs=standby",
     "mysql://me:hunt/hunter2@h/d",
     "mysql://me:hunt#hunter2@h/d",
     "mysql://me:hunt?hunter2@h/d",
@@ -110,11 +128,14 @@ def test_a_place_shows_no_password_and_survives_pickling() -> None:
     """S12: not in repr, not in str."""
     place = parse_place("postgresql://me:hunter2@h/d")
     assert "hunter2" not in f"{place} {place!r}"
+    several = parse_place("postgresql://me:hunter2@h1,[::1]:7/d")
+    assert str(several) == "postgresql://me@h1:5432,[::1]:7/d"
     assert pickle.loads(pickle.dumps(place)) == place
 
 
 @given(
-    st.text(max_size=60), st.sampled_from(["", "sqlite:///", "postgresql://", "mysql://u:p@h/", "mysql://"])
+    st.text(max_size=60),
+    st.sampled_from(["", "sqlite:///", "postgresql://", "mysql://u:p@h/", "mysql://", "mysql://u:p@h1,"]),
 )
 def test_any_text_is_a_place_or_an_option_error(text: str, head: str) -> None:
     with contextlib.suppress(OptionError):

@@ -10,6 +10,7 @@ from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
 from penstock.core.stream_offsets import StreamPosition
 from penstock.stores.offsets.addresses import open_offset_store
+from penstock.stores.offsets.checkpoint import CheckpointOffsetStore
 
 ONE = StreamPosition({TopicPartition("t", 0): 5})
 
@@ -33,6 +34,26 @@ def test_each_address_opens_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
         store = open_offset_store(address)
         assert shown in repr(store)
         store.close()
+
+
+def test_each_store_has_a_name_that_can_stand_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `penstock offsets` prints; a class of ours says nothing to whoever reads it."""
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "memory:": "the memory of this process",
+        "offsets": "the folder offsets",
+        "x.db": "the database x.db",
+        f"sqlite://{tmp_path}/y?namespace=shop": f"the database {tmp_path}/y (namespace shop)",
+        "kafka://h1:9092,[::1]:9093/nightly": "the group nightly at h1:9092,::1:9093",
+    }
+    for address, name in names.items():
+        store = open_offset_store(address)
+        assert str(store) == name
+        store.close()
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    assert str(CheckpointOffsetStore(tmp_path / "checkpoint")) == f"the checkpoint {tmp_path}/checkpoint"
 
 
 def test_what_is_not_there_is_not_made_when_it_is_only_looked_at(tmp_path: Path) -> None:

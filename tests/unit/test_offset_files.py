@@ -33,7 +33,7 @@ def file_of(tmp_path: Path) -> Path:
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed(store: FileOffsetStore, tmp_path: Path) -> None:
-    """No damaged file is ever a position."""
+    """B295: the checksum tells; no damaged file is ever a position."""
     store.save("s", ONE)
     path = file_of(tmp_path)
     good = path.read_bytes()

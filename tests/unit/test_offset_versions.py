@@ -35,6 +35,7 @@ def check(store: OffsetStore) -> None:
 
 
 def test_files_of_version_1_are_read_and_go_on(tmp_path: Path) -> None:
+    """B295: with the checksum that they carry."""
     assert documents.VERSION == 1
     for end in ("json", "changes"):
         shutil.copy(GOLDEN / f"offsets_v1.{end}", tmp_path / f"counts%20%C3%A9.{end}")

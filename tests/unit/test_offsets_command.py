@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
+from penstock.cli.moments import find_moment
+from penstock.cluster.ports import find_free_ports
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.offset_stores import Change
@@ -25,7 +28,13 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def penstock(capsys: pytest.CaptureFixture[str]) -> Run:
+def penstock(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Run:
+    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path_factory.mktemp("state")))  # no local cluster
+
     def run(*arguments: str, code: int = 0) -> str:
         assert main(["offsets", *arguments]) == code, capsys.readouterr()
         told = capsys.readouterr()
@@ -75,11 +84,26 @@ def test_nothing_is_changed_without_yes_and_every_change_is_remembered(penstock:
     assert done["after"] == write_position(after)
     assert (after.topic_ids, after.leader_epochs, after.gone) == (HERE.topic_ids, {}, HERE.gone)
     told = penstock("skip", "--at", at, "visits", "--offset", "t-x-1=80", "--yes", "--watch", "0s")
-    assert "Done: visits in " in told
+    kind = "database" if at.endswith(".db") else "folder"
+    assert f"Done: visits in the {kind} {at}." in told
+    assert done["store"] == f"the {kind} {at}"
     lines = penstock("show", "--at", at, "visits", "--changes").splitlines()[-2:]
     assert "rewind t-0: 50 -> 30; t-x-1: 90 -> 70" in lines[0]
     assert "skip t-x-1: 70 -> 80" in lines[1]
     assert "@" in lines[1].split()[2]
+
+
+def test_no_line_names_a_class_of_ours(penstock: Run, at: str, tmp_path: Path) -> None:
+    told = penstock("show", "--at", at, "nobody", code=1)
+    assert told.startswith("[STREAM_NOT_FOUND] The ")
+    assert f"{at} has no stream nobody. It has: visits." in told
+    told += penstock("rewind", "--at", at, "visits", "--to-batch", "3", code=1)
+    told += penstock("rewind", "--at", at, "visits", "--by", "1", "--yes", "--watch", "0s")
+    told += penstock("show", "--at", at, "--json") + penstock("show", "--at", at, "visits", "--json")
+    open_offset_store(f"{tmp_path}/none")
+    told += penstock("show", "--at", f"{tmp_path}/none")
+    assert f"No stream has offsets in the folder {tmp_path}/none." in told
+    assert "OffsetStore" not in told
 
 
 def test_only_some_partitions_move_and_never_the_other_way(penstock: Run, at: str) -> None:
@@ -140,10 +164,17 @@ def test_a_stream_that_runs_is_not_moved(
         (["show", "--at", "AT", "other"], "STREAM_NOT_FOUND"),
         (["rewind", "--at", "AT", "visits", "--to-batch", "4"], "NO_BATCHES_KEPT"),
         (["rewind", "--at", "AT", "visits", "--to-time", "2h"], "NO_BOOTSTRAP_SERVER"),
-        (["rewind", "--at", "AT", "visits", "--by", "1", "--only", "nonsense"], "PARTITION_INVALID"),
+        (["rewind", "--at", "AT", "visits", "--offset", "nonsense=1"], "PARTITION_INVALID"),
         (["rewind", "--at", "AT", "visits", "--by", "1", "--only", "u-0"], "NOT_IN_STREAM"),
         (["rewind", "--at", "AT", "visits", "--offset", "t-0"], "PAIR_EXPECTED"),
         (["rewind", "--at", "AT", "visits", "--offset", "t-0=-4"], "OPTION_INVALID"),
+        (["rewind", "--at", "AT", "visits", "--by", "-5"], "OPTION_INVALID"),
+        (["rewind", "--at", "AT", "visits", "--by", "-5", "--yes", "--watch", "0"], "OPTION_INVALID"),
+        (["skip", "--at", "AT", "visits", "--by", "-5"], "OPTION_INVALID"),
+        (["skip", "--at", "AT", "visits", "--by", "-5", "--yes", "--watch", "0"], "OPTION_INVALID"),
+        (["rewind", "--at", "AT", "visits", "--offset", "t-0=4", "--only", "t-x-1"], "OPTIONS_DISAGREE"),
+        (["plan", "--at", "AT", "visits", "--offset", "t-0=4", "--only", "t-x"], "OPTIONS_DISAGREE"),
+        (["rewind", "--at", "AT", "visits", "--offset", "t-0=4", "--offset", "t-0=5"], "OPTIONS_DISAGREE"),
         (["import", "--at", "AT", "visits", "--file", "/dev/null"], "FILE_UNUSABLE"),
         (["export", "--at", "AT", "visits", "--file", "/nowhere/x"], "FILE_UNUSABLE"),
         (["show", "--at", "AT/nothing-here"], "OFFSETS_NOT_FOUND"),
@@ -160,9 +191,150 @@ def test_what_cannot_be_done_is_told_with_its_condition(
     assert FileOffsetStore(tmp_path / "at").load("visits") == HERE
 
 
-@pytest.mark.parametrize("wrong", [["--to-time", "noon"], ["--by", "x"], ["--to-offset", "-1"], []])
+@pytest.mark.parametrize(
+    "wrong", [["--to-time", "noon"], ["--to-time", "0"], ["--by", "x"], ["--to-offset", "-1"], []]
+)
 def test_wrong_usage_is_exit_code_2(penstock: Run, at: str, wrong: list[str]) -> None:
     penstock("rewind", "--at", at, "visits", *wrong, code=2)
+
+
+def test_a_number_carries_its_unit_but_for_a_wait_of_nothing(penstock: Run, at: str) -> None:
+    """`60` as a time would be in 1970, and a stream that is sent there reads everything again."""
+    asked = ("rewind", "--at", at, "visits")
+    told = penstock(*asked, "--to-time", "60", code=2)
+    advice = "'60' is not a moment with its unit: for a length of time ago write 60s, 60m, 60h or 60d"
+    assert advice in " ".join(told.split())
+    assert find_moment("1970-01-01T00:00:05Z", now_ms=0) == 5000  # that is no bare number
+    told = penstock(*asked, "--by", "1", "--yes", "--watch", "5", code=2)
+    assert "'5' has no unit: write 5s for seconds, 5m for minutes" in " ".join(told.split())
+    assert load(at) == HERE
+    assert "Done" in penstock(*asked, "--by", "1", "--yes", "--watch", "0")
+
+
+def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
+    """A minus sign beside `rewind` may mean the other way, or the same one again; `plan` needs it."""
+    told = penstock("rewind", "--at", at, "visits", "--by", "-5", code=1)
+    assert "a rewind goes back by itself. Write --by 5 to go back; `penstock offsets skip --by 5`" in told
+    told = penstock("skip", "--at", at, "visits", "--by", "-5", code=1)
+    assert "a skip goes ahead by itself. Write --by 5 to go ahead; `penstock offsets rewind --by 5`" in told
+    assert "50       45" in penstock("plan", "--at", at, "visits", "--by", "-5")
+    told = penstock("rewind", "--at", at, "visits", "--offset", "t-0=4", "--only", "t-x-1", code=1)
+    assert "--offset names t-0, and --only leaves it alone. Leave --only out" in told
+    named = ("--offset", "t-0=4", "--offset", "t-1=4")
+    told = penstock("rewind", "--at", at, "visits", *named, "--only", "t-x-1", code=1)
+    assert "--offset names t-0 and t-1, and --only leaves them alone. Leave --only out" in told
+    both = penstock("rewind", "--at", at, "visits", "--offset", "t-0=4", "--only", "t", "--only", "t")
+    assert "t-0" in both
+    assert "t-x-1" not in both
+
+
+def test_brokers_that_do_not_answer_leave_the_stored_position_on_the_screen(
+    at: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In seconds, and not without a word; a limit that the user has set holds instead."""
+    monkeypatch.setattr("penstock.cli.connection.LOOK_TIMEOUT_MS", 300)
+    nobody = ("--bootstrap-server", f"127.0.0.1:{find_free_ports(1)[0]}")
+    assert main(["offsets", "show", "--at", at, "visits", *nobody]) == 1
+    told = capsys.readouterr()
+    assert [line.split()[2:] for line in told.out.splitlines()[1:3]] == [["50", "-", "-"], ["90", "-", "-"]]
+    assert "Where the logs end is not known: the brokers could not be asked. [BROKER_TIMEOUT]" in told.err
+    assert "for 300 ms" in told.err
+    more = ("--set", "default.api.timeout.ms=200", "--json")
+    assert main(["offsets", "show", "--at", at, "visits", *nobody, *more]) == 1
+    told = capsys.readouterr()
+    shown = json.loads(told.out)
+    assert (shown["position"], shown["ends"]) == (write_position(HERE), {})
+    assert "for 200 ms" in shown["ends_unknown"]
+    assert main(["offsets", "rewind", "--at", at, "visits", "--by", "1", "--only", "u-0", *nobody]) == 1
+    assert "[NOT_IN_STREAM]" in capsys.readouterr().err  # nobody has to be asked for that
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["topics", "list"],
+        ["topics", "describe", "t"],
+        ["groups", "list"],
+        ["groups", "describe", "g"],
+        ["groups", "offsets"],
+        ["offsets", "show", "--at", "kafka://SERVER/g", "g"],
+        ["offsets", "plan", "--at", "AT", "visits", "--to-end"],
+    ],
+)
+def test_no_command_that_only_looks_waits_a_minute(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[str],
+) -> None:
+    monkeypatch.setattr("penstock.cli.connection.LOOK_TIMEOUT_MS", 300)
+    server = f"127.0.0.1:{find_free_ports(1)[0]}"
+    FileOffsetStore(tmp_path).save("visits", HERE)
+    given = [each.replace("SERVER", server).replace("AT", str(tmp_path)) for each in asked]
+    assert main([*given, "--bootstrap-server", server]) == 1
+    assert "for 300 ms (default.api.timeout.ms)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["rewind", "skip", "copy", "import", "adopt"])
+def test_each_verb_that_can_lead_back_says_how_to_count_sums_twice(penstock: Run, verb: str) -> None:
+    assert "--sums-count-twice" in penstock(verb, "--help")
+
+
+def test_the_offsets_of_a_file_sink_are_found_and_its_batches_are_named(
+    penstock: Run, tmp_path: Path
+) -> None:
+    """Rows in a folder that lies beyond would be there twice; one that is cut in two would lose some."""
+    for start, until in ((0, 20), (20, 50)):
+        folder = tmp_path / f"batch=visits.t-0.{start}-{until}"
+        folder.mkdir()
+        ranges = {"version": 1, "stream": "visits", "ranges": [["t", 0, start, until]], "topicIds": {}}
+        (folder / "_ranges.json").write_text(json.dumps(ranges))
+    inner = tmp_path / "_penstock" / "offsets"
+    FileOffsetStore(inner).save("visits", StreamPosition({T0: 50}))
+    for told in (
+        penstock("show", "--at", str(tmp_path)),
+        penstock("show", "--at", str(tmp_path), "visits", code=1),
+    ):
+        assert f"It is the folder of a file sink, whose offsets are in {inner}." in told
+    at = ("rewind", "--at", str(inner), "visits")
+    for more in ((), ("--yes", "--watch", "0")):
+        assert "[SEEK_INSIDE_BATCH]" in penstock(*at, "--to-offset", "30", *more, code=1)
+        told = penstock(*at, "--to-offset", "20", *more)
+        assert "1 batch of the file sink" in told
+        assert "batch=visits.t-0.20-50" in told
+        assert "FOLDERS_AHEAD" in told
+    assert load(str(inner)) == StreamPosition({T0: 20})
+
+
+def test_no_other_place_is_suggested_where_none_is_found(penstock: Run, tmp_path: Path) -> None:
+    for name in ("none", "none.db"):
+        open_offset_store(f"{tmp_path}/{name}")
+        told = penstock("show", "--at", f"{tmp_path}/{name}")
+        told += penstock("show", "--at", f"{tmp_path}/{name}", "visits", code=1)
+        assert "sink" not in told.replace(str(tmp_path), "")
+
+
+def test_a_dry_run_is_refused_as_the_real_run_is(penstock: Run, at: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "c", [ours(1)], done=0)
+    refused = {
+        "CHECKPOINT_NOT_STARTED": ["--to", f"checkpoint:{tmp_path}/c", "--as", "0"],
+        "DATABASE_NOT_FOUND": ["--to", f"sink:{tmp_path}/none.db"],
+    }
+    for condition, where in refused.items():
+        for more in ((), ("--yes", "--watch", "0")):
+            assert f"[{condition}]" in penstock("copy", "--from", at, "visits", *where, *more, code=1)
+
+
+def test_no_message_names_an_exception(penstock: Run, at: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "c", [ours(1)], done=1)
+    (tmp_path / "c" / "offsets" / "0").write_bytes(b"\xff\xfe")
+    (tmp_path / "x.json").write_text("{")
+    told = penstock("import", "--at", at, "visits", "--file", str(tmp_path / "nowhere"), code=1)
+    assert "cannot be used: No such file or directory." in told
+    told += penstock("import", "--at", at, "visits", "--file", str(tmp_path / "x.json"), code=1)
+    told += penstock("show", "--at", f"checkpoint:{tmp_path}/c", "0", code=1)
+    told += penstock("show", "--at", at, "visits", "--command-config", str(tmp_path / "nowhere"), code=1)
+    assert not re.search(r"[A-Za-z]+(Error|Exception|Store|Sink)\b", told), told
 
 
 def test_control_characters_in_names_do_not_reach_the_terminal(penstock: Run, tmp_path: Path) -> None:
@@ -201,7 +373,7 @@ def test_a_checkpoint_is_moved_to_the_end_of_a_batch(penstock: Run, tmp_path: Pa
     store = make_checkpoint(tmp_path, *batches, done=3)
     (tmp_path / "state").mkdir()
     address = f"checkpoint:{tmp_path}"
-    assert penstock("show", "--at", address) == "1\n2\n"
+    assert penstock("show", "--at", address) == "source 1\nsource 2\n"
     told = penstock("rewind", "--at", address, "1", "--to-batch", "0")
     assert "Batch 3 was planned and is not done; it is planned anew." in told
     assert "keeps state" in told
@@ -264,3 +436,11 @@ def test_a_checkpoint_that_has_moved_on_is_not_changed(tmp_path: Path) -> None:
         store.change("0", Change(1, "ann", "rewind", seen, StreamPosition({T0: 0})))
     assert store.load("0") == store.load_batch("0", 1)
     assert (store.list_planned(), store.list_changes("0")) == ([2], [])
+
+
+def test_a_slip_in_only_names_what_there_is(penstock: Run, at: str) -> None:
+    """No broker is asked: a topic that the stream does not read is no topic that was made anew."""
+    for slip in ("tt-0", "tt", "t-1"):
+        told = penstock("rewind", "--at", at, "visits", "--to-start", "--only", slip, code=1)
+        assert "[NOT_IN_STREAM]" in told
+        assert "It stands in t-0, t-x-1." in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -18,6 +19,7 @@ from penstock.core.model import (
     TopicPartition,
 )
 from penstock.core.options_batch import BatchOptions, parse_batch_options
+from penstock.core.options_stream import parse_stream_options
 from penstock.core.positions import ForAll, ForEach
 from penstock.core.selection import Assign, Subscribe, SubscribePattern
 
@@ -162,6 +164,85 @@ def test_positions_counted_back(text: str, expected: object) -> None:
     assert parse(startingOffsets=text).start == ForAll(expected)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"startingOffsets": "10m"}, "For the last 10m, write `-10m`."),
+        ({"startingOffsets": " +2H "}, "For the last 2h, write `-2h`."),
+        ({"startingOffsets": "-10 m"}, "For the last 10m, write `-10m`."),
+        ({"startingOffsets": "- 10m"}, "For the last 10m, write `-10m`."),
+        ({"endingOffsets": "10m"}, "For all but the last 10m, write `-10m`."),
+        ({"startingTimestamp": "10m"}, "For the last 10m, set `startingOffsets` to `-10m`."),
+        ({"endingTimestamp": "-1d"}, "To end 1d ago, set `endingOffsets` to `-1d`."),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":"+10m"}}'},
+            "For the last 10m, set `startingOffsets` to `-10m`.",
+        ),
+    ],
+)
+def test_a_length_of_time_without_its_sign_gets_advice(options: dict[str, str], advice: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(**options)
+    assert refused.value.condition == "OPTION_INVALID"
+    assert refused.value.hint == advice
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (key, text)
+        for key in ("startingOffsets", "endingOffsets")
+        for text in ("soon", "-soon", "-1", "23", '{"t":5}', '{"t":{"0":-7}}', '{"t":{"0":"x"}}', "{")
+    ],
+)
+def test_only_what_is_accepted_is_offered(key: str, text: str) -> None:
+    """A batch read starts not at the end and ends not at the beginning, in words and in Kafka's numbers."""
+    with pytest.raises(OptionError) as refused:
+        parse(**{key: text})
+    told = str(refused.value)
+    other = ("`latest`", "for latest") if key == "startingOffsets" else ("`earliest`", "for earliest")
+    assert not any(each in told for each in other)
+    for example in re.findall(r'`(\{"topicA":\{"0":23.*?\}\})`', told):
+        parse(**{key: example})
+    for word in re.findall(r"`(earliest|latest|-10m|-1000)`", told):
+        parse(**{key: word})
+
+
+@pytest.mark.parametrize("text", ["-0m", "-0s", "-0"])
+@pytest.mark.parametrize("key", ["startingOffsets", "endingOffsets"])
+def test_nothing_before_the_end_is_no_place(key: str, text: str) -> None:
+    with pytest.raises(OptionError, match="OPTION_INVALID"):
+        parse(**{key: text})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"startingTimestamp": "1700000000"},
+            "The start is at 1700000000: as milliseconds since 1970 it is too",
+        ),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":1700000000}}'}, "as seconds, it is 1700000000000 ms"),
+        (
+            {"endingTimestamp": "1700000000000000"},
+            "The end is at 1700000000000000: as milliseconds since 1970",
+        ),
+        ({"endingTimestamp": "0"}, "The end is at 0: "),
+        ({"startingTimestamp": "0"}, None),  # a usual word for everything
+        ({"startingTimestamp": "1700000000000", "endingTimestamp": "2026-01-31T12:00:00Z"}, None),
+    ],
+)
+def test_a_time_in_another_unit_is_read_as_spark_reads_it_with_a_warning(
+    options: dict[str, str], words: str | None
+) -> None:
+    told = " ".join(parse(**options).warnings)
+    assert told == "" if words is None else words in told
+    stream = {key: text for key, text in options.items() if key.startswith("starting")}
+    given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", **stream}
+    warned = " ".join(parse_stream_options(given, unique="u").warnings)
+    assert bool(warned) == (bool(stream) and words is not None)
+
+
 def test_committed_means_the_given_group() -> None:
     options = parse(startingOffsets="Committed", **{"kafka.group.id": "reports"})
     assert options.start == ForAll(Committed())
@@ -281,7 +362,7 @@ def test_a_fixed_group_is_used_as_given_and_warned_about() -> None:
 def test_headers_are_added_when_asked_for() -> None:
     """I21, F3, F10: as the last column."""
     assert parse(includeHeaders="true").columns[-1] == "headers"
-    assert parse(includeHeaders="true", columns="value").columns == ("value", "headers")
+    assert parse(includeHeaders="true", columns="headers, value").columns == ("headers", "value")
 
 
 def test_columns_come_in_the_order_they_are_named_in() -> None:

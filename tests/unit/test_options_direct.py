@@ -50,6 +50,12 @@ def test_each_strategy_can_be_built_with_and_without_starts() -> None:
     assert parse(Assign([T1, ("t", 0), T0])).stream.selection == Assigned((T0, T1))
 
 
+def test_a_named_start_knows_whether_the_stream_reads_committed_rows_only() -> None:
+    """A start behind an open transaction must not be laid to a topic made anew."""
+    for level, expected in (("read_committed", True), ("read_uncommitted", False)):
+        assert parse(kafka={"isolation.level": level}).make_reading({T0: At(3)}).committed_only is expected
+
+
 def test_a_pattern_is_a_regular_expression_for_the_whole_name() -> None:
     """D4: the shell's `topic1-*` means topic1 and dashes."""
     selection: Any = parse(SubscribePattern("topic1-*")).stream.selection

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
 from penstock.core.batch_table import REPLACED, BatchTable
 from penstock.core.client import ClientSettings
@@ -14,7 +15,8 @@ from penstock.core.errors import OptionError
 from penstock.core.options import OptionSpec, option, option_specs, read_surface, reference_rows
 from penstock.core.options_batch import BatchOptions, parse_batch_options
 from penstock.core.options_stream import StreamOptions, check_load, parse_stream_options
-from penstock.core.stream_table import BATCH_ONLY, ENDS, STREAM_ONLY, StreamTable
+from penstock.core.stream_table import ENDS, STREAM_ONLY, StreamTable
+from penstock.engines.source.batch import BatchReader
 
 PEM = "-----BEGIN CERTIFICATE-----\n1\n-----END CERTIFICATE-----\n"
 KEY = "-----BEGIN PRIVATE KEY-----\n2\n-----END PRIVATE KEY-----\n"
@@ -98,7 +100,7 @@ def parse_stream(options: dict[str, str]) -> StreamOptions:
 
 @pytest.mark.parametrize(("key", "text", "needs"), STREAM_ACCEPTED)
 def test_an_accepted_example_is_accepted_in_a_stream(key: str, text: str, needs: dict[str, str]) -> None:
-    """I1, I2, I18, B073: every example of every option, in any case, at load and at start."""
+    """I1, I2, I18, B073, B076: every example of every option, in any case, at load and at start."""
     options = complete(key, text, needs)
     assert check_load(options)
     upper = {name.upper(): value for name, value in options.items()}
@@ -109,11 +111,29 @@ def test_an_accepted_example_is_accepted_in_a_stream(key: str, text: str, needs:
 def test_a_rejected_example_ends_in_its_condition_in_a_stream(
     key: str, text: str, condition: str, needs: dict[str, str]
 ) -> None:
-    """B067, B099: with a hint."""
+    """B067, B076, B099: with a hint."""
     with pytest.raises(OptionError) as caught:
         parse_stream(complete(key, text, needs))
     assert caught.value.condition == condition
     assert caught.value.hint
+
+
+def test_options_of_a_stream_in_any_case_have_the_values_that_were_given() -> None:
+    """B074: none is passed over because of its writing, and none gets its default."""
+    options = {
+        "KAFKACONSUMER.pollTIMEOUTms": "512",
+        "MINoffsetsPERtrigger": "3",
+        "maxOFFSETSperTrigger": "7",
+        "MaxTriggerDELAY": "11s",
+        "FETCHoffset.NUMretries": "5",
+        "fetchOFFSET.RetryIntervalMS": "17",
+        "Partition.Metadata.Cache.TTL.ms": "19",
+    }
+    parsed = parse_stream(complete("FAILondataLOSS", "false", options))
+    assert not parsed.fail_on_data_loss
+    assert (parsed.poll_timeout_ms, parsed.min_offsets, parsed.max_offsets) == (512, 3, 7)
+    assert (parsed.max_delay_ms, parsed.metadata_cache_ms) == (11_000, 19)
+    assert (parsed.fetch_offset_retries, parsed.fetch_offset_retry_interval_ms) == (5, 17)
 
 
 @pytest.mark.parametrize("key", ENDS)
@@ -125,9 +145,14 @@ def test_a_stream_with_an_end_is_refused_when_it_starts(key: str) -> None:
         parse_stream(options)
 
 
-@pytest.mark.parametrize("key", BATCH_ONLY)
-def test_an_option_of_batch_reads_is_a_warning_in_a_stream(key: str) -> None:
-    assert any(key in warning for warning in parse_stream(complete(key, "true", {})).warnings)
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_the_removed_pushing_of_filters_is_refused_with_the_reason(value: str) -> None:
+    """It could return too few rows, so it is refused at `load()`, in a batch read and in a stream."""
+    options = complete("pushFilters", value, {})
+    for door in (check_load, parse, parse_stream):
+        with pytest.raises(OptionError, match=r"\[OPTION_REFUSED\].*`pushFilters`.*removed.*misses rows"):
+            door(options)
+    assert BatchReader.pushFilters is DataSourceReader.pushFilters
 
 
 @pytest.mark.parametrize(
@@ -164,6 +189,31 @@ def test_an_unknown_option_is_refused_with_the_one_probably_meant() -> None:
         OptionError, match=r"\[OPTION_UNKNOWN\].*`minPartition`.*Did you mean `minPartitions`\?"
     ):
         parse(complete("minPartition", "4", {}))
+
+
+def test_a_message_shows_options_as_they_were_written() -> None:
+    """A key that is not known as it came here, one that is known as its table writes it."""
+    with pytest.raises(OptionError, match=r"There is no option `MinPartishions`"):
+        parse(complete("MinPartishions", "4", {}))
+    with pytest.raises(
+        OptionError, match=r"`kafka\.Bootstrap\.Server`.*Did you mean `kafka\.bootstrap\.servers`"
+    ):
+        parse(complete("kafka.Bootstrap.Server", "b:9092", {}))
+    assert "Not known to Kafka, ignored: kafka.My.Own." in parse(complete("KAFKA.My.Own", "1", {})).warnings
+
+
+def test_a_message_shows_capitals_though_spark_passes_options_on_in_lower_case() -> None:
+    """PySpark's options are a dictionary that forgets how a key was written."""
+    for written, shown in (
+        ("minPartition", r"`minpartition`.*Did you mean `minPartitions`"),
+        ("numPartitions", r"Option `numPartitions` is not supported"),
+        ("minPartitions", r"Option `minPartitions` is 'x'"),
+    ):
+        given = CaseInsensitiveDict(complete(written, "x", {}))
+        with pytest.raises(OptionError, match=shown):
+            parse(dict(given))
+    given = CaseInsensitiveDict(complete("maxOffsetsPerTrigger", "1", {}))
+    assert any("`maxOffsetsPerTrigger`" in warning for warning in parse(dict(given)).warnings)
 
 
 def test_an_unknown_option_like_nothing_points_to_the_reference() -> None:

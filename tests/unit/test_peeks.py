@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from penstock.core.model import Peek
-from penstock.kafka.peeks import _estimate
+from penstock.kafka.peeks import _estimate, _find_greatest_ms
 
 APPEND_TIME, CONTROL = 0x08, 0x20
 
@@ -64,3 +64,21 @@ def test_headers_tell_time_and_size(records: bytes, position: int, expected: Pee
 )
 def test_what_tells_nothing_is_no_peek(records: bytes) -> None:
     assert _estimate(records, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (batch(0, 10), 9_000),  # not its first record's
+        (batch(0, 5, greatest_ms=99_000) + batch(5, 5), 9_000),  # the first one is behind the position
+        (batch(5, 4, greatest_ms=2_000) + batch(9, 1, greatest_ms=1_000), 2_000),
+        (batch(5, 4) + batch(9, 1, attributes=CONTROL, greatest_ms=99_000), 9_000),
+        (batch(9, 1, attributes=CONTROL), None),
+        (batch(9, 1, greatest_ms=-1), None),
+        (b"", None),
+    ],
+)
+def test_the_newest_record_of_a_batch_is_the_one_with_the_greatest_time(
+    records: bytes, expected: int | None
+) -> None:
+    assert _find_greatest_ms(records, 8) == expected

@@ -21,6 +21,8 @@ from penstock.core.model import (
     TopicPartition,
     TopicView,
 )
+from penstock.core.options_batch import parse_batch_options
+from penstock.core.options_stream import parse_stream_options
 from penstock.core.pattern import TopicPattern
 from penstock.core.planning import Limits, Step, explain_losses, find_questions, step
 from penstock.core.positions import ForAll, ForEach, Rule
@@ -46,10 +48,11 @@ def plan(
     unmatched: str = "error",
     limits: Limits | None = None,
     selection: Selection | None = None,
+    committed_only: bool = False,
     **seen: object,
 ) -> Step:
     snapshot = Snapshot(topics(partitions), earliest or {}, latest or {}, **seen)  # type: ignore[arg-type]
-    read = BatchRead(selection or Subscribe(("t",)), start, end, unmatched)
+    read = BatchRead(selection or Subscribe(("t",)), start, end, unmatched, committed_only=committed_only)
     return step(read, snapshot, limits or Limits())
 
 
@@ -238,6 +241,29 @@ def test_a_start_above_the_logs_end_is_refused() -> None:
     """B103: start 1 in an empty log that is read to its end."""
     with pytest.raises(OptionError, match="RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"):
         plan(each_of(p0=At(1)), latest={T0: 0}, earliest={T0: 0})
+
+
+def test_a_start_behind_an_open_transaction_is_not_laid_to_a_topic_made_anew() -> None:
+    """The log of readers of committed rows ends at 1803, though there are offsets up to 2103."""
+    seen = {"latest": {T0: 1803}, "earliest": {T0: 0}}
+    with pytest.raises(OptionError) as caught:
+        plan(each_of(p0=At(2050)), committed_only=True, **seen)
+    assert caught.value.condition == "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
+    assert "the log ends where the oldest open transaction begins" in caught.value.what
+    assert "if one is open, run it again when that has ended" in caught.value.what
+    assert "and no transaction is open, the topic was deleted" in caught.value.hint
+    for committed_only, end in ((False, END), (True, each_of(p0=At(5)))):
+        with pytest.raises(OptionError) as caught:
+            plan(each_of(p0=At(2050)), end, committed_only=committed_only, **seen)
+        assert "transaction" not in str(caught.value)
+
+
+def test_every_read_knows_whether_it_reads_committed_rows_only() -> None:
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
+    for level, expected in (("read_committed", True), ("read_uncommitted", False)):
+        options = {**given, "kafka.isolation.level": level}
+        assert parse_batch_options(options, unique="u").reading.committed_only is expected
+        assert parse_stream_options(options, unique="u").reading.committed_only is expected
 
 
 def test_a_start_at_the_logs_end_waits_for_new_rows() -> None:

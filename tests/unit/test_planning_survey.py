@@ -9,9 +9,9 @@ import pytest
 
 from penstock.core.bounds import Snapshot
 from penstock.core.errors import BrokerError, OptionError
-from penstock.core.model import At, Latest, LogView, Peek, TopicPartition, TopicView
+from penstock.core.model import At, Latest, LogView, OffsetRange, Peek, TopicPartition, TopicView
 from penstock.core.options_batch import BatchOptions, parse_batch_options
-from penstock.core.planning import step
+from penstock.core.planning import explain_unwritten, step
 from penstock.engines.reading import survey as engine
 from penstock.testing.memory_log import MemoryLog
 
@@ -128,6 +128,7 @@ def parse(**options: str) -> BatchOptions:
         ({"startingTimestamp": "20"}, ["describe t", "at_time t-0 t-1", "latest t-0 t-1"]),
         ({"endingTimestamp": "20"}, ["describe t", "at_time t-0 t-1"]),
         ({"endingTimestamp": "99"}, ["describe t", "at_time t-0 t-1", "latest t-0 t-1"]),
+        ({"endingOffsets": '{"t":{"0":4,"1":-1}}'}, ["describe t", "latest t-0"]),
         (
             {"startingOffsets": '{"t":{"0":1,"1":-2}}'},
             ["describe t", "earliest t-0", "latest t-0"],
@@ -207,13 +208,15 @@ def test_a_view_that_cannot_be_opened_counts_as_an_attempt() -> None:
     assert len(tried) == 3
 
 
-def test_an_address_where_nobody_is_for_all_of_a_calls_time_is_not_tried_again() -> None:
-    """The call itself has tried all of `default.api.timeout.ms`; a wrong address takes no more."""
+@pytest.mark.parametrize("last", ["BROKER_UNREACHABLE", "BROKER_TIMEOUT"])
+def test_an_address_where_nobody_answers_for_all_of_a_calls_time_is_not_tried_again(last: str) -> None:
+    """The call itself has tried all of `default.api.timeout.ms`; a wrong address takes no more, nor does a
+    broker that stands still: a stream would say nothing of an outage for three minutes."""
     tried: list[int] = []
 
     def open_view() -> LogView:
         tried.append(1)
-        facts = {"last_condition": "BROKER_UNREACHABLE"}
+        facts = {"last_condition": last}
         raise BrokerError("BROKER_TIMEOUT", "Waited in vain.", facts=facts, retriable=True)
 
     with pytest.raises(BrokerError, match="BROKER_TIMEOUT"):
@@ -285,3 +288,43 @@ def test_a_refused_login_is_not_tried_again() -> None:
     with pytest.raises(BrokerError, match="AUTHENTICATION_FAILED"):
         survey(open_view, options, now_ms=0, pause=lambda seconds: None)
     assert tried == 1
+
+
+@pytest.mark.parametrize(
+    "end", [{"endingOffsets": '{"t":{"0":9,"1":-1}}'}, {"endingOffsets": "committed", "kafka.group.id": "g"}]
+)
+def test_an_end_beyond_the_log_is_asked_for_again_because_it_may_be_on_its_way(end: dict[str, str]) -> None:
+    """A transaction that was just committed is visible a moment later; so are records nobody replicated."""
+    log = WatchedLog()
+    log.log.commit_offsets("g", {T0: 9, T1: 5})
+    options = parse(**end)
+
+    def write_while_waiting(seconds: float) -> None:
+        for _ in range(4):
+            log.log.append("t", 0, value=b"x")
+
+    snapshot = survey(log.open_view, options, now_ms=0, pause=write_while_waiting)
+    decided = step(options.reading, snapshot, options.limits)
+    assert snapshot.latest[T0] == 9
+    assert decided.unwritten == ()
+    assert log.opened == 2
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxRecordsPerPartition": "2"}], ids=str)
+def test_an_end_that_stays_beyond_the_log_is_told_with_both_ends(limits: dict[str, str]) -> None:
+    log = WatchedLog()
+    options = parse(startingOffsets='{"t":{"0":7,"1":-2}}', endingOffsets='{"t":{"0":9,"1":8}}', **limits)
+    snapshot = log.survey(options)
+    assert log.pauses == [1.0, 1.0]
+    decided = step(options.reading, snapshot, options.limits)
+    assert decided.unwritten == (OffsetRange("t", 0, 7, 9), OffsetRange("t", 1, 5, 8))
+    assert {each.partition for each in decided.ranges} == {1}
+    assert decided.ranges[-1].until == At(5)
+    error = explain_unwritten(decided.unwritten, snapshot.latest, committed_only=False)
+    assert error.condition == "END_BEYOND_LOG"
+    told = str(error)
+    assert "t-0 ends at 5, 9 was asked for" in told
+    assert "t-1 ends at 5, 8 was asked for" in told
+    assert "transaction" not in told
+    committed = explain_unwritten(decided.unwritten, snapshot.latest, committed_only=True)
+    assert "transaction" in str(committed)

@@ -3,8 +3,9 @@
 The programs below drive `core.protocol` itself. The database is simulated as databases promise to be: a
 transaction is invisible until its COMMIT, the writer row is locked until the transaction ends, a COMMIT whose
 answer is lost may have been done, may never be, or may still be on its way while it holds its locks; a
-restart ends all transactions and empties staging. Every state must have exactly the rows below the ledger's
-offsets, and every end all rows.
+restart ends all transactions and empties staging; a fail-over does, too, and takes the database back to any
+state that it had. Every state must have exactly the rows below the ledger's offsets, and every end all rows.
+No writer may publish over the loss of rows that it was told are there.
 """
 
 from __future__ import annotations
@@ -17,19 +18,16 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import SinkError
+from penstock.core.ledgers import Batch, Entry, Move, Stage, name_state
 from penstock.core.model import TopicPartition
 from penstock.core.protocol import (
     Abandon,
-    Batch,
     Begin,
     Commit,
-    Entry,
     InsertStages,
     LockWriter,
-    Move,
     RaiseEpoch,
     ReadLedger,
-    Stage,
     StepFailedError,
     Steps,
     SweepStages,
@@ -45,6 +43,8 @@ BATCHES = 3
 RETRIED = ("START_FAILED", "PUBLISH_FAILED", "COMMIT_IN_DOUBT", "STAGE_INCOMPLETE")
 LOST = StepFailedError("the connection is gone")
 Record = tuple[TopicPartition, int]
+#: What was committed at some moment: the epoch, the ledger, the rows.
+Moment = tuple[int, tuple[tuple[TopicPartition, Entry], ...], tuple[Record, ...]]
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,12 @@ class ReadEpoch:
 
 @dataclass(frozen=True)
 class StageRows:
-    """What the tasks of a batch do: a stage for each partition. Answer: a number nobody else has."""
+    """What the tasks of a batch do: a stage for each partition. Answer: a number nobody else has. `told`: the
+    rows of which this writer was told that they are there."""
 
     records: tuple[Record, ...]
     epoch: int
+    told: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Database:
-    """The world. `ghost` is a COMMIT on its way; `budget` is what may still go wrong."""
+    """The world. `ghost` is a COMMIT on its way; `budget` is what may still go wrong. `past`: what the
+    database was, as long as a fail-over can bring it back."""
 
     epoch: int = 0
     ledger: tuple[tuple[TopicPartition, Entry], ...] = ()
@@ -83,6 +86,9 @@ class Database:
     numbers: int = 0
     budget: tuple[tuple[str, int], ...] = field(default=(("crash", 1), ("doubt", 1), ("restart", 1)))
     trouble: str = ""
+    past: tuple[Moment, ...] = ()
+    has_gone_back: bool = False
+    told: tuple[tuple[str, tuple[Record, ...]], ...] = ()
 
     # --- what can happen --------------------------------------------------------------------------------
 
@@ -120,6 +126,13 @@ class Database:
                 ghost=None,  # what was on its way has ended, too
             )
             yield "while the database restarts", replace(down, holder="").drop(who), Failure(LOST)
+        for number, moment in enumerate(self.past if left.get("failover") else ()):
+            if inside:
+                yield f"while it goes back to state {number}", self.go_back(moment).drop(who), Failure(LOST)
+            elif isinstance(step, Begin | StageRows):  # nobody looks in between, and nobody notices
+                before = replace(self.go_back(moment), stages=self.stages)  # some copy staging tables, too
+                for word, after, reply in before._do(who, step):
+                    yield f"{word} after it went back to state {number}", after, reply
         mine = dict(self.open).get(who)
         if left["doubt"] and isinstance(step, Commit) and mine is not None and mine is not LOST_TRANSACTION:
             doubtful = self.spend("doubt")
@@ -140,10 +153,11 @@ class Database:
                 yield "", self.put(who, Transaction()), Answer()
             case Abandon():
                 yield "", self.forget(who), Answer()
-            case StageRows(records, epoch):
+            case StageRows(records, epoch, told):
                 number = self.numbers + 1
                 stages = tuple((f"{number}-{each[0].partition}", epoch, each) for each in records)
-                yield "", replace(self, numbers=number, stages=self.stages + stages), Answer(number)
+                after = replace(self, numbers=number, stages=self.stages + stages)
+                yield "", after.note_told(who, told), Answer(number)
             case SweepStages(_, epoch):
                 kept = tuple(each for each in self.stages if each[1] >= epoch)
                 yield "", replace(self, stages=kept), Answer()
@@ -170,11 +184,17 @@ class Database:
                 rows = (*mine.rows, *(row for some in found for row in some))
                 yield "", self.put(who, replace(mine, rows=rows)), Answer(tuple(map(len, found)))
             case Commit():
-                yield "", self.forget(who).apply(mine), Answer()
+                lost = set(dict(self.told).get(who, ())) - set(self.rows)
+                after = self.forget(who).apply(mine)
+                if lost and mine.entries:
+                    after = replace(after, trouble=f"{who} publishes over the loss of {sorted(lost)}")
+                yield "", after, Answer()
 
     def end(self, who: str, ended: Ended) -> Iterable[tuple[str, Database, bool]]:
         if not ended.error or "WRITER_FENCED" in ended.error:
             yield "is over", self.forget(who), False
+        elif self.has_gone_back and "[LEDGER_" in ended.error:
+            yield "is told and starts again, where the ledger says", self.forget(who), True
         elif any(f"[{each}]" in ended.error for each in RETRIED):
             yield "starts again", self.forget(who), True
         else:
@@ -189,6 +209,8 @@ class Database:
         return self.trouble or None
 
     def judge_end(self) -> str | None:
+        if self.has_gone_back:
+            return None  # after the last batch of a writer, it would be told at its next one
         if len(self.rows) != BATCHES * len(PARTITIONS):
             return f"nobody goes on, and only {len(self.rows)} rows are there"
         return None
@@ -209,10 +231,32 @@ class Database:
     def forget(self, who: str) -> Database:
         return replace(self.drop(who), holder="" if self.holder == who else self.holder)
 
+    def note_told(self, who: str, told: tuple[Record, ...]) -> Database:
+        if not self.has_gone_back and not dict(self.budget).get("failover"):
+            return self  # nobody can be mistaken, and the search is smaller
+        return replace(self, told=tuple(sorted({**dict(self.told), who: told}.items())))
+
+    def go_back(self, moment: Moment) -> Database:
+        epoch, ledger, rows = moment
+        return replace(
+            self.spend("failover"),
+            epoch=epoch,
+            ledger=ledger,
+            rows=rows,
+            open=tuple((name, LOST_TRANSACTION) for name, _ in self.open),
+            stages=(),
+            ghost=None,
+            holder="",
+            past=(),
+            has_gone_back=True,
+        )
+
     def apply(self, done: Transaction) -> Database:
         ledger = {**dict(self.ledger), **dict(done.entries)}
+        moment = (self.epoch, self.ledger, self.rows)
         return replace(
             self,
+            past=(*self.past, moment) if dict(self.budget).get("failover") else (),
             epoch=self.epoch if done.epoch is None else done.epoch,
             ledger=tuple(sorted(ledger.items())),
             rows=tuple(sorted(self.rows + done.rows)),
@@ -236,12 +280,13 @@ def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
     """A stream's driver: takes over; then each batch has one record of each partition, from memory."""
     epoch, ledger = yield from between(take_over("s", who), 0, None)
     positions = {each: ledger[each].offset if each in ledger else 0 for each in PARTITIONS}
-    known = set(ledger)
+    known, trail, told = set(ledger), (name_state(ledger),), ()
     while positions[PARTITIONS[0]] < BATCHES:
         moves = tuple(Move(each, at, at + 1, is_first=each not in known) for each, at in positions.items())
-        number = yield StageRows(tuple(positions.items()), epoch)
+        records = tuple(positions.items())
+        number = yield StageRows(records, epoch, told)
         stages = tuple(Stage(f"{number}-{each.partition}", 1) for each in positions)
-        batch = Batch("s", moves, stages, token=str(number))
+        batch = Batch("s", moves, stages, token=str(number), trail=trail)
         try:
             yield from between(publish(batch, epoch), epoch, batch)
         except SinkError as error:
@@ -250,25 +295,34 @@ def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
             if not (yield from between(settle(batch, epoch), epoch, batch)):
                 continue  # it is not there: the batch is done again, from the same offsets
         positions = {each: at + 1 for each, at in positions.items()}
-        known = set(PARTITIONS)
+        known, trail, told = set(PARTITIONS), (*trail, batch.token), (*told, *records)
+
+
+FAULTS = ("crash", "doubt", "failover", "restart")
 
 
 def search(between: Between, *, most_states: int = 5_000_000, **faults: int) -> Exploration:
     programs = {who: partial(write_all, who, between) for who in "ab"}
-    budget = tuple((kind, faults.get(kind, 0)) for kind in ("crash", "doubt", "restart"))
+    budget = tuple((kind, faults.get(kind, 0)) for kind in FAULTS)
     return explore(Database(budget=budget), programs, most_states=most_states)
 
 
 @pytest.mark.parametrize(
     "faults",
-    [("crash",), ("doubt",), ("restart",), pytest.param(("doubt", "restart"), marks=pytest.mark.proof)],
+    [
+        ("crash",),
+        ("doubt",),
+        ("restart",),
+        pytest.param(("failover",), marks=pytest.mark.proof),
+        pytest.param(("doubt", "restart"), marks=pytest.mark.proof),
+    ],
     ids="+".join,
 )
 def test_every_order_of_two_writers_with_a_failure_anywhere_keeps_each_row_once(
     faults: tuple[str, ...],
 ) -> None:
-    """Killed before or after any step; a COMMIT in doubt in each way; the database restarted at any step; and
-    restarted while it is asked about the COMMIT."""
+    """Killed before or after any step; a COMMIT in doubt in each way; the database restarted at any step, or
+    taken back to any state it had; and restarted while it is asked about the COMMIT."""
     found = search(unchanged, **dict.fromkeys(faults, 1))
     assert found.violations == []
     assert found.ends > 10

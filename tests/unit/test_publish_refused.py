@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.ledgers import Batch, Entry, Move
 from penstock.core.model import TopicPartition
 from penstock.core.protocol import (
     COMMIT_ATTEMPTS,
-    Batch,
     Commit,
-    Entry,
     LockWriter,
-    Move,
     ReadLedger,
     Step,
     StepFailedError,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.redaction import HIDDEN, redact_options, redact_text, redact_value
+from penstock.core.redaction import HIDDEN, redact_options, redact_statement, redact_text, redact_value
 
 SECRET = "hunter2"
 PEM_KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----"
@@ -123,3 +123,48 @@ def test_no_quoted_password_survives_whatever_it_holds(password: str) -> None:
     quote = "'" if '"' in password else '"'
     planted = "MARK" + password.replace(quote, "") + "MARK"
     assert "MARK" not in redact_text(f"{MODULE} username=u password={quote}{planted}{quote};")
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"ALTER ROLE me PASSWORD '{SECRET}'",
+        f"CREATE USER me IDENTIFIED BY '{SECRET}'",
+        f"CREATE USER 'it''s' IDENTIFIED BY 'a''{SECRET}'",
+        f"ALTER ROLE me PASSWORD '{SECRET}",  # the server has cut it off
+        f"/* it's for ann */ ALTER ROLE me PASSWORD '{SECRET}'",
+        f"-- don't\nALTER ROLE me PASSWORD '{SECRET}'",
+        f"SELECT 'a\\', '{SECRET}'",  # where the first one ends is the dialect's and a setting's
+        f"SELECT 'a\\'', '{SECRET}'",
+        f"SELECT dblink('host=db password={SECRET}')",
+        f"SELECT 1 -- password {SECRET}",
+    ],
+)
+def test_no_literal_of_a_statement_is_shown(dialect: str, text: str) -> None:
+    assert SECRET not in redact_statement(text, dialect)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("postgresql", f"ALTER ROLE me PASSWORD $${SECRET}$$"),
+        ("postgresql", f"ALTER ROLE me PASSWORD $a$it's {SECRET}$a$"),
+        ("postgresql", f"UPDATE \"it's\" SET a = '{SECRET}'"),
+        ("postgresql", f"SELECT 1 # 2, '{SECRET}'"),
+        ("mysql", f'ALTER USER me IDENTIFIED BY "{SECRET}"'),
+        ("mysql", f"UPDATE `it's` SET a = '{SECRET}'"),
+        ("mysql", f"# don't\nALTER USER me IDENTIFIED BY '{SECRET}'"),
+        ("mysql", "ALTER USER me IDENTIFIED WITH p AS 0x68756E74657232"),
+    ],
+)
+def test_literals_are_known_as_each_dialect_writes_them(dialect: str, text: str) -> None:
+    shown = redact_statement(text, dialect)
+    assert SECRET not in shown
+    assert "68756E74657232" not in shown
+
+
+def test_a_statement_stays_readable_without_its_literals() -> None:
+    statement = """UPDATE "Sums" SET n = n + 1\n  WHERE item = 'it''s' AND day > '2026-01-31'"""
+    shown = """UPDATE "Sums" SET n = n + 1\n  WHERE item = '***' AND day > '***'"""
+    assert redact_statement(statement, "postgresql") == shown

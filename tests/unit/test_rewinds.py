@@ -65,6 +65,8 @@ def test_what_did_not_go_where_it_was_asked_to_is_told() -> None:
     ]
     told = [str(each) for each in plan_moves(HERE, At(60), Direction.BACK, log=LOG).moves]
     assert told[0] == "t-0: 50 -> 50 (stays: 60 lies ahead)"
+    told = [str(each) for each in plan_moves(HERE, Since(1), log=LOG).moves]
+    assert told[1] == "t-1: 90 -> 95 (the end of the log: no record is of that time or later)"
 
 
 def test_without_the_log_offsets_are_taken_as_they_are_and_times_are_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.model import LogView, TopicPartition
+from penstock.core.model import LogView, TopicPartition, TopicView
 from penstock.testing.memory_log import MemoryLog
 from tests.micro_batches import MemorySource, MicroBatches
 
@@ -18,11 +18,15 @@ class InterruptedSource(MemorySource):
     def __init__(self, log: MemoryLog) -> None:
         super().__init__(log)
         self.happenings: list[Callable[[], None]] = []
+        self.hidden: set[str] = set()
 
     def open_view(self) -> LogView:
         source, view = self, super().open_view()
 
         class View:
+            def describe(self, names: Collection[str]) -> Mapping[str, TopicView]:
+                return view.describe(set(names) - source.hidden)
+
             def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
                 if source.happenings:
                     source.happenings.pop(0)()
@@ -95,3 +99,28 @@ def test_a_cut_during_the_look_is_still_noticed(source: InterruptedSource) -> No
     source.happenings = [cut_and_write]
     with pytest.raises(Exception, match=r"\[LOG_TRUNCATED\]"):
         query.drain()
+
+
+@pytest.mark.parametrize("written", [0, 1, 5])
+def test_a_partition_that_comes_back_cut_off_goes_on_at_the_cut(
+    source: InterruptedSource, written: int
+) -> None:
+    """T12: gone for a while, the same topic by its id; its new leader has lost what was read last."""
+    source.log.create_topic("u")
+    write(source, b"a", b"b", b"c")
+    query = MicroBatches(source, subscribe="t,u", startingOffsets="earliest", failOnDataLoss="false")
+    query.start()
+    query.drain()
+    source.hidden = {"t"}
+    source.log.append("u", 0, value=b"u")
+    query.drain()
+    source.hidden = set()
+    source.log.truncate_after("t", 0, 1)
+    write(source, *[b"new %d" % number for number in range(written)])
+    query.drain()
+    query.kill()
+    query.start()
+    write(source, b"last")
+    query.drain()
+    new = [b"new %d" % number for number in range(written)]
+    assert query.values == [b"a", b"b", b"c", b"u", *new, b"last"]

@@ -227,7 +227,7 @@ def test_an_end_that_went_back_and_grows_again_is_one_loss(start: Start, log: Me
     assert source.calls.count("latest") == 1
     report = watch.report()
     assert report is not None
-    assert report["losses"] == {"ranges": 1, "offsets": 5}
+    assert report["losses"] == {"ranges": 1, "offsets": 5, "openEnds": 0}
 
 
 def test_a_topic_deleted_between_two_questions_is_looked_at_again(start: Start, log: MemoryLog) -> None:
@@ -295,7 +295,7 @@ def test_a_loss_is_kept_in_the_ledger_before_the_stream_goes_on(
     assert (recorded.loss.condition, recorded.loss.key) == ("START_OFFSET_RESET", ("t", 0, 0, 4))
     report = watch.report()
     assert report is not None
-    assert report["losses"] == {"ranges": 1, "offsets": 4}
+    assert report["losses"] == {"ranges": 1, "offsets": 4, "openEnds": 0}
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_query(start: Start, log: MemoryLog, tmp_path: Any) -> None:
@@ -568,7 +568,7 @@ def test_a_stream_commits_where_it_stands_before_its_first_batch(
     class Noting:
         done = failed = 0
 
-        def __init__(self, commit: object, group: str) -> None:
+        def __init__(self, commit: object, group: str, **more: object) -> None:
             assert group == "g"
 
         def offer(self, offsets: Offsets) -> None:
@@ -587,3 +587,28 @@ def test_a_stream_commits_where_it_stands_before_its_first_batch(
     watch.finish(end)
     assert offered[-1] == {T0: 2, T1: 0}
     assert StreamPosition({}) not in offered
+
+
+def test_what_is_told_of_a_loss_says_how_the_stream_goes_on(
+    start: Start, log: MemoryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that are gone are left out; a topic that was made anew is read, from its start."""
+    write(log, 0, 6)
+    watch, _ = start(log, startingOffsets='{"t":{"0":1,"1":0}}', failOnDataLoss="false")
+    position = watch.resolve_start()
+    log.truncate_before("t", 0, 3)
+    end = watch.find_end(position, take_all=True)
+    assert "Going on without them (failOnDataLoss=false)." in caplog.text
+    caplog.clear()
+    log.delete_topic("t")
+    log.create_topic("t", 2)
+    write(log, 0, 4)
+    anew = watch.find_end(end, take_all=True)
+    assert anew.start_of(T0, end) == 0
+    (told,) = [text for text in caplog.messages if text.startswith("[TOPIC_RECREATED] t-0")]
+    assert "The new topic is read from its start, 0 (failOnDataLoss=false)." in told
+    assert "without" not in told
+    caplog.clear()
+    log.delete_topic("t")
+    watch.find_end(anew, take_all=True)
+    assert "Going on without it (failOnDataLoss=false)." in caplog.text

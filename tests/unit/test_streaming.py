@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -114,6 +115,43 @@ def test_a_pattern_that_matched_nothing_reads_the_first_topic_from_its_beginning
     course = chart(SubscribePattern(TopicPattern("t.*")), StreamPosition({}), see({T0: 9}, earliest={T0: 4}))
     assert (course.begins, course.losses) == ({T0: 4}, ())
     assert take(course).starts == {T0: 4}
+
+
+def without_ids(view: TopicView) -> TopicView:
+    return replace(view, topic_id=None)
+
+
+@pytest.mark.parametrize("end", [2, 9])
+def test_without_topic_ids_epochs_that_begin_anew_tell_a_topic_made_anew(end: int) -> None:
+    """Whether it ends before the position or after it, all of it is read, from its beginning."""
+    position = replace(at({T0: 5, T1: 7}), topic_ids={})
+    topics = [without_ids(topic(2, epoch=0))]
+    starts, epochs = find_doubtful(position, [T0, T1], {"t": topics[0]}, {T0: end, T1: end})
+    assert (starts, epochs) == ({T0, T1}, {})
+    course = chart(T, position, see({T0: end, T1: end}, earliest={T0: 0, T1: 0}, topics=topics))
+    assert course.begins == {T0: 0, T1: 0}
+    assert conditions(course) == [("TOPIC_RECREATED", "t-0", 5, 5), ("TOPIC_RECREATED", "t-1", 7, 7)]
+    assert "leader epochs begin anew" in course.losses[0].detail
+    end_of_batch = take(course)
+    assert (end_of_batch.offsets, end_of_batch.leader_epochs) == ({T0: end, T1: end}, {T0: 0, T1: 0})
+    again = chart(T, end_of_batch, see({T0: end, T1: end}, topics=topics))
+    assert again.losses == ()
+
+
+def test_without_topic_ids_a_topic_made_anew_and_still_empty_is_told_once() -> None:
+    """What was read of the old one is nothing, so only its epochs differ; they are stored."""
+    position = replace(at({T0: 0}), topic_ids={})
+    view = see({T0: 0}, earliest={T0: 0}, topics=[without_ids(topic(1, epoch=0))])
+    end = take(chart(T, position, view))
+    assert end.leader_epochs == {T0: 0}
+    assert chart(T, end, view).losses == ()
+
+
+def test_with_a_topic_id_that_stays_lower_epochs_are_the_same_topic() -> None:
+    """The id knows better: the brokers' metadata came from a backup."""
+    view = see({T0: 9}, earliest={T0: 0}, topics=[topic(1, epoch=0)])
+    course = chart(T, at({T0: 5}), view)
+    assert (course.begins, course.losses) == ({T0: 5}, ())
 
 
 # --- limits ---------------------------------------------------------------------------------------

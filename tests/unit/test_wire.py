@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.options_batch import parse_batch_options
+from penstock.core.outages import Patience, has_stopped, hearing_stop, waiting_for_servers
 from penstock.engines.source.batch import BatchReader
+from penstock.kafka import deadline as deadline_module
+from penstock.kafka import wire
+from penstock.kafka.admin import find_message_limit
 from penstock.kafka.messages import MetadataRequest, error_name
 from penstock.kafka.wire import Connection, Deadline
+from tests.filling import wait_until
 from tests.hostile_server import Answer, frame, hang_up, send_raw, serve, silence
 
 SETTINGS = ClientSettings((("127.0.0.1", 1),), socket_connection_setup_timeout_ms=5_000)
@@ -92,6 +97,94 @@ def test_a_tls_listener_met_without_tls_is_recognised() -> None:
 
 def test_a_web_server_is_recognised() -> None:
     assert "web server" in str(error_of(send_raw(b"HTTP/1.1 400 Bad Request\r\n"), speak_kafka=False))
+
+
+def test_a_broker_that_takes_a_request_and_stands_still_is_told_before_it_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the limit of the question, and with how long the stream waits that asks it."""
+    monkeypatch.setattr(wire, "TOLD_AFTER_S", 0.1)
+    with waiting_for_servers(Patience(900)):
+        assert error_of(silence, timeout_ms=300).condition == "BROKER_TIMEOUT"
+    (told,) = caplog.messages
+    assert "to Metadata" in told
+    assert "request.timeout.ms" in told
+    assert "The stream waits up to 15 min in all (outageTimeout)." in told
+    caplog.clear()
+    monkeypatch.setattr(wire, "TOLD_AFTER_S", 5.0)
+    assert error_of(hang_up).condition == "BROKER_DISCONNECTED"
+    assert error_of(silence, timeout_ms=50).condition == "BROKER_TIMEOUT"
+    assert caplog.messages == []
+
+
+def test_a_stop_is_heard_while_an_answer_is_waited_for() -> None:
+    """Before the answer begins, and in the middle of it; the question itself may take a minute."""
+
+    def begin(peer: socket.socket, request: bytes) -> None:
+        peer.sendall(struct.pack(">ii", 1000, struct.unpack_from(">i", request, 4)[0]))
+
+    for answer in (silence, begin):
+        asked: list[float] = []
+
+        def answer_and_ask(
+            peer: socket.socket, request: bytes, answer: Answer = answer, asked: list[float] = asked
+        ) -> None:
+            asked.append(time.monotonic() - 1000)  # and all grace is over
+            answer(peer, request)
+
+        def find(asked: list[float] = asked) -> float | None:
+            return asked[0] if asked else None
+
+        since = time.monotonic()
+        with hearing_stop(find):
+            error = error_of(answer_and_ask, timeout_ms=60_000)
+        assert has_stopped(error)
+        assert time.monotonic() - since < 30
+
+
+def test_an_answer_that_comes_after_a_look_for_a_stop_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking must not end what nobody has asked to end."""
+    monkeypatch.setattr(deadline_module, "LOOK_FOR_STOP_S", 0.001)
+    looks: list[None] = []
+
+    def answer(peer: socket.socket, request: bytes) -> None:
+        seen = len(looks)
+        wait_until(lambda: len(looks) > seen + 3, "it looks a few times")
+        hang_up(peer, request)
+
+    with hearing_stop(lambda: looks.append(None)):
+        assert error_of(answer, timeout_ms=60_000).condition == "BROKER_DISCONNECTED"
+
+
+@pytest.mark.parametrize("size", [300_000, 1 << 26])  # what the system takes at once, and what it does not
+def test_a_connection_that_the_system_gives_up_is_told_as_that(size: int) -> None:
+    """Its error is a timeout, too. Taken for a slice of a wait, it is followed by the end of the connection,
+    as if the broker had hung up."""
+    held, is_over = threading.Event(), threading.Event()
+
+    def take_no_more(peer: socket.socket, request: bytes) -> None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        held.set()
+        is_over.wait(60)
+
+    def ask() -> None:
+        connection.send(bytes(size), limit)
+        connection.receive_size(limit)
+
+    config = ClientSettings((("127.0.0.1", 1),), send_buffer_bytes=1 << 20)
+    limit = Deadline.after_ms(60_000)
+    with serve(take_no_more) as port, connect(port, config) as connection:
+        try:
+            connection.send(frame(1, bytes(12)), limit)
+            assert held.wait(60)
+            connection._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100)
+            with hearing_stop(lambda: None), pytest.raises(BrokerError, match="Connection timed out") as told:
+                ask()
+        finally:
+            is_over.set()
+    assert told.value.condition == "BROKER_DISCONNECTED"
+    assert told.value.retriable
+    assert "a login" not in str(told.value)
 
 
 def test_an_answer_to_another_request_is_refused() -> None:
@@ -291,3 +384,9 @@ def test_planning_asks_with_the_settings_that_were_given() -> None:
     for request in asked:
         api_key, _, _, size = struct.unpack_from(">hhih", request)
         assert (api_key, request[10 : 10 + size]) == (3, b"reports-driver")
+
+
+def test_a_broker_that_cannot_tell_the_limit_of_a_topic_is_one_without_a_hint() -> None:
+    """Writing does not need the answer, so no refusal of the question may end it."""
+    with serve(silence) as port:  # it does not offer DescribeConfigs
+        assert find_message_limit(ClientSettings((("127.0.0.1", port),)), "t") is None

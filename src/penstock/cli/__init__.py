@@ -10,15 +10,21 @@ unless it has so many (`HAS_MANY_VERBS`) that nobody would read them: then each 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 import penstock
+from penstock.cli.connection import TITLE as CONNECTION_TITLE
+from penstock.cli.progress import end_bars
 from penstock.cli.terminal import complain, say
 from penstock.core.errors import PenstockError
 
+#: What begins with a minus sign and is no option: a number, or a length of time.
+_LESS_THAN_NOTHING = re.compile(r"-(\d+(ms|s|m|h|d)?|\d*\.\d+)$", re.IGNORECASE)
 #: Command to what it does; its file is penstock/cli/<command>.py.
 COMMANDS = {
     "accesslog": "watch the load of web servers by their access logs, find attackers and block them",
@@ -32,14 +38,32 @@ COMMANDS = {
     "produce": "send lines to a topic, each line a message",
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
     "topics": "list, create, describe, widen and delete topics",
-    "warmup": "compile the decoding kernels now, so that the first query need not",
+    "warmup": "compile all kernels now, so that the first query or verb need not",
     "why": "one answer to the question why a stream does not move",
+}
+
+#: What people look for under another name.
+_ELSEWHERE = {
+    "lag": "`penstock groups describe` tells a group's lag, `penstock offsets show` where streams stand.",
+    "offset": "`penstock offsets` shows where streams stand, and moves them.",
+    "losses": "`penstock loss` shows what was lost.",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(given)
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    finally:
+        end_bars()
+
+
+def _run(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         say(_overview())
         return 0
@@ -47,12 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"penstock {penstock.__version__}")
         return 0
     if given[0] not in COMMANDS:
-        complain(f"[UNKNOWN_COMMAND] There is no command {given[0]!r}. Run `penstock` to see all commands.")
+        complain(
+            f"[UNKNOWN_COMMAND] There is no command {given[0]!r}. {_suggest(given[0])}Run `penstock` to see "
+            "all commands."
+        )
         return 2
     command = importlib.import_module(f"penstock.cli.{given[0]}")
     parser = argparse.ArgumentParser(prog=f"penstock {given[0]}", description=command.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_arguments(parser)
+    _take_lengths_of_time(parser)
     has_many = getattr(command, "HAS_MANY_VERBS", False)
     described = parser.format_help().rstrip() if has_many else _describe_all(parser)
     if given[1:] in (["-h"], ["--help"]):
@@ -70,10 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader, such as `head`, has seen enough; Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _suggest(asked: str) -> str:
+    """Return a sentence on what was probably meant, with a blank behind it, or nothing."""
+    close = difflib.get_close_matches(asked.lower(), COMMANDS, 1)
+    told = _ELSEWHERE.get(asked.lower(), f"Did you mean `penstock {close[0]}`?" if close else "")
+    return f"{told} " if told else ""
+
+
+def _take_lengths_of_time(parser: argparse.ArgumentParser) -> None:
+    """Let `-10m` be the value of an option, as argparse lets `-10`, in all verbs."""
+    parser._negative_number_matcher = _LESS_THAN_NOTHING
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                _take_lengths_of_time(verb)
 
 
 def _needs_arguments(parser: argparse.ArgumentParser) -> bool:
@@ -81,10 +121,14 @@ def _needs_arguments(parser: argparse.ArgumentParser) -> bool:
 
 
 def _describe_all(parser: argparse.ArgumentParser) -> str:
-    """The help of a command and of all its verbs."""
+    """The help of a command and of all its verbs; the options that these share come once, at the end."""
     verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    inner = [each for action in verbs for each in action.choices.values()]
-    return "\n".join(each.format_help() for each in (parser, *inner)).rstrip()
+    texts, shared = [parser.format_help()], ""
+    for verb in (each for action in verbs for each in action.choices.values()):
+        own, title, options = verb.format_help().partition(f"\n{CONNECTION_TITLE}:\n")
+        texts.append(own)
+        shared = shared or title.replace(":", ", for each of these:") + options
+    return ("\n".join(texts) + shared).rstrip()
 
 
 def _overview() -> str:

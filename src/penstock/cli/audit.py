@@ -3,14 +3,20 @@
 penstock audit results.db
 penstock audit postgresql://me@db.example/stats visits --losses losses.db
 penstock audit results.db visits --re-read --bootstrap-server b:9092
+penstock audit results.db errors --re-read --filters
+penstock audit results.db orders --re-read --set isolation.level=read_committed
 penstock audit results.db visits --table visits_copy --json
 penstock audit results/ visits
 
-The database is one that a SqlSink writes to, or the folder of a FileSink; its streams may run on meanwhile
+The database is one that a SQL sink writes to, or the folder of a file sink; its streams may run on meanwhile
 (in an SQLite file a publish waits until the audit has read, 30 s at most: stop the stream if the file is
-big). Exit code: 0 nothing found, 1 something found, 2 could not look. What was checked, by which evidence,
-and what could not be checked is said in each case. Instead of an address with a password write ${env:NAME}
-or ${file:/path}.
+big). --re-read reads the log again and asks that each record has its row; for a stream that leaves records
+out on purpose say --filters, too: then only rows without a record are findings. If the stream reads
+committed records only, say --set isolation.level=read_committed: records of aborted transactions have no row.
+
+Exit code: 0 nothing found, 1 something found, 2 could not look. What was checked, by which evidence, and what
+could not be checked is said in each case. Instead of an address with a password write ${env:NAME} or
+${file:/path}.
 """
 
 from __future__ import annotations
@@ -25,9 +31,18 @@ from penstock.cli.connection import add_connection_arguments, add_json_argument,
 from penstock.cli.terminal import complain, count, escape, say
 from penstock.core.audit import Report, Reread, StreamFacts, TableFacts, check_tiling
 from penstock.core.errors import OptionError, PenstockError
+from penstock.core.gaps import check_gaps
 from penstock.core.losses import Loss
-from penstock.core.places import Place, parse_place
+from penstock.core.other_logs import list_current, list_lost
+from penstock.core.places import FilePlace, Place, parse_place
 from penstock.core.references import resolve_reference
+from penstock.core.repeats import (
+    check_repeats,
+    intersect_ranges,
+    list_awaited,
+    subtract_ranges,
+    unite_ranges,
+)
 from penstock.core.table_audit import check_reread, check_table
 
 JSON_VERSION = 1
@@ -53,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--re-read", action="store_true", help="read the log again and compare it offset by offset"
     )
     parser.add_argument(
-        "--filters", action="store_true", help="with --re-read: the stream leaves records out on purpose"
+        "--filters",
+        action="store_true",
+        help="with --re-read: the stream leaves records out on purpose, so one without a row is no finding",
     )
     add_json_argument(parser)
     add_connection_arguments(parser)
@@ -75,8 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _audit(arguments: argparse.Namespace) -> Report:
     from penstock.engines.sinks.file_evidence import audit_files, is_file_sink
+    from penstock.engines.sinks.files import OWN
     from penstock.stores.sql.evidence import gather
 
+    if arguments.filters and not arguments.re_read:
+        raise OptionError(
+            "FILTERS_WITHOUT_RE_READ",
+            "--filters says which records may lack a row, and only --re-read looks for them.",
+            hint="Add --re-read, or leave --filters out.",
+        )
     address = _resolve("DATABASE", arguments.database)
     losses = None if arguments.losses is None else _read_losses(_resolve("--losses", arguments.losses))
     if is_file_sink(Path(address)):
@@ -87,11 +111,19 @@ def _audit(arguments: argparse.Namespace) -> Report:
                 hint="Leave them out.",
             )
         return audit_files(Path(address), arguments.stream, losses)
-    place = parse_place(address)
+    place = parse_place(address.removeprefix("sink:"))
+    if isinstance(place, FilePlace) and Path(place.path).is_dir():
+        raise OptionError(
+            "NOT_A_SINK",
+            f"{place} is a folder, and no file sink has written to it: it has no {OWN} in it.",
+            hint="Name the folder that a FileSink writes to, or the database of a SqlSink. Where a stream "
+            "stands that keeps its offsets here, `penstock offsets show --at FOLDER` says.",
+            facts={"place": str(place)},
+        )
     streams, tables = gather(place, arguments.stream, arguments.table)
     report = Report()
     for stream in streams:
-        report += check_tiling(stream, losses)
+        report += check_tiling(stream, losses) + check_repeats(stream, losses) + check_gaps(stream)
     for table in tables:
         report += check_table(table)
     if arguments.re_read:
@@ -105,18 +137,27 @@ def _audit(arguments: argparse.Namespace) -> Report:
 def _read_again(
     arguments: argparse.Namespace, place: Place, streams: list[StreamFacts], tables: list[TableFacts]
 ) -> Iterator[Reread]:
+    from penstock.cli.compilation import compile_decoding
     from penstock.stores.offsets.ledger import SinkOffsetStore
-    from penstock.stores.sql.evidence import find_table, unite_ranges
+    from penstock.stores.sql.evidence import find_table
     from penstock.stores.sql.rereading import reread_partition
 
     client, store = connect(arguments), SinkOffsetStore(place)
+    compile_decoding()
     for table in tables:
         if table.kept is None:
             continue  # told already: its rows do not say where they came from
         mine = [each for each in streams if each.stream in table.streams]
         positions = [position for each in mine if (position := store.load(each.stream)) is not None]
         topic_ids = {topic: known for each in positions for topic, known in each.topic_ids.items()}
-        regions = unite_ranges(each.range for stream in mine for each in stream.ranges)
+        current = [each for stream in mine for each in list_current(stream.ranges, stream.changes)]
+        lost = [each for stream in mine for each in list_lost(stream.ranges, stream.changes)]
+        read = unite_ranges(each.range for each in current)
+        mixed = intersect_ranges(unite_ranges(lost), read)
+        regions, awaited = subtract_ranges(read, mixed), list_awaited(mine)
+        for partition in sorted({each.topic_partition for each in lost}):
+            gone = tuple(each for each in unite_ranges(lost) if each.topic_partition == partition)
+            yield Reread(table.name, partition, of_other_log=gone)
         for partition in sorted({each.topic_partition for each in regions}):
             yield reread_partition(
                 place,
@@ -125,6 +166,7 @@ def _read_again(
                 [each for each in regions if each.topic_partition == partition],
                 client,
                 topic_ids.get(partition.topic),
+                subtract_ranges([each for each in awaited if each.topic_partition == partition], mixed),
             )
 
 

@@ -15,9 +15,17 @@ import json
 import time
 from pathlib import Path
 
-from penstock.cli.terminal import ProgressBar, escape, say
+from penstock.cli.terminal import ProgressBar, complain, escape, say
 from penstock.cluster.companions import KINDS, Companion
-from penstock.cluster.detached import DetachedBroker, DetachedCluster, bring_down, bring_up, find, find_all
+from penstock.cluster.detached import (
+    DetachedBroker,
+    DetachedCluster,
+    bring_down,
+    bring_up,
+    find,
+    find_all,
+    find_stopped,
+)
 from penstock.cluster.process import read_tail
 from penstock.core.errors import ClusterError
 
@@ -44,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     down = verbs.add_parser("down", help="stop it; its data stays")
     down.add_argument("--delete-data", action="store_true", help="remove the data too (not a --data-dir)")
     status = verbs.add_parser("status", help="show brokers, processes, ports, and whether they are ready")
-    logs = verbs.add_parser("logs", help="show the end of the brokers' logs")
+    logs = verbs.add_parser("logs", help="show the end of the brokers' logs, also after `down`")
     logs.add_argument("--lines", type=int, default=30, help="how many lines of each (default 30)")
     logs.add_argument("--broker", type=int, default=None, help="only this broker's log")
     logs.add_argument("--follow", action="store_true", help="go on as the logs grow, until Ctrl-C")
@@ -68,15 +76,16 @@ def _up(arguments: argparse.Namespace) -> int:
     else:
         first = DEFAULT_PORT if arguments.port is None else arguments.port
         ports = list(range(first, first + arguments.brokers))
-    cluster, started = bring_up(
-        arguments.name,
-        brokers=arguments.brokers,
-        ports=ports,
-        data_dir=arguments.data_dir,
-        heap_mb=arguments.heap_mb,
-        servers=[kind.strip() for kind in arguments.servers.split(",") if kind.strip()],
-        progress=ProgressBar("Fetching servers" if arguments.servers else "Fetching Kafka"),
-    )
+    with ProgressBar("Fetching servers" if arguments.servers else "Fetching Kafka") as bar:
+        cluster, started = bring_up(
+            arguments.name,
+            brokers=arguments.brokers,
+            ports=ports,
+            data_dir=arguments.data_dir,
+            heap_mb=arguments.heap_mb,
+            servers=[kind.strip() for kind in arguments.servers.split(",") if kind.strip()],
+            progress=bar,
+        )
     if arguments.json:
         _say_json(arguments.name, cluster)
         return 0
@@ -152,11 +161,13 @@ def _say_json(name: str, cluster: DetachedCluster | None) -> None:
 
 def _logs(arguments: argparse.Namespace) -> int:
     cluster = find(arguments.name)
+    is_up = cluster is not None
+    cluster = cluster or find_stopped(arguments.name)
     if cluster is None:
         raise ClusterError(
             "CLUSTER_NOT_UP",
-            f"Cluster {arguments.name} is down, so its logs are not known.",
-            hint="Start it with `penstock cluster up`.",
+            f"Cluster {arguments.name} is not up and was never brought down, so its logs are not known.",
+            hint=_hint_at_others(f"Start it with `penstock cluster up{_write_name(arguments.name)}`"),
         )
     chosen = [b for b in cluster.brokers if arguments.broker in (None, b.node_id)]
     if not chosen:
@@ -165,14 +176,39 @@ def _logs(arguments: argparse.Namespace) -> int:
             f"Cluster {arguments.name} has no broker {arguments.broker}.",
             hint=f"It has {', '.join(str(b.node_id) for b in cluster.brokers)}.",
         )
+    if not is_up:
+        _tell_that_it_is_down(cluster, chosen)
     # Following begins exactly where the tail ends: a line written in between must not be lost.
     places = {broker.log: broker.log.stat().st_size if broker.log.exists() else 0 for broker in chosen}
     for broker in chosen:
         for line in read_tail(broker.log, lines=arguments.lines, until=places[broker.log]).splitlines():
             say(f"{broker.node_id}| {escape(line)}")
-    if arguments.follow:
+    if arguments.follow and is_up:
         _follow(chosen, places)
     return 0
+
+
+def _tell_that_it_is_down(cluster: DetachedCluster, brokers: list[DetachedBroker]) -> None:
+    """Say that these are the last lines of a cluster that is down, or fail because its logs are gone."""
+    if not any(broker.log.exists() for broker in brokers):
+        raise ClusterError(
+            "LOGS_REMOVED",
+            f"Cluster {cluster.name} is down, and its logs were removed with its data ({cluster.data_dir}).",
+            hint=f"Start it again with `penstock cluster up{_write_name(cluster.name)}`. Without "
+            f"--delete-data, `penstock cluster down{_write_name(cluster.name)}` keeps them.",
+            facts={"cluster": cluster.name, "data_dir": cluster.data_dir},
+        )
+    complain(f"Cluster {cluster.name} is down. These are its last lines; the logs are in {cluster.data_dir}.")
+
+
+def _write_name(name: str) -> str:
+    """Return what a command needs behind its verb to mean the cluster of this name."""
+    return "" if name == DEFAULT_NAME else f" --name {name}"
+
+
+def _hint_at_others(otherwise: str) -> str:
+    others = [other.name for other in find_all()]
+    return f"{otherwise}, or say --name: {', '.join(others)}." if others else f"{otherwise}."
 
 
 def _follow(brokers: list[DetachedBroker], places: dict[Path, int]) -> None:

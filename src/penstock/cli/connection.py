@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.cli.terminal import complain
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
+from penstock.core.values import INT32_MAX, parse_integer
 
 #: Settings of Java's consumer and producer that a command has an option of its own for.
 _OWN_OPTIONS = {
@@ -22,10 +24,16 @@ _OWN_OPTIONS = {
     "enable.auto.commit": "`penstock consume` commits what it has printed when it is given a `--group`.",
 }
 _SERVERS = "bootstrap.servers"
+LIMIT = "default.api.timeout.ms"
+#: How long a command that only looks waits for brokers that do not answer, unless default.api.timeout.ms is
+#: set: a person sits before it, and a minute without a word is a hang to them.
+LOOK_TIMEOUT_MS = 10_000
+#: Over these options in a help.
+TITLE = "which Kafka"
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    shared = parser.add_argument_group("which Kafka")
+    shared = parser.add_argument_group(TITLE)
     shared.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
@@ -56,13 +64,23 @@ def parse_pair(option: str, text: str) -> tuple[str, str]:
     """`name=value` of an option that may be given several times."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
+        # A setting may be a secret, so what stands behind the sign is not shown there.
+        shown = name.strip() if not equals else "=..." if option == "--set" else text
         raise OptionError(
             "PAIR_EXPECTED",
-            f"{option} is given {name.strip()!r}, which is no NAME=VALUE.",
+            f"{option} is given `{shown}`, which is no NAME=VALUE.",
             hint="Write the name, an equals sign and the value, without blanks around the sign.",
             facts={"option": option},
         )
     return name.strip(), value
+
+
+def parse_partition(text: str) -> int:
+    """Return the number of a partition, for an argument of a command."""
+    try:
+        return parse_integer(text, least=0, most=INT32_MAX)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
 
 def gather_settings(arguments: argparse.Namespace) -> dict[str, str]:
@@ -109,6 +127,13 @@ def connect(arguments: argparse.Namespace) -> ClientSettings:
     return read_settings(gather_settings(arguments))
 
 
+def connect_to_look(arguments: argparse.Namespace) -> ClientSettings:
+    """Return the settings for a command that changes nothing, which has a shorter time to wait."""
+    texts = gather_settings(arguments)
+    settings = read_settings(texts)
+    return settings if LIMIT in texts else replace(settings, default_api_timeout_ms=LOOK_TIMEOUT_MS)
+
+
 def _read_file(path: str) -> str:
     return Path(path).read_text(encoding="utf-8")
 
@@ -118,6 +143,12 @@ def _find_local_cluster() -> str:
 
     alive = {cluster.name: cluster.bootstrap for cluster in find_all() if cluster.is_alive}
     if "default" in alive:
+        if len(alive) > 1:
+            others = ", ".join(f"{name} at {where}" for name, where in alive.items() if name != "default")
+            complain(
+                f"Using the local cluster default at {alive['default']}. Also running: {others} "
+                "(--bootstrap-server chooses)."
+            )
         return alive["default"]
     if len(alive) == 1:
         return next(iter(alive.values()))

@@ -5,11 +5,16 @@ penstock consume test --from-beginning --max-messages 10
 penstock consume --pattern 'visits-.*' --group reports   goes on where the group stopped, and commits
 penstock consume test --partition 1 --offset 22 --print key,offset
 penstock consume test --from-time 10m --timeout-ms 2000
+penstock consume test --offset earliest --timeout-ms 5000 --json > messages     for `penstock produce --json`
 
-Without a group, and without a position, it is a member of a new group named console-consumer-NNNNN, starts at
-the end and commits nothing. A group whose place has been deleted from the log goes on at what is left, and is
-told how many offsets are gone. With --partition, --offset, --last or --from-time it is a member of no group.
-Control characters are shown as escapes; --raw writes the bytes of the values as they are.
+With --group it is a member of that group: partitions are shared with the other members, and what was shown is
+committed. Without one, and without a position, it is the only member of a new group named
+console-consumer-NNNNN, starts at the end and commits nothing. A group whose place has been deleted from the
+log goes on at what is left, and says how many offsets are gone. With --partition, --offset, --last or
+--from-time it is a member of no group. Messages of every compression are read.
+
+What it says about itself goes to stderr, with the time and with the group, or else the topics, that it is
+about. Control characters are shown as escapes; --raw writes the bytes of the values as they are.
 """
 
 from __future__ import annotations
@@ -20,14 +25,21 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
+from penstock.cli.connection import (
+    add_connection_arguments,
+    add_json_argument,
+    connect,
+    parse_partition,
+)
+from penstock.cli.escapes import read_escaped_text
 from penstock.cli.message_lines import COLUMNS, write_json, write_line, write_raw
-from penstock.cli.terminal import complain, count
+from penstock.cli.terminal import complain_dated, count
 from penstock.core.errors import OptionError
+from penstock.core.log_lines import in_stream
 
 if TYPE_CHECKING:
     from penstock.core.client import ClientSettings
@@ -36,33 +48,72 @@ if TYPE_CHECKING:
     from penstock.kafka.following import ConsumedRecord
 
 _WAIT_MS = 200
+_MOST_AT_ONCE = 5_000
 #: For so long, `--timeout-ms` does not count the time before a member has its first partitions.
 _JOIN_PATIENCE_S = 30.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topics", nargs="*", metavar="TOPIC")
-    parser.add_argument("--pattern", default=None, help="topics whose whole name matches, instead of names")
-    parser.add_argument("--from-beginning", action="store_true", help="where nothing is committed, all of it")
-    parser.add_argument("--group", default=None, help="be a member of this group, and commit what was shown")
-    parser.add_argument("--partition", type=int, action="append", default=[], help="only this one; no group")
-    parser.add_argument("--offset", default=None, help="begin at this offset, `earliest` or `latest`")
-    parser.add_argument("--last", type=int, default=None, metavar="N", help="begin N before each end")
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="one or more, unless there is a --pattern")
     parser.add_argument(
-        "--from-time", default=None, metavar="WHEN", help="begin at a time: 10m, or 2026-01-31T12:00:00Z"
+        "--pattern",
+        default=None,
+        metavar="REGEX",
+        help="read all topics whose whole name matches; as a member of a group, those created later, too",
     )
-    parser.add_argument("--max-messages", type=int, default=None, help="end after so many")
-    parser.add_argument("--timeout-ms", type=int, default=None, help="end when none came for so long")
+    parser.add_argument(
+        "--from-beginning",
+        action="store_true",
+        help="begin at the oldest message; with --group, only where the group has committed nothing",
+    )
+    parser.add_argument("--group", default=None, help="be a member of this group, and commit what was shown")
+    parser.add_argument(
+        "--partition",
+        type=parse_partition,
+        action="append",
+        default=[],
+        metavar="N",
+        help="only this partition; may be given several times",
+    )
+    parser.add_argument(
+        "--offset", default=None, metavar="WHERE", help="begin at this offset, `earliest` or `latest`"
+    )
+    parser.add_argument(
+        "--last", type=int, default=None, metavar="N", help="begin N offsets before the end of each partition"
+    )
+    parser.add_argument(
+        "--from-time",
+        default=None,
+        metavar="WHEN",
+        help="begin at a time: 10m for ten minutes ago, 2026-01-31T12:00:00Z, or milliseconds since 1970",
+    )
+    parser.add_argument(
+        "--max-messages", type=int, default=None, metavar="N", help="end after this many messages"
+    )
+    parser.add_argument(
+        "--timeout-ms",
+        type=int,
+        default=None,
+        metavar="MS",
+        help="end when no message came for this long (default: go on until Ctrl-C)",
+    )
     parser.add_argument(
         "--print",
         default="",
         metavar="WHAT",
-        help=f"before each value, separated by commas: {', '.join(COLUMNS)}",
+        help=f"what to show before each value, separated by commas: {', '.join(COLUMNS)}",
     )
-    parser.add_argument("--separator", default="\t", help="between what is printed (default: a tab)")
-    parser.add_argument("--raw", action="store_true", help="write the values' bytes as they are")
-    add_json_argument(parser, "one JSON object a line")
+    parser.add_argument(
+        "--separator",
+        default=r"\t",
+        metavar="TEXT",
+        help=r"between what is shown (default: '\t', a tab); there are \n, \r, \0, \\, \xHH, too",
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="write the bytes of each value as they are, and a newline"
+    )
+    add_json_argument(parser, "one JSON object a line, which `penstock produce --json` reads")
     add_connection_arguments(parser)
 
 
@@ -74,6 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = connect(arguments)
     with ExitStack() as stack:
         stack.enter_context(_leaving_on_sigterm())
+        stack.enter_context(in_stream(arguments.group or arguments.pattern or ",".join(arguments.topics)))
         if position is not None:
             feed: _Feed = _Assigned(settings, selection, position, arguments)
         else:
@@ -84,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
                 shown += 1
                 show(record)
         finally:
-            complain(f"{count(shown, 'message')} shown.")
+            complain_dated(f"{count(shown, 'message')} shown.")
     return 0
 
 
@@ -135,7 +187,7 @@ def _check(arguments: argparse.Namespace) -> None:
     elif any(number is not None and number < 1 for number in (arguments.max_messages, arguments.timeout_ms)):
         wrong = "--max-messages and --timeout-ms are numbers from 1 on."
     if wrong:
-        raise OptionError("OPTIONS_DISAGREE", wrong, hint="`penstock consume` shows all options.")
+        raise OptionError("OPTIONS_DISAGREE", wrong, hint="`penstock consume --help` shows all options.")
 
 
 def _choose_writer(arguments: argparse.Namespace) -> Callable[[ConsumedRecord], None]:
@@ -152,7 +204,8 @@ def _choose_writer(arguments: argparse.Namespace) -> Callable[[ConsumedRecord], 
             hint=f"There are {', '.join(COLUMNS)}.",
             facts={"unknown": unknown},
         )
-    return lambda record: write_line(record, columns, arguments.separator)
+    separator = read_escaped_text("--separator", arguments.separator)
+    return lambda record: write_line(record, columns, separator)
 
 
 def _select(arguments: argparse.Namespace) -> Selection:
@@ -178,7 +231,8 @@ def _read_position(arguments: argparse.Namespace) -> Position | None:
     if arguments.last is not None:
         return parse_last("--last", arguments.last)
     if arguments.from_time is not None:
-        return parse_moment("--from-time", arguments.from_time)
+        now_ms = time.time_ns() // 1_000_000
+        return parse_moment("--from-time", arguments.from_time, now_ms=now_ms)
     if arguments.partition:
         return Earliest() if arguments.from_beginning else Latest()
     return None
@@ -188,11 +242,11 @@ def _read_position(arguments: argparse.Namespace) -> Position | None:
 
 
 class _Feed(Protocol):
-    def look(self, most: int | None) -> Iterable[ConsumedRecord]:
-        """What has come, waiting a moment for it; more than `most` are not wanted."""
+    def look(self, most: int | None) -> list[ConsumedRecord]:
+        """Return what has come, at most so many, waiting a moment for it."""
 
     def settle(self) -> None:
-        """All of the last look was shown."""
+        """Take note that all of the last look was shown."""
 
     @property
     def is_reading(self) -> bool:
@@ -209,9 +263,10 @@ class _Assigned:
         position: Position,
         arguments: argparse.Namespace,
     ) -> None:
+        from penstock.cli.compilation import compile_decoding
         from penstock.core.selection import name_topics, select_partitions
         from penstock.kafka.control import KafkaLogView
-        from penstock.kafka.following import Follower, find_starts
+        from penstock.kafka.following import find_starts, follow
 
         view = KafkaLogView(settings)
         named = name_topics(selection)
@@ -227,18 +282,17 @@ class _Assigned:
             )
         now_ms = time.time_ns() // 1_000_000
         starts = find_starts(view, selected.partitions, position, now_ms=now_ms)
-        self._follower = Follower(settings, topics, starts)
-        complain("Reading " + ", ".join(f"{each} from {offset}" for each, offset in sorted(starts.items())))
+        compile_decoding()
+        self._follower = follow(settings, starts)
+        complain_dated(
+            "Reading " + ", ".join(f"{each} from {offset}" for each, offset in sorted(starts.items()))
+        )
 
-    def look(self, most: int | None) -> Iterator[ConsumedRecord]:
-        from penstock.kafka.following import list_records
-
-        found = False
-        for batch in self._follower.read_new():
-            found = True
-            yield from list_records(batch)
+    def look(self, most: int | None) -> list[ConsumedRecord]:
+        found = self._follower.take(min(_MOST_AT_ONCE, most or _MOST_AT_ONCE))
         if not found:
             time.sleep(_WAIT_MS / 1000)
+        return found
 
     def settle(self) -> None:
         """Nobody keeps a position."""
@@ -252,12 +306,14 @@ class _Member:
     """A member of a group; it commits only for a group that was named."""
 
     def __init__(self, settings: ClientSettings, selection: Selection, arguments: argparse.Namespace) -> None:
+        from penstock.cli.compilation import compile_decoding
         from penstock.kafka.membership import GroupMember
 
         # Its client tells of every move of a coordinator; what matters is raised, and printed once.
         logging.getLogger("kafka").addHandler(logging.NullHandler())
         self._commits = arguments.group is not None
         group = arguments.group or f"console-consumer-{secrets.randbelow(100_000):05d}"
+        compile_decoding()  # before it joins: a member that compiles for a minute holds up its group
         self._member = GroupMember(settings, group, selection, from_beginning=arguments.from_beginning)
         self._told: frozenset[object] | None = None
 
@@ -266,14 +322,14 @@ class _Member:
         if self._member.assigned != self._told and (self._member.assigned or self._told is not None):
             self._told = self._member.assigned
             given = ", ".join(map(str, sorted(self._member.assigned))) or "no partition: others have them"
-            complain(f"Reading {given} (group {self._member.group})")
+            complain_dated(f"Reading {given} (group {self._member.group})")
         while self._member.news:
-            complain(self._member.news.pop(0))
+            complain_dated(self._member.news.pop(0))
         return found
 
     def settle(self) -> None:
-        if self._commits and not self._member.commit():
-            complain("The group gave these partitions to another member, which may show the last ones again.")
+        if self._commits:
+            self._member.commit()
 
     @property
     def is_reading(self) -> bool:
@@ -292,17 +348,13 @@ def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[Consume
     patience_s = None if arguments.timeout_ms is None else arguments.timeout_ms / 1000
     begun_s = last_s = time.monotonic()
     while True:
-        came = 0
-        for record in feed.look(left):
-            yield record
-            came += 1
-            if came == left:
-                break
-        if came:
-            sys.stdout.flush()
-            feed.settle()
+        found = feed.look(left)
+        yield from found
+        sys.stdout.flush()
+        feed.settle()
+        if found:
             last_s = time.monotonic()
-            left = None if left is None else left - came
+            left = None if left is None else left - len(found)
             if left == 0:
                 return
         elif not feed.is_reading and time.monotonic() - begun_s < _JOIN_PATIENCE_S:

@@ -34,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from penstock.cli.compilation import compile_decoding
     from penstock.cluster import LocalKafka
 
     jars = [] if arguments.alone else _find_connector()
     say("Starting Kafka on this computer ...")
-    with LocalKafka(progress=ProgressBar("fetching Kafka"), heap_mb=1024) as kafka:
+    with LocalKafka(progress=ProgressBar("Fetching Kafka"), heap_mb=1024) as kafka:
         say(f"Kafka is ready at {kafka.bootstrap}.")
         _produce(kafka.bootstrap, arguments.records)
+        # Spark's workers find it on the disk; left to them, the first run would be silent for a minute.
+        compile_decoding()
         with _start_spark(jars) as spark:
             return _compare(spark, kafka.bootstrap, arguments, with_peer=bool(jars))
 
@@ -49,7 +52,8 @@ def _find_connector() -> list[str]:
     from penstock.cluster.connector import fetch_connector
 
     try:
-        return [str(jar) for jar in fetch_connector(ProgressBar("fetching Spark's own connector"))]
+        with ProgressBar("Fetching Spark's own connector") as bar:
+            return [str(jar) for jar in fetch_connector(bar)]
     except ClusterError as error:
         complain(f"{error} Going on without the comparison.")
         return []
@@ -63,7 +67,7 @@ def _produce(bootstrap: str, records: int) -> None:
     host, port = bootstrap.split(":")
     settings = ClientSettings(((host, int(port)),), client_id="penstock-demo")
     create_topic(settings, TOPIC, partitions=PARTITIONS)
-    bar = ProgressBar(f"writing {records:,} lines")
+    bar = ProgressBar(f"Writing {records:,} lines")
     lines = make_lines(min(records, CHUNK))
     began = time.perf_counter()
     with Writer(settings) as writer:

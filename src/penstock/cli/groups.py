@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
+from penstock.cli.connection import add_connection_arguments, add_json_argument, connect_to_look
 from penstock.cli.tables import align
 from penstock.cli.terminal import escape, say
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     from penstock.kafka.memberships import list_groups
 
-    found = list_groups(connect(arguments))
+    found = list_groups(connect_to_look(arguments))
     if arguments.json:
         rows = [{"group": each.name, "state": each.state, "kind": each.kind} for each in found]
         say(json.dumps({"version": JSON_VERSION, "groups": rows}, indent=1))
@@ -73,7 +73,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _describe(arguments: argparse.Namespace) -> int:
     from penstock.kafka.memberships import describe_group
 
-    settings = connect(arguments)
+    settings = connect_to_look(arguments)
     found = [describe_group(settings, name) for name in arguments.groups]
     if arguments.json:
         say(json.dumps({"version": JSON_VERSION, "groups": [_to_json(group) for group in found]}, indent=1))
@@ -131,9 +131,12 @@ def _to_json(group: GroupDetails) -> dict[str, object]:
 
 
 def _offsets(arguments: argparse.Namespace) -> int:
+    from penstock.cli.compilation import compile_decoding
     from penstock.kafka.offset_records import OFFSET, read_offset_topic
 
-    found = read_offset_topic(connect(arguments), group=arguments.group)
+    settings = connect_to_look(arguments)
+    compile_decoding()
+    found = read_offset_topic(settings, group=arguments.group)
     chosen = (each for each in found if arguments.all or each.record.kind == OFFSET)
     if arguments.json:
         for each in chosen:

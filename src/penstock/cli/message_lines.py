@@ -54,6 +54,11 @@ def write_raw(record: ConsumedRecord) -> None:
 
 
 def write_json(record: ConsumedRecord) -> None:
+    sys.stdout.write(format_json(record) + "\n")
+
+
+def format_json(record: ConsumedRecord) -> str:
+    """Return one line of JSON, which `message_input` reads again."""
     content = {
         "topic": record.topic,
         "partition": record.partition,
@@ -63,7 +68,7 @@ def write_json(record: ConsumedRecord) -> None:
         "value": _to_json(record.value),
         "headers": [[name, _to_json(value)] for name, value in record.headers],
     }
-    sys.stdout.write(json.dumps(content) + "\n")
+    return json.dumps(content)
 
 
 def _to_json(data: bytes | None) -> str | dict[str, str] | None:

@@ -14,6 +14,8 @@ from penstock.core.rewinds import MovePlan, plan_replacement
 from penstock.core.stream_offsets import StreamPosition, write_position
 
 JSON_VERSION = 1
+#: Partitions that a sentence names one by one.
+_NAMED = 5
 
 
 def say_json(**content: object) -> None:
@@ -39,11 +41,36 @@ def say_position(
 
 
 def _show_lag(at: int, end: int | None) -> tuple[str, str]:
-    return ("-", "-") if end is None else (f"{end}", f"{max(0, end - at)}")
+    if end is None:
+        return "-", "-"
+    return f"{end}", "beyond the end" if at > end else f"{end - at}"
+
+
+def find_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """Return the partitions in which the stream stands behind the end of the log: no lag tells of that."""
+    return [each for each, at in sorted(position.offsets.items()) if at > ends.get(each, at)]
+
+
+def tell_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> str:
+    """Return what is said of such partitions."""
+    beyond = find_beyond(position, ends)
+    named = ", ".join(f"{each} at {position.offsets[each]} of {ends[each]}" for each in beyond[:_NAMED])
+    more = f" and {len(beyond) - _NAMED} more" if len(beyond) > _NAMED else ""
+    return (
+        f"The stream stands beyond the end of the log: {named}{more}. Records were cut off (unclean "
+        "election), or the position is of another topic or cluster; it would read nothing. Look at what was "
+        "written, then `penstock offsets rewind`."
+    )
 
 
 def say_plan(
-    verb: str, store: OffsetStore, stream: str, plan: MovePlan, notes: Sequence[str], done: bool
+    verb: str,
+    store: OffsetStore,
+    stream: str,
+    plan: MovePlan,
+    notes: Sequence[str],
+    is_done: bool,
+    is_empty: bool,
 ) -> None:
     rows = [
         (str(each.partition), *("-" if n is None else f"{n}" for n in (each.before, each.after)), each.note)
@@ -53,9 +80,9 @@ def say_plan(
         say(line)
     for note in notes:
         say(escape(note))
-    if done:
-        say(f"Done: {escape(stream)} in {escape(repr(store))}.")
-    elif plan.changes_nothing:
+    if is_done:
+        say(f"Done: {escape(stream)} in {escape(str(store))}.")
+    elif is_empty:
         say("Nothing to change.")
     else:
         say("Nothing was changed." + ("" if verb == "plan" else " Say --yes to do it."))

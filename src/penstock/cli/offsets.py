@@ -10,6 +10,7 @@ penstock offsets export --at shop.db visits --file visits.json
 penstock offsets import --at zookeeper://z:2181/shop visits --file visits.json --yes
 penstock offsets adopt --at shop.db visits --topic orders --yes
 penstock offsets rewind --at sink:postgresql://me@db.example/stats visits --by 1000 --delete-from visits --yes
+penstock offsets rewind --at sink:results.db visits --to-start --delete-from visits --rebuild totals --yes
 
 Stop the stream first: one that runs keeps its position in memory and writes over yours. Without --yes nothing
 is changed; what would be is shown. Every change is kept in the store with who made it and when
@@ -27,28 +28,48 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
-from penstock.cli.offset_changes import settle
-from penstock.cli.offset_reports import change_to_json, say_json, say_position
-from penstock.cli.offset_targets import add_target_arguments, choose_target, look_at_log, parse_only
-from penstock.cli.terminal import escape, say
-from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.cli.connection import add_connection_arguments, add_json_argument
+from penstock.cli.moments import parse_wait
+from penstock.cli.offset_changes import ask_rows, settle
+from penstock.cli.offset_reports import (
+    change_to_json,
+    find_beyond,
+    say_json,
+    say_position,
+    tell_beyond,
+)
+from penstock.cli.offset_suggestions import suggest_place
+from penstock.cli.offset_targets import (
+    add_target_arguments,
+    choose_target,
+    connect_briefly,
+    find_client,
+    find_others,
+    is_named,
+    look_at_log,
+    parse_only,
+    refuse_left_alone,
+    tell_others,
+)
+from penstock.cli.terminal import complain, escape, say
+from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
 from penstock.core.offset_stores import OffsetStore, unknown_stream
 from penstock.core.references import resolve_reference
 from penstock.core.rewinds import (
     Direction,
     LogBounds,
+    explain_other_logs,
     needs_log,
     plan_adoption,
     plan_moves,
     plan_replacement,
+    refuse_unknown,
 )
 from penstock.core.stream_offsets import StreamPosition, read_position, write_position
-from penstock.core.values import parse_duration_ms
 
 if TYPE_CHECKING:
-    from penstock.core.client import ClientSettings
+    from penstock.kafka.control import KafkaLogView
 
 _DIRECTIONS = {"rewind": Direction.BACK, "skip": Direction.AHEAD, "plan": Direction.EITHER}
 _HELP = {
@@ -85,13 +106,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_connection_arguments(verb)
     made["show"].add_argument("--changes", action="store_true", help="what was changed by hand, too")
     for name in ("plan", "rewind", "skip"):
-        add_target_arguments(made[name])
+        add_target_arguments(made[name], name)
     made["rewind"].add_argument(
         "--delete-from",
         action="append",
         metavar="TABLE",
         help="of a sink: delete the rows that will be read again from this table, which keeps provenance",
     )
+    made["rewind"].add_argument(
+        "--rebuild",
+        action="append",
+        metavar="TABLE",
+        help="of a sink: empty this table, which must be filled again from its first record (--to-start)",
+    )
+    for name in ("rewind", "skip", "copy", "import", "adopt"):  # each can lead a stream back
+        made[name].add_argument(
+            "--sums-count-twice",
+            action="store_true",
+            help="of a sink: leave tables of sums (merge, state) as they are; what is read again counts "
+            "twice",
+        )
     made["copy"].add_argument("--to", required=True, metavar="STORE", help="the store to write")
     made["copy"].add_argument("--as", dest="other", default=None, metavar="STREAM", help="its name there")
     for name in ("export", "import"):
@@ -101,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made[name].add_argument("--yes", action="store_true", help="do it")
         made[name].add_argument(
             "--watch",
-            type=_parse_wait,
+            type=parse_wait,
             default=2.0,
             metavar="TIME",
             help="look for so long whether the stream runs, before it is changed (default 2s)",
@@ -124,45 +158,74 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from penstock.stores.offsets.checkpoint import CheckpointOffsetStore
+
     store = _open(arguments, arguments.at)
     if arguments.stream is None:
         names = store.list_streams()
         if arguments.json:
-            say_json(store=repr(store), streams=names)
+            say_json(store=str(store), streams=names)
             return 0
-        for line in names or [f"No stream has offsets in {store!r}."]:
-            say(escape(line))
+        kind = "source " if isinstance(store, CheckpointOffsetStore) else ""
+        shown = [f"{kind}{name}" for name in names]
+        for line in shown or [f"No stream has offsets in {store}.", suggest_place(store)]:
+            if line:
+                say(escape(line))
         return 0
     position = _demand(store, arguments.stream)
-    ends = _find_ends(arguments, position)
     changes = store.list_changes(arguments.stream) if arguments.changes else []
+    ends, others, unasked = _find_ends(arguments, position)
     if arguments.json:
         say_json(
-            store=repr(store),
+            store=str(store),
             stream=arguments.stream,
             position=write_position(position),
             ends={str(each): end for each, end in ends.items()},
             changes=[change_to_json(each) for each in changes],
+            beyond_end=[str(each) for each in find_beyond(position, ends)],
+            ends_unknown=None if unasked is None else str(unasked),
         )
     else:
         say_position(position, ends, changes)
-    return 0
+        if others and not is_named(arguments):
+            complain(tell_others(others))
+    if find_beyond(position, ends):
+        complain(tell_beyond(position, ends))
+        return 1 if is_named(arguments) else 0
+    if unasked is None:
+        return 0
+    complain(
+        "This is where the stream stands, as the store has it. Where the logs end is not known: the brokers "
+        f"could not be asked. {unasked}"
+    )
+    return 1 if is_named(arguments) else 0
 
 
-def _find_ends(arguments: argparse.Namespace, position: StreamPosition) -> Mapping[TopicPartition, int]:
-    client = _find_client(arguments)
+def _find_ends(
+    arguments: argparse.Namespace, position: StreamPosition
+) -> tuple[Mapping[TopicPartition, int], list[str], BrokerError | None]:
+    """Return where the logs end, the topics that are others than those the stream has read, and why brokers
+    could not be asked."""
+    client = find_client(arguments)
     if client is None:
-        return {}
+        return {}, [], None
     from penstock.kafka.control import KafkaLogView
 
-    view = KafkaLogView(client)
-    topics = view.describe(position.topics)
+    try:
+        return *_ask_ends(KafkaLogView(client), position), None
+    except BrokerError as error:
+        return {}, [], error
+
+
+def _ask_ends(view: KafkaLogView, position: StreamPosition) -> tuple[Mapping[TopicPartition, int], list[str]]:
+    others = find_others(view, position, position.topics)
+    topics = view.describe(set(position.topics) - set(others))
     there = [
         each
         for each in position.offsets
         if each.topic in topics and each.partition in topics[each.topic].partitions
     ]
-    return view.latest(there)
+    return view.latest(there), others
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -187,14 +250,19 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _move(arguments: argparse.Namespace) -> int:
     store = _open(arguments, arguments.at)
+    ask_rows(arguments, store)  # what cannot be asked of this store, before anybody is asked anything else
     position = _demand(store, arguments.stream)
     target = choose_target(arguments, store)
-    client = connect(arguments) if needs_log(target) else _find_client(arguments)
     only = parse_only(arguments.only, position)
+    refuse_left_alone(target, only, arguments.offset or ())
+    refuse_unknown(position, target, only)
     chosen = sorted(position.offsets if only is None else only)
-    log = None if client is None else look_at_log(client, chosen, target)
-    plan = plan_moves(position, target, _DIRECTIONS[arguments.verb], only=only, log=log)
-    return settle(arguments, store, arguments.stream, plan)
+    # A table that was emptied cannot be filled again from records that have aged out, or were cut off.
+    is_rebuilt = bool(getattr(arguments, "rebuild", None))
+    looked = sorted(position.offsets) if is_rebuilt else chosen
+    log, anew = look_at_log(arguments, position, looked, target, is_needed=needs_log(target) or is_rebuilt)
+    plan = plan_moves(position, target, _DIRECTIONS[arguments.verb], only=only, log=log, anew=anew)
+    return settle(arguments, store, arguments.stream, plan, log)
 
 
 def _adopt(arguments: argparse.Namespace) -> int:
@@ -202,7 +270,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
     store = _open(arguments, arguments.at)
     position = _demand(store, arguments.stream)
-    view = KafkaLogView(connect(arguments))
+    view = KafkaLogView(connect_briefly(arguments))
     topic = view.describe([arguments.topic]).get(arguments.topic)
     if topic is None:
         raise OptionError(
@@ -240,12 +308,27 @@ def _put(arguments: argparse.Namespace, address: str, stream: str, position: Str
     try:
         store = _open(arguments, address, create=arguments.yes)
     except OffsetStoreError as error:
-        if arguments.yes or error.condition not in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND"):
+        is_made = not address.startswith("sink:")  # a ledger is made by its sink alone
+        missing = error.condition in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND")
+        if arguments.yes or not missing or not is_made:
             raise
         from penstock.stores.offsets.memory import MemoryOffsetStore
 
         store = MemoryOffsetStore()  # only looked at: there is none yet, and nothing is in it
-    return settle(arguments, store, stream, plan_replacement(store.load(stream), position))
+    log = _look_at_whole(arguments, position)
+    return settle(arguments, store, stream, plan_replacement(store.load(stream), position, log))
+
+
+def _look_at_whole(arguments: argparse.Namespace, position: StreamPosition) -> LogBounds | None:
+    """Return where the logs of a position from elsewhere begin and end, if there are brokers to ask. One of
+    other topics than theirs is refused: its offsets say nothing about these logs."""
+    partitions = sorted(position.offsets)
+    log, anew = look_at_log(arguments, position, partitions, is_needed=False)
+    if anew:
+        raise explain_other_logs(
+            sorted(anew), " Offsets that were exported from one say nothing about the other."
+        )
+    return log
 
 
 # --- small things ------------------------------------------------------------------------------------------
@@ -259,36 +342,24 @@ def _open(arguments: argparse.Namespace, address: str, *, create: bool = False) 
     )
     if place.startswith("kafka://") and arguments.bootstrap_server is None:
         arguments.bootstrap_server = place.removeprefix("kafka://").partition("/")[0]
-    client = connect(arguments) if place.startswith("kafka://") else None
+    client = connect_briefly(arguments) if place.startswith("kafka://") else None
     store = open_offset_store(place, create=create, client=client)
     arguments.opened.callback(store.close)
     return store
-
-
-def _find_client(arguments: argparse.Namespace) -> ClientSettings | None:
-    """The brokers that were named; none of the local cluster's, which may have nothing to do with it."""
-    named = arguments.bootstrap_server or arguments.command_config or arguments.set
-    return connect(arguments) if named else None
 
 
 def _demand(store: OffsetStore, stream: str) -> StreamPosition:
     position = store.load(stream)
     if position is not None:
         return position
-    raise unknown_stream(repr(store), stream, store.list_streams())
+    raise unknown_stream(store, stream, store.list_streams(), suggest_place(store, stream))
 
 
-def _parse_wait(text: str) -> float:
-    try:
-        return parse_duration_ms(text) / 1000
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
-
-
-def _file_unusable(path: Path, error: Exception) -> OptionError:
+def _file_unusable(path: Path, error: OSError | ValueError) -> OptionError:
+    why = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
     return OptionError(
         "FILE_UNUSABLE",
-        f"{path} cannot be used: {type(error).__name__}: {error}.",
+        f"{path} cannot be used: {why}.",
         hint="Name a file that `penstock offsets export` has written, or one you may write.",
         facts={"path": str(path)},
     )

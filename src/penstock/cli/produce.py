@@ -1,12 +1,18 @@
-"""Send lines to a topic, each line a message.
+r"""Send lines to a topic, each line a message.
 
 penstock produce test                              type lines, each is sent at once; Ctrl-D ends
 penstock produce test < lines.txt
 penstock produce test --file big.log --compression zstd
-penstock produce test --key-separator : --print    key:value lines, and where each message went
+penstock produce test --key-separator '\t' --print   lines with a key, a tab and a value; say where each went
+penstock produce test --timestamp 2026-01-31T12:00:00Z --headers source=import,run=7
+penstock consume old --from-beginning --timeout-ms 5000 --json | penstock produce new --json
 
-Every message is acknowledged by all in-sync replicas before it is counted. A message has no key unless there
-is a separator; without a key it goes to any partition. Bytes are sent as they are.
+Every message is acknowledged by all in-sync replicas before it is counted. A line of text has no key unless
+there is a separator; without a key it goes to any partition. Bytes are sent as they are.
+
+With --json a line is {"key": "k", "value": "v", "headers": [["h", "v"]], "timestamp_ms": 1769860800000,
+"partition": 0}, of which only `value` must be there. null is null, and bytes that are no text are written as
+{"base64": "/w=="}. This is what `penstock consume --json` writes; its `topic` and `offset` are passed over.
 """
 
 from __future__ import annotations
@@ -19,19 +25,26 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from penstock.cli.connection import (
+    LIMIT,
+    LOOK_TIMEOUT_MS,
     add_connection_arguments,
     add_json_argument,
     gather_settings,
     parse_pair,
+    parse_partition,
     read_settings,
 )
+from penstock.cli.escapes import read_escapes
+from penstock.cli.message_input import ForAll, JsonLines, TextLines
+from penstock.cli.moments import parse_moment
 from penstock.cli.terminal import ProgressBar, complain, count, escape, say
 from penstock.core.client_names import PRODUCER_ONLY
-from penstock.core.errors import BrokerError, OptionError, SinkError
+from penstock.core.errors import BrokerError, OptionError, PenstockError
 from penstock.core.values import parse_integer_from, parse_word
 
 if TYPE_CHECKING:
@@ -43,6 +56,19 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 JSON_VERSION = 1
 _DELIVERY_TIMEOUT_MS = 120_000  # Java's default
+#: What the writer says of columns, which nobody has here: condition to the option and the field of a line.
+_HINTS = {
+    "PARTITION_OUT_OF_RANGE": (
+        "--partition",
+        "`partition` of these lines, or leave it out",
+        ", or leave it out",
+    ),
+    "INVALID_TIMESTAMP": (
+        "--timestamp",
+        "`timestamp_ms` of these lines (milliseconds since 1970)",
+        " (milliseconds since 1970)",
+    ),
+}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _BLOCK_BYTES = 4 << 20
 #: How long a block may wait for more of a slow pipe before it is sent.
@@ -50,97 +76,146 @@ _LINGER_S = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic")
-    parser.add_argument("--file", type=Path, default=None, help="read lines from here (default: stdin)")
+    parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
-        "--key-separator", default=None, metavar="TEXT", help="what stands before it in a line is the key"
+        "--file",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="read lines from here (default: standard input)",
     )
     parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME=VALUE", help="a header of every message"
-    )
-    parser.add_argument("--partition", type=int, default=None, help="send all to this partition")
-    parser.add_argument("--compression", choices=CODECS, default=None, help="default none")
-    parser.add_argument(
-        "--acks", choices=("all", "-1"), default="all", help="wait for all in-sync replicas; there is no less"
+        "--key-separator",
+        default=None,
+        metavar="TEXT",
+        help=r"each line is a key, this, and a value; '\t' is a tab, and there are \n, \r, \0, \\, \xHH",
     )
     parser.add_argument(
-        "--print", action="store_true", help="send each line alone and say where it went: slower"
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a header of every message; may be given several times",
     )
-    add_json_argument(parser, "a JSON object at the end; with --print, one for each line before it")
+    parser.add_argument(
+        "--headers",
+        default=None,
+        metavar="NAME=VALUE,...",
+        help="several headers of every message; a value with a comma needs --header",
+    )
+    parser.add_argument(
+        "--timestamp",
+        type=parse_moment,
+        default=None,
+        metavar="WHEN",
+        help="the time of every message: 2026-01-31T12:00:00Z, milliseconds since 1970, or 10m for ten "
+        "minutes ago (default: when it is sent)",
+    )
+    parser.add_argument(
+        "--partition",
+        type=parse_partition,
+        default=None,
+        metavar="N",
+        help="send all messages to this partition (default: the key decides)",
+    )
+    parser.add_argument(
+        "--compression", choices=CODECS, default=None, help="how batches are packed (default: none)"
+    )
+    parser.add_argument(
+        "--acks",
+        choices=("all", "-1"),
+        default="all",
+        help="all in-sync replicas acknowledge each message; nothing less is offered",
+    )
+    parser.add_argument(
+        "--print", action="store_true", help="send each message alone and say where it went: slower"
+    )
+    add_json_argument(parser, "each line is a message as JSON, see above; reports are JSON, too")
+    parser.add_argument(
+        "--json-report",
+        action="store_true",
+        help="for programs: lines are text, and the report at the end is a JSON object; with --print, one "
+        "more for each message",
+    )
     add_connection_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    form = _choose_form(arguments)
     texts = gather_settings(arguments)
     codec, delivery_timeout_ms = _take_producer_settings(texts, arguments)
     settings = read_settings(texts)
     from penstock.kafka.writer import Writer
 
-    _check_topic(settings, arguments.topic)
+    first = settings if LIMIT in texts else replace(settings, default_api_timeout_ms=LOOK_TIMEOUT_MS)
+    _check_topic(first, arguments.topic)  # nothing was sent yet: who waits for that is a person
     writer = Writer(settings, codec=CODECS.index(codec), delivery_timeout_ms=delivery_timeout_ms)
     with _open_input(arguments.file) as source:
-        sending = _Sending(arguments, writer)
+        sending = _Sending(arguments, writer, form)
         try:
             for block in _read_blocks(source, arguments.file):
                 sending.send(sending.cutter.cut(block))
             sending.send(sending.cutter.rest())
-        except BaseException:
+        except BaseException as error:
             complain(f"Acknowledged before it ended: {count(sending.acknowledged, 'message')}.")
+            if isinstance(error, PenstockError) and error.condition in _HINTS:
+                raise _advise(error, arguments) from error
             raise
     sending.sum_up()
     return 0
 
 
+def _advise(error: PenstockError, arguments: argparse.Namespace) -> PenstockError:
+    """Return the error with advice in the words of this command."""
+    option, field, given = _HINTS[error.condition]
+    hint = f"Correct {option}{given}" if getattr(arguments, option[2:]) is not None else f"Correct {field}"
+    return type(error)(error.condition, error.what, hint=f"{hint}.", facts=error.facts)
+
+
+def _choose_form(arguments: argparse.Namespace) -> TextLines | JsonLines:
+    """Return what reads the lines, as they were said to be."""
+    listed = [] if arguments.headers is None else arguments.headers.split(",")
+    pairs = [parse_pair("--headers", each) for each in listed]
+    pairs += [parse_pair("--header", each) for each in arguments.header]
+    headers = tuple((name, os.fsencode(value)) for name, value in pairs)
+    fixed = ForAll(arguments.partition, arguments.timestamp, headers)
+    separator = arguments.key_separator
+    if not arguments.json:
+        meant = None if separator is None else read_escapes("--key-separator", separator)
+        return TextLines(fixed, meant, separator)
+    if separator is not None:
+        raise OptionError(
+            "OPTIONS_DISAGREE",
+            "With --json a line names its key itself, so --key-separator does not go with it.",
+            hint="Leave out one of the two.",
+        )
+    return JsonLines(fixed)
+
+
 class _Sending:
     """One run: what was sent so far, and where it went."""
 
-    def __init__(self, arguments: argparse.Namespace, writer: Writer) -> None:
+    def __init__(self, arguments: argparse.Namespace, writer: Writer, form: TextLines | JsonLines) -> None:
         from penstock.kafka.lines import LineCutter
 
-        self._arguments, self._writer = arguments, writer
-        separator = arguments.key_separator
-        if separator == "":
-            raise OptionError(
-                "SEPARATOR_EMPTY", "--key-separator is empty.", hint="Give at least one character."
-            )
-        self._separator = None if separator is None else os.fsencode(separator)
-        self._headers = [parse_pair("--header", pair) for pair in arguments.header]
+        self._arguments, self._writer, self._form = arguments, writer, form
+        self._reports_json = arguments.json or arguments.json_report
         self.cutter = LineCutter()
         self.acknowledged = 0
-        self._lines = 0
         self._counts: dict[int, int] = {}
 
     def send(self, lines: pa.Array) -> None:
-        """Send them; of lines with keys, those before the first that has none."""
-        from penstock.kafka.lines import find_keyless
-
-        keyless = None if self._separator is None else find_keyless(lines, self._separator)
-        self._send_good(lines if keyless is None else lines.slice(0, keyless))
-        if keyless is not None:
-            raise SinkError(
-                "KEY_SEPARATOR_MISSING",
-                f"Line {self._lines + 1} has no {self._arguments.key_separator!r}, so it has no key.",
-                hint="Nothing from this line on was sent. Correct it, or leave out --key-separator.",
-                facts={"line": self._lines + 1},
-            )
-
-    def _send_good(self, lines: pa.Array) -> None:
-        from penstock.kafka.lines import make_records
-
+        """Send them, those before the first that is wrong."""
         if not len(lines):
             return
-        records = make_records(
-            lines,
-            separator=self._separator,
-            partition=self._arguments.partition,
-            headers=[(name, os.fsencode(value)) for name, value in self._headers],
-        )
+        records, wrong = self._form.read(lines)
         if self._arguments.print:
             for number in range(records.num_rows):
                 self._write(records.slice(number, 1))
-        else:
+        elif records.num_rows:
             self._write(records)
-        self._lines += len(lines)
+        if wrong is not None:
+            raise wrong
 
     def _write(self, records: pa.RecordBatch) -> None:
         written = self._writer.write(self._arguments.topic, records)
@@ -153,14 +228,14 @@ class _Sending:
                 self._say_place(partition, first)
 
     def _say_place(self, partition: int, offset: int | None) -> None:
-        if self._arguments.json:
+        if self._reports_json:
             say(json.dumps({"partition": partition, "offset": offset}))
         else:
             say(f"partition: {partition}, offset: {'unknown' if offset is None else offset}")
 
     def sum_up(self) -> None:
         counts = dict(sorted(self._counts.items()))
-        if self._arguments.json:
+        if self._reports_json:
             total = {"version": JSON_VERSION, "acknowledged": self.acknowledged, "partitions": counts}
             say(json.dumps(total))
             return
@@ -222,7 +297,8 @@ def _open_input(path: Path | None) -> BinaryIO:
 def _read_blocks(source: BinaryIO, path: Path | None) -> Iterator[bytes]:
     """Whole blocks of a file; of a pipe or a terminal, what is there, soon after it is there."""
     total = path.stat().st_size if path is not None else 0
-    bar = ProgressBar(f"Sending {escape(path.name)}") if path is not None and sys.stderr.isatty() else None
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    bar = ProgressBar(f"Sending {escape(path.name)}") if path is not None and is_watched else None
     done = 0
     while block := _read_block(source, patient=not source.isatty()):
         yield block

@@ -36,12 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from penstock.cli.compilation import compile_decoding
+
     with ExitStack() as stack:
         folder = arguments.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-quickstart-")))
         bootstrap = arguments.bootstrap or stack.enter_context(_start_node(arguments, folder))
         settings = _connect(bootstrap)
+        # Spark's workers find it on the disk; left to them, the first batch would be silent for a minute.
+        compile_decoding()
         spark = stack.enter_context(_start_spark(folder))
         _count(spark, settings, bootstrap, folder / "checkpoint")
     return 0
@@ -50,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _start_node(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     from penstock.cluster import LocalKafka
-    from penstock.cluster.detached import QUICKSTART
+    from penstock.cluster.detached import QUICKSTART, name_port_holder
 
     say(f"Starting one Kafka node on port {arguments.port} ...")
     data_dir = None if arguments.folder is None else folder / "kafka"
@@ -59,18 +63,19 @@ def _start_node(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
             ports=[arguments.port],
             data_dir=data_dir,
             broker_settings=QUICKSTART,
-            progress=ProgressBar("fetching Kafka"),
+            progress=ProgressBar("Fetching Kafka"),
         ) as kafka:
             say(f"Kafka is ready at {kafka.bootstrap}.")
             yield kafka.bootstrap
     except ClusterError as error:
         if error.condition != "PORT_TAKEN":
             raise
+        told = name_port_holder(error, [arguments.port])
         raise ClusterError(
             "PORT_TAKEN",
-            error.what,
+            told.what,
             hint=f"If it is a Kafka, use --bootstrap 127.0.0.1:{arguments.port}; else name another --port.",
-            facts=error.facts,
+            facts=told.facts,
         ) from error
 
 

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from penstock.cluster.signals import hold_signals
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -38,9 +40,10 @@ def open_spark(master: str, name: str, settings: Mapping[str, str]) -> Iterator[
 
     conf = SparkConf().setMaster(master).setAppName(name).setAll([*_QUIET.items(), *settings.items()])
     gateway: Any = None
-    if SparkContext._gateway is None:
-        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     try:
+        if SparkContext._gateway is None:
+            with hold_signals():  # a JVM that nobody holds yet would be left behind
+                gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         context = (
             SparkContext.getOrCreate(conf) if gateway is None else SparkContext(conf=conf, gateway=gateway)
         )

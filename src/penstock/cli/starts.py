@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 
+from penstock.cli.moments import find_moment
 from penstock.core.errors import OptionError
-from penstock.core.model import Ago, At, Earliest, Latest, Position, RecordsBeforeEnd, Since
-from penstock.core.values import INT64_MAX, parse_duration_ms, parse_time_ms
+from penstock.core.model import At, Earliest, Latest, Position, RecordsBeforeEnd, Since
+from penstock.core.values import INT64_MAX, find_length_ago
 
 
 def parse_offset(option: str, text: str) -> Position:
@@ -22,9 +23,8 @@ def parse_offset(option: str, text: str) -> Position:
         return Earliest() if word == "earliest" else Latest()
     if re.fullmatch("[0-9]{1,19}", word) and int(word) <= INT64_MAX:
         return At(int(word))
-    raise _invalid(
-        option, text, "a number from 0 on, `earliest` or `latest`; for the last records say --last"
-    )
+    other = "a time say --from-time" if find_length_ago(text) else "the last records say --last"
+    raise _invalid(option, text, f"a number from 0 on, `earliest` or `latest`; for {other}")
 
 
 def parse_last(option: str, records: int) -> Position:
@@ -33,21 +33,17 @@ def parse_last(option: str, records: int) -> Position:
     return RecordsBeforeEnd(records)
 
 
-def parse_moment(option: str, text: str) -> Position:
+def parse_moment(option: str, text: str, *, now_ms: int) -> Position:
     try:
-        return Ago(parse_duration_ms(text))
-    except ValueError:
-        pass
-    try:
-        return Since(parse_time_ms(text))
+        return Since(find_moment(text, now_ms=now_ms))
     except ValueError as error:
-        raise _invalid(option, text, f"a length of time (10m), or {error}") from None
+        raise _invalid(option, text, str(error)) from None
 
 
 def _invalid(option: str, text: str, expected: str) -> OptionError:
     return OptionError(
         "START_INVALID",
-        f"{option} is {text!r}; expected {expected}.",
-        hint="Correct it; the command without arguments shows all options.",
+        f"{option} is `{text}`; expected {expected}.",
+        hint="Correct it; --help shows all options.",
         facts={"option": option},
     )

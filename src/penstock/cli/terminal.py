@@ -10,56 +10,33 @@ terminal. A log line may hold what a stranger sent to a server, control sequence
 from __future__ import annotations
 
 import sys
-import unicodedata
+import time
 
-_BAR_CELLS = 30
+from penstock.cli import progress
+from penstock.core.log_lines import date_line, escape
+from penstock.core.prose import count
 
-
-def escape(text: str, *, keep_lines: bool = False) -> str:
-    """Control, formatting and bidi characters shown as escapes; line breaks stay only when asked."""
-    if text.isprintable():
-        return text  # almost every text; the loop takes a microsecond for each character
-    shown = []
-    for character in text:
-        if character == "\t" or (character == "\n" and keep_lines):
-            shown.append(character)
-        elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
-            code = ord(character)
-            shown.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
-        else:
-            shown.append(character)
-    return "".join(shown)
-
-
-def count(number: int, noun: str) -> str:
-    """`1 message`, `2 messages`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+__all__ = ["ProgressBar", "complain", "complain_dated", "count", "escape", "say"]
 
 
 def say(text: str = "") -> None:
+    progress.hide_bars()
     print(text, flush=True)
 
 
 def complain(text: str) -> None:
-    print(escape(text, keep_lines=True), file=sys.stderr, flush=True)
+    progress.hide_bars()
+    if sys.stderr is not None:  # closed with `2>&-`; `print` would take the standard output instead
+        print(escape(text, keep_lines=True), file=sys.stderr, flush=True)
 
 
-class ProgressBar:
-    """A bar on a terminal; elsewhere one line at the beginning and one at the end."""
+def complain_dated(text: str) -> None:
+    """Complain with the time, and with the stream it is about: for commands that run for days."""
+    complain(date_line(text, time.time()))
+
+
+class ProgressBar(progress.ProgressBar):
+    """A bar whose items may come from outside."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
-        self._begun = False
-
-    def __call__(self, done: int, total: int | None, item: str) -> None:
-        live = sys.stderr.isatty()
-        finished = total is not None and done >= total and item == "complete"
-        if live:
-            filled = _BAR_CELLS * done // total if total else 0
-            bar = "#" * filled + "-" * (_BAR_CELLS - filled)
-            count = f"{done}/{total}" if total else str(done)
-            line = f"\r{self._what} [{bar}] {count} {escape(item):<40.40}"
-            print(line, end="\n" if finished else "", file=sys.stderr, flush=True)
-        elif not self._begun or finished:
-            print(f"{self._what}: {'done' if finished else 'begun'}", file=sys.stderr, flush=True)
-        self._begun = True
+        super().__init__(what, escape=escape)

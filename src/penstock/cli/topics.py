@@ -14,7 +14,13 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from penstock.cli.connection import add_connection_arguments, add_json_argument, connect, parse_pair
+from penstock.cli.connection import (
+    add_connection_arguments,
+    add_json_argument,
+    connect,
+    connect_to_look,
+    parse_pair,
+)
 from penstock.cli.tables import align
 from penstock.cli.terminal import complain, escape, say
 from penstock.core.errors import BrokerError, OptionError
@@ -63,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     from penstock.kafka.control import KafkaLogView
 
-    found = KafkaLogView(connect(arguments)).topics().values()
+    found = KafkaLogView(connect_to_look(arguments)).topics().values()
     shown = [topic for topic in found if arguments.internal or not topic.internal]
     if arguments.json:
         rows = [
@@ -123,7 +129,7 @@ def _check_counts(arguments: argparse.Namespace) -> None:
 def _describe(arguments: argparse.Namespace) -> int:
     from penstock.kafka.topics import describe_topics
 
-    found = describe_topics(connect(arguments), arguments.topics)
+    found = describe_topics(connect_to_look(arguments), arguments.topics)
     if arguments.json:
         say(json.dumps({"version": JSON_VERSION, "topics": [_to_json(topic) for topic in found]}, indent=1))
         return 0
@@ -172,12 +178,14 @@ def _to_json(topic: TopicDetails) -> dict[str, object]:
 
 
 def _widen(arguments: argparse.Namespace) -> int:
+    from penstock.cli.compilation import DECODING, showing_compilation
     from penstock.kafka.admin import create_partitions
     from penstock.kafka.topics import describe_topics, has_keys
 
     settings = connect(arguments)
     (before,) = describe_topics(settings, [arguments.topic])
-    keyed = has_keys(settings, arguments.topic)
+    with showing_compilation(DECODING):
+        keyed = has_keys(settings, arguments.topic)
     if keyed and not arguments.yes:
         raise OptionError(
             "KEYS_WOULD_MOVE",

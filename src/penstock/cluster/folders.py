@@ -22,7 +22,10 @@ _OWNER_LOCK = "owner.lock"
 
 
 def make_owned_folder(prefix: str) -> tuple[Path, int]:
-    """A new folder that only this user may enter, and its lock: a descriptor to keep open."""
+    """Return a new folder that only this user may enter, and its lock: a descriptor to keep open.
+
+    Call it, and note what it returns, under `hold_signals`: without its lock the folder is never swept.
+    """
     sweep_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))  # mode 0700
     return folder, lock_as_owner(folder)

@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.cluster.java import find_java
+from penstock.cluster.java import find_java, find_spark_home
 from penstock.cluster.process import follow_output, wait_for_lock
 from penstock.core.errors import ClusterError
 
-#: Called with (steps done, steps in all or None, what was just done).
+#: Called with (steps done, steps in all or None, what is being done); the last time with `COMPLETE`. A step
+#: is a jar that was found or fetched; of one big jar, a megabyte.
 Progress = Callable[[int, int | None, str], None]
+COMPLETE = "complete"
 
 MANIFEST = "complete.json"
 MANIFEST_VERSION = 1
@@ -78,26 +80,32 @@ def fetch_jars(
     progress: Progress | None = None,
     *,
     expected_jars: int | None = None,
+    expected_mb: int | None = None,
     sha512: Mapping[str, str] | None = None,
 ) -> Path:
-    """The folder that holds the jars of `coordinates`, fetched first if it is not there.
+    """Return the folder that holds the jars of `coordinates`, fetched first if it is not there.
 
     A plain string means that one jar alone. With `sha512` (file name to hex digest) every fetched file
-    must be listed and match.
+    must be listed and match. What is expected makes the progress: megabytes where a jar or two are big, else
+    jars.
     """
     wanted = [Coordinate.parse(c) if isinstance(c, str) else c for c in coordinates]
     key = hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]
     folder = cache_folder() / "jars" / f"{name}-{key}"
     if _is_complete(folder):
         return folder
-    with hold_cache(folder.parent) as parent:
+    tell = progress or (lambda done, total, item: None)
+    with hold_cache(
+        folder.parent, lambda: tell(0, None, "waiting for another process to finish its download")
+    ) as parent:
         if _is_complete(folder):  # another process fetched it while we waited
+            tell(0, None, COMPLETE)
             return folder
         for leftover in parent.glob(f".{folder.name}.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
         try:
-            _fetch_into(partial, wanted, progress, expected_jars)
+            _Fetch(partial, tell, expected_jars, expected_mb).run(wanted)
             digests = {jar.name: _digest(jar) for jar in sorted(partial.iterdir())}
             if sha512 is not None:
                 _compare_digests(digests, sha512)
@@ -106,6 +114,7 @@ def fetch_jars(
                 shutil.rmtree(folder)  # damaged: a jar was removed from it
             partial.rename(folder)
             _flush(parent)
+            tell(1, 1, COMPLETE)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -123,8 +132,11 @@ def _is_complete(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def hold_cache(parent: Path) -> Iterator[Path]:
-    """One fetch at a time per cache: Ivy's own cache is not safe for two processes."""
+def hold_cache(parent: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Hold the lock of this cache folder, and return the folder: Ivy's cache is not safe for two processes.
+
+    `waiting` is called if another process holds it.
+    """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(parent / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -136,6 +148,8 @@ def hold_cache(parent: Path) -> Iterator[Path]:
             facts={"folder": str(parent)},
         ) from error
     try:
+        if not wait_for_lock(lock, 0.0):
+            waiting()
         if not wait_for_lock(lock, CACHE_PATIENCE_S):
             raise ClusterError(
                 "CACHE_BUSY",
@@ -150,34 +164,43 @@ def hold_cache(parent: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _fetch_into(
-    folder: Path, wanted: Sequence[Coordinate], progress: Progress | None, expected_jars: int | None
-) -> None:
-    import pyspark
+class _Fetch:
+    """One fetch into a folder: runs Ivy for each coordinate and tells how far it is."""
 
-    java = find_java()
-    ivy = [str(java), "-cp", str(Path(pyspark.__file__).parent / "jars" / "*"), "org.apache.ivy.Main"]
-    total = None if expected_jars is None else 2 * expected_jars  # each jar is found, then fetched
-    done = 0
-    for coordinate in wanted:
+    def __init__(
+        self, folder: Path, tell: Progress, expected_jars: int | None, expected_mb: int | None
+    ) -> None:
+        self._folder, self._tell, self._expected_mb = folder, tell, expected_mb
+        # Each jar is found, then fetched.
+        self._total = expected_mb or (None if expected_jars is None else 2 * expected_jars)
+        self._done = 0
+
+    def run(self, wanted: Sequence[Coordinate]) -> None:
+        self._tell(0, self._total, "asking where the jars are")
+        for coordinate in wanted:
+            self._fetch(coordinate)
+
+    def _fetch(self, coordinate: Coordinate) -> None:
         command = [
-            *ivy,
+            *(str(find_java()), "-cp", str(find_spark_home() / "jars" / "*"), "org.apache.ivy.Main"),
             *("-cache", str(cache_folder() / "ivy")),
             *("-dependency", coordinate.organisation, coordinate.name, coordinate.revision),
-            *("-retrieve", f"{folder}/[artifact]-[revision].[ext]"),
+            *("-retrieve", f"{self._folder}/[artifact]-[revision].[ext]"),
             *("-types", "jar", "bundle"),  # snappy and others are packaged as "bundle"
         ]
         if not coordinate.transitive:
             command.append("-notransitive")
         said: list[str] = []
         try:
-            with follow_output(command, silence_s=FETCH_SILENCE_S, total_s=FETCH_TOTAL_S) as running:
+            with follow_output(
+                command,
+                silence_s=FETCH_SILENCE_S,
+                total_s=FETCH_TOTAL_S,
+                look=lambda: self._weigh(coordinate),
+            ) as running:
                 for line in running.lines:
                     said.append(line)
-                    step = _STEP.match(line)
-                    if step and progress:
-                        done += 1
-                        progress(done if total is None else min(done, total), total, f"{step[1]} {step[2]}")
+                    self._count(line)
         except TimeoutError as error:
             raise ClusterError(
                 "FETCH_STALLED",
@@ -186,7 +209,7 @@ def _fetch_into(
                 facts={"coordinate": str(coordinate)},
                 retriable=True,
             ) from error
-        if running.exit_code != 0 or not any(folder.glob(f"{coordinate.name}-*.jar")):
+        if running.exit_code != 0 or not any(self._folder.glob(f"{coordinate.name}-*.jar")):
             raise ClusterError(
                 "FETCH_FAILED",
                 f"Fetching {coordinate} failed (Ivy's exit code {running.exit_code}). Its last words:\n"
@@ -195,8 +218,26 @@ def _fetch_into(
                 facts={"coordinate": str(coordinate)},
                 retriable=True,
             )
-    if progress and total is not None:
-        progress(total, total, "complete")
+
+    def _count(self, line: str) -> None:
+        step = _STEP.match(line)
+        if step and self._expected_mb is None:
+            self._done += 1
+            done = self._done if self._total is None else min(self._done, self._total)
+            self._tell(done, self._total, f"{step[1]} {step[2]}")
+
+    def _weigh(self, coordinate: Coordinate) -> None:
+        """Tell how many megabytes of a big jar are there: Ivy writes them beside the place where it ends."""
+        if self._expected_mb is None:
+            return
+        place = cache_folder() / "ivy" / coordinate.organisation / coordinate.name
+        size = 0
+        for path in place.glob(f"*/{coordinate.name}-{coordinate.revision}.jar*"):
+            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                size = max(size, path.stat().st_size)
+        self._tell(
+            min(size // 1_000_000, self._expected_mb), self._total, f"{coordinate.name} (counted in MB)"
+        )
 
 
 def _digest(path: Path) -> str:

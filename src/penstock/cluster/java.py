@@ -1,4 +1,4 @@
-"""Java on this computer: found where Spark finds it, and new enough.
+"""Java and Spark's jars on this computer: found where Spark finds them, and new enough.
 
 Rule: `JAVA_HOME` wins over `PATH`, because Spark starts its JVM that way; asking `PATH` first would let
 the broker run on another Java than the session beside it. Java is a prerequisite, never fetched.
@@ -43,6 +43,23 @@ def find_java() -> Path:
             facts={"java": found, "version": version},
         )
     return Path(found)
+
+
+def find_spark_home() -> Path:
+    """Return the folder whose `jars` belong to the PySpark in use: its own, or SPARK_HOME for a zip."""
+    import pyspark
+
+    package = Path(pyspark.__file__).parent
+    home = os.environ.get("SPARK_HOME")
+    for place in (package, *([Path(home)] if home else [])):
+        if (place / "jars").is_dir():
+            return place
+    raise ClusterError(
+        "SPARK_JARS_NOT_FOUND",
+        f"Spark's jars are needed, but PySpark at {package} has no folder `jars` beside it, and "
+        + (f"neither has SPARK_HOME, {home}." if home else "SPARK_HOME is not set."),
+        hint="Set SPARK_HOME to the folder of the Spark that this PySpark belongs to, or install pyspark.",
+    )
 
 
 def read_major_version(text: str) -> int | None:

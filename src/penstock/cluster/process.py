@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +72,7 @@ class Identity:
 
 
 _LOCK_PAUSE_S = 0.05
+_LOOK_EVERY_S = 1.0
 _life_lines: set[int] = set()
 _life_lines_lock = threading.Lock()
 
@@ -163,9 +164,12 @@ def _close_life_line(write_end: int) -> None:
 class Running:
     """A program whose output is being read: `lines` as they come, `exit_code` once it has ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes], silence_s: float, total_s: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], silence_s: float, total_s: float, look: Callable[[], None]
+    ) -> None:
         self._process = process
         self._silence_s, self._total_s = silence_s, total_s
+        self._look_at_it, self._looked_s = look, time.monotonic()
         self._deadline = time.monotonic() + total_s
         self.exit_code: int | None = None
 
@@ -176,6 +180,7 @@ class Running:
         pipe = self._process.stdout.fileno()
         rest = b""
         while piece := self._read(pipe):
+            self._look()
             *whole, rest = (rest + piece).split(b"\n")
             for line in whole:
                 yield line.decode("utf-8", "replace")
@@ -183,14 +188,21 @@ class Running:
             yield rest.decode("utf-8", "replace")
 
     def _read(self, pipe: int) -> bytes:
-        remaining_s = self._deadline - time.monotonic()
         poller = select.poll()  # select.select takes no descriptor above 1023
         poller.register(pipe, select.POLLIN)
-        if remaining_s > 0 and poller.poll(min(self._silence_s, remaining_s) * 1000):
-            return os.read(pipe, 65_536)
-        if remaining_s > self._silence_s:
+        silent_until = time.monotonic() + self._silence_s
+        while (waits_s := min(silent_until, self._deadline) - time.monotonic()) > 0:
+            if poller.poll(min(waits_s, _LOOK_EVERY_S) * 1000):
+                return os.read(pipe, 65_536)
+            self._look()
+        if silent_until < self._deadline:
             raise TimeoutError(f"it said nothing for {self._silence_s:g} s")
         raise TimeoutError(f"it was not done after {self._total_s:g} s")
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_s >= _LOOK_EVERY_S:
+            self._look_at_it()
+            self._looked_s = time.monotonic()
 
     def wait(self) -> None:
         try:
@@ -200,13 +212,16 @@ class Running:
 
 
 @contextlib.contextmanager
-def follow_output(command: Sequence[str], *, silence_s: float, total_s: float) -> Iterator[Running]:
+def follow_output(
+    command: Sequence[str], *, silence_s: float, total_s: float, look: Callable[[], None] = lambda: None
+) -> Iterator[Running]:
     """Run a program to its end, reading what it says; it is killed if the reader leaves early.
 
-    A TimeoutError ends it when it says nothing for `silence_s` or is not done after `total_s`.
+    A TimeoutError ends it when it says nothing for `silence_s` or is not done after `total_s`. `look` is
+    called about once a second while it runs, whether it says something or not.
     """
     process = _launch(command, subprocess.PIPE, None, None, None, owned=True)
-    running = Running(process, silence_s, total_s)
+    running = Running(process, silence_s, total_s, look)
     with process:  # closes the pipe and waits
         try:
             yield running

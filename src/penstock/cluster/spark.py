@@ -24,9 +24,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.cluster.java import find_java
+from penstock.cluster.java import find_java, find_spark_home
 from penstock.cluster.ports import LOOPBACK, find_free_ports
 from penstock.cluster.process import read_tail, start_process
+from penstock.cluster.signals import hold_signals
 from penstock.core.errors import ClusterError
 from penstock.core.versions import check_versions
 
@@ -74,8 +75,9 @@ class LocalSpark:
     def start(self) -> None:
         """Start master and workers and wait until the master counts every worker as alive."""
         check_versions()
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
-        self._finalizer = weakref.finalize(self, _clear, self.processes, self.folder, os.getpid())
+        with hold_signals():
+            self.folder = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
+            self._finalizer = weakref.finalize(self, _clear, self.processes, self.folder, os.getpid())
         self._port, self._web_port = find_free_ports(2)
         try:
             address = ["--host", LOOPBACK, "--port", str(self._port), "--webui-port", str(self._web_port)]
@@ -105,9 +107,7 @@ class LocalSpark:
         return int(state.get("aliveworkers", 0))
 
     def _launch(self, name: str, command: list[str]) -> None:
-        import pyspark
-
-        home = Path(pyspark.__file__).parent
+        home = find_spark_home()
         java = [str(find_java()), "-cp", f"{home}/jars/*", "-Xmx512m", *_module_flags()]
         log = self.folder / f"{name}.log"
         process = start_process(

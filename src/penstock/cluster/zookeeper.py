@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 
 from penstock.cluster.database import LocalDatabase
-from penstock.cluster.java import find_java
+from penstock.cluster.java import find_java, find_spark_home
 from penstock.cluster.ports import LOOPBACK
 
 _ASK_TIMEOUT_S = 2.0
@@ -50,9 +50,7 @@ class LocalZooKeeper(LocalDatabase):
         return f"zookeeper://{self.address}"
 
     def fetch(self) -> Path:
-        import pyspark
-
-        return Path(pyspark.__file__).parent / "jars"
+        return find_spark_home() / "jars"
 
     def prepare(self, password: str) -> None:
         (self.folder / "log4j2.properties").write_text(_LOG4J)

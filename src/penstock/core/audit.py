@@ -32,7 +32,7 @@ REREAD = "a second reading of the log"
 
 
 #: Losses after which a log has the same offsets once more, for other records.
-_ANEW: Mapping[str, str] = {
+LOGS_ANEW: Mapping[str, str] = {
     "TOPIC_RECREATED": "the topic was recreated",
     "LOG_TRUNCATED": "the log was cut off by an unclean election",
 }
@@ -108,6 +108,22 @@ class NotedRange:
 
 
 @dataclass(frozen=True, slots=True)
+class TableBook:
+    """What the ledger has of one table of a stream: its mode, the batches that put rows into it, and the
+    generations that began with it empty, because a rewind had deleted all of its rows, or with somebody's
+    word that what is read again may count twice (`allowed`). `deleted`: the generations that began without
+    the rows of what is read again, because a rewind had deleted them."""
+
+    name: str
+    mode: str
+    tokens: frozenset[str]
+    emptied: frozenset[int] = frozenset()
+    keeps_provenance: bool = False
+    allowed: frozenset[int] = frozenset()
+    deleted: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class StreamFacts:
     """What the ledger has of one stream. `changes`: moves by hand, each of which opened a generation."""
 
@@ -117,6 +133,7 @@ class StreamFacts:
     ranges: tuple[NotedRange, ...] = ()
     batches: tuple[NotedBatch, ...] = ()
     changes: tuple[Change, ...] = ()
+    books: tuple[TableBook, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +166,11 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """One partition's noted ranges against the log: what lies in `read` was compared offset by offset."""
+    """One partition's noted ranges against the log: what lies in `read` was compared offset by offset.
+
+    `awaited`: what a stream that was taken back has not read again yet, and how many records of it have no
+    row (`unread`); these are not among the `missing` ones. `of_other_log`: what was read of a topic that was
+    there before, under the same name."""
 
     table: str
     partition: TopicPartition
@@ -162,6 +183,9 @@ class Reread:
     extra: int = 0
     first_extra: tuple[int, ...] = ()
     problem: str = ""
+    awaited: tuple[OffsetRange, ...] = ()
+    unread: int = 0
+    of_other_log: tuple[OffsetRange, ...] = ()
 
 
 # --- the ledger by itself -----------------------------------------------------------------------------------
@@ -203,7 +227,7 @@ def _tile(
             pieces.setdefault(noted.range.topic_partition, []).append(noted.range)
     for partition, mine in sorted(pieces.items()):
         lost = [each for each in losses or () if TopicPartition(each.topic, each.partition) == partition]
-        again = next((why for each in lost if (why := _ANEW.get(each.condition))), None)
+        again = next((why for each in lost if (why := LOGS_ANEW.get(each.condition))), None)
         if again is not None:
             book.unchecked.append(
                 f"{partition}: whether its ranges abut in generation {generation}: {again}, and offsets came "

@@ -136,7 +136,8 @@ class BatchTable(FormatTable):
         "endingOffsets",
         keep_text,
         "`latest`; offsets (not included) for each partition as JSON, -1 for latest; "
-        "(ours) `committed`, `-10m`, `-1000`.",
+        "(ours) `committed`, `-10m`, `-1000`. An end that the log has not reached fails the read at once; "
+        "with `failOnDataLoss` = `false` what is there is read.",
         default_doc="`latest`",
         accepts=("latest", "Latest", '{"t":{"0":23,"1":-1}}', '{"t":"latest"}', "-10m"),
         rejects=(
@@ -150,16 +151,16 @@ class BatchTable(FormatTable):
     fail_on_data_loss: bool = option(
         "failOnDataLoss",
         parse_boolean,
-        "Whether offsets asked for but gone fail the read.",
+        "Whether offsets asked for that the log does not hold fail the read.",
         default=True,
         accepts=("true", "FALSE"),
         rejects=(("yes", _WRONG), ("", _WRONG), ("1", _WRONG)),
     )
-    include_headers: bool = option(
+    include_headers: bool | None = option(
         "includeHeaders",
         parse_boolean,
-        "Whether the rows have the column `headers`.",
-        default=False,
+        "Whether the rows have the column `headers`. With `columns`, both must say the same.",
+        default_doc="`false`; with `columns`, as those say",
         accepts=("true", "False"),
         rejects=(("on", _WRONG),),
     )
@@ -234,17 +235,6 @@ class BatchTable(FormatTable):
         accepts=("false",),
         rejects=(("no", _WRONG),),
     )
-    push_filters: bool = option(
-        "pushFilters",
-        parse_boolean,
-        "Ours, with care: filters on `partition`, `offset` and a lower bound on `timestamp` skip data. "
-        "Needs Spark's internal setting `spark.sql.python.filterPushdown.enabled`. Load a frame of its own "
-        "for each filter: Spark keeps the filters of one use for the next use of the same frame, which then "
-        "misses rows.",
-        default=False,
-        accepts=("true",),
-        rejects=(("maybe", _WRONG),),
-    )
 
 
 REPLACED = {
@@ -254,4 +244,6 @@ REPLACED = {
     "bootstrap.servers": "Use `kafka.bootstrap.servers`.",
     "metadata.broker.list": "Use `kafka.bootstrap.servers`.",
     "group.id": "Use `kafka.group.id`.",
+    "pushFilters": "It was removed: Spark gives the filters of one use of a frame to the next use, which "
+    "then misses rows. Use `startingTimestamp`, `startingOffsets`, `assign` and the ends to read less.",
 }

@@ -24,6 +24,7 @@ from penstock.core.model import (
     Earliest,
     Latest,
     Position,
+    RangeOrder,
     RecordsBeforeEnd,
     Since,
     TopicPartition,
@@ -36,13 +37,15 @@ from penstock.core.selection import Selection
 @dataclass(frozen=True, slots=True)
 class BatchRead:
     """What was asked for. `unmatched_start`: `error` or `latest` where no record is that young;
-    `uncommitted_start`: where to start if the group has committed nothing, None for an error."""
+    `uncommitted_start`: where to start if the group has committed nothing, None for an error;
+    `committed_only`: the log ends where the oldest open transaction begins."""
 
     selection: Selection
     start: Rule
     end: Rule
     unmatched_start: str = "error"
     uncommitted_start: Position | None = None
+    committed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def _mismatch(rule: ForEach, side: str, named: list[str], assigned: list[str]) -
     return OptionError(
         f"KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
         f"The {side} names the partitions {named}, but those to read are {assigned}.",
-        hint="Name every partition once; -2 means earliest and -1 latest."
+        hint=f"Name every partition once; {'-1 means latest' if side == 'end' else '-2 means earliest'}."
         if not rule.by_time
         else "Name every partition once, or give one time for all.",
         facts={"position": side, "specified": named, "assigned": assigned},
@@ -140,7 +143,8 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
         spans.append(span)
     # After all are bound: a time that no record has is the first thing to know, as it is with Spark's own.
     for span in spans:
-        _check_order(span)
+        is_logs_end = span.until_number == snapshot.latest.get(span.partition)
+        _check_order(span, may_be_hidden=state.committed_only and is_logs_end)
     return spans
 
 
@@ -224,15 +228,48 @@ def look_up(answers: Mapping[TopicPartition, int], partition: TopicPartition, wh
     return answers[partition]
 
 
-def _check_order(span: Span) -> None:
-    """Only a start that was asked for can be wrong; `earliest` beyond the end means the rows aged out."""
+def count_offsets(
+    ranges: Sequence[RangeOrder],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> int:
+    """Return how many offsets lie in these ranges; ends that are words are looked up."""
+
+    def number(bound: Bound, partition: TopicPartition) -> int:
+        match bound:
+            case At(offset):
+                return offset
+            case Earliest():
+                return look_up(earliest, partition, "earliest")
+            case Latest():
+                return look_up(latest, partition, "latest")
+
+    total = 0
+    for each in ranges:
+        partition = TopicPartition(each.topic, each.partition)
+        total += max(0, number(each.until, partition) - number(each.start, partition))
+    return total
+
+
+def _check_order(span: Span, *, may_be_hidden: bool) -> None:
+    """Only a start that was asked for can be wrong; `earliest` beyond the end means the rows aged out.
+
+    `may_be_hidden`: what lies beyond this end may be there, behind an open transaction.
+    """
     if isinstance(span.start, Earliest) or span.start_number is None or span.until_number is None:
         return
     if span.start_number > span.until_number:
+        held = (
+            " For `read_committed` the log ends where the oldest open transaction begins: if one is open, "
+            "run it again when that has ended, or start no later than the end."
+        )
+        unless_open = " and no transaction is open" if may_be_hidden else ""
         raise OptionError(
             "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
             f"For {span.partition.topic} partition {span.partition.partition} the start offset "
-            f"{span.start_number} is greater than the end offset {span.until_number}.",
-            hint="Check the start and end options; if they are right, the topic was deleted and made anew.",
+            f"{span.start_number} is greater than the end offset {span.until_number}."
+            f"{held if may_be_hidden else ''}",
+            hint=f"Check the start and end options; if they are right{unless_open}, the topic was deleted "
+            "and made anew.",
             facts={"partition": str(span.partition), "start": span.start_number, "end": span.until_number},
         )

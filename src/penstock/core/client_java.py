@@ -43,8 +43,9 @@ class ParsedClient:
 def parse_client(texts: Mapping[str, str], *, read_file: ReadFile) -> ParsedClient:
     """Translate settings whose names have lost their `kafka.` prefix; names in any case."""
     # Java's clients drop the blanks around every value, passwords included.
+    written = {name.lower(): name for name in texts}
     texts = {name.lower(): text.strip() for name, text in texts.items()}
-    warnings = _sort_names(texts)
+    warnings = _sort_names(written)
     java = read_surface(JavaSettings, texts, shown_prefix=PREFIX)
     if java.bootstrap_servers is None:
         raise OptionError(
@@ -83,11 +84,11 @@ def parse_servers(key: str, text: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _sort_names(texts: Mapping[str, str]) -> list[str]:
-    """Refuse what is refused; say what has no effect."""
+def _sort_names(written: Mapping[str, str]) -> list[str]:
+    """Refuse what is refused; say what has no effect. Names in lower case, each with how it was written."""
     translated = {spec.key for spec in option_specs(JavaSettings).values()}
     idle, producing, strange = [], [], []
-    for name in sorted(set(texts) - translated):
+    for name in sorted(set(written) - translated):
         if name in REFUSED:
             raise explain_refusal(name)
         if name in WITHOUT_EFFECT:
@@ -97,9 +98,9 @@ def _sort_names(texts: Mapping[str, str]) -> list[str]:
         elif meant := find_close_key(name, {*translated, *WITHOUT_EFFECT, *PRODUCER_ONLY, *REFUSED}):
             raise OptionError(
                 "OPTION_UNKNOWN",
-                f"There is no option `kafka.{name}`.",
-                hint=f"Did you mean `kafka.{meant}`?",
-                facts={"option": f"kafka.{name}", "meant": f"kafka.{meant}"},
+                f"There is no option `{PREFIX}{written[name]}`.",
+                hint=f"Did you mean `{PREFIX}{meant}`?",
+                facts={"option": PREFIX + written[name], "meant": PREFIX + meant},
             )
         else:
             strange.append(name)
@@ -109,7 +110,7 @@ def _sort_names(texts: Mapping[str, str]) -> list[str]:
         "Not known to Kafka, ignored": strange,
     }
     return [
-        f"{what}: {', '.join(PREFIX + name for name in names)}."
+        f"{what}: {', '.join(PREFIX + written[name] for name in names)}."
         for what, names in sorted_out.items()
         if names
     ]

@@ -23,8 +23,9 @@ MAX_REASON = 200
 class Decoded:
     """One column of typed values, as long as its input.
 
-    `column` is null where the input was null (a tombstone) or bad; `errors` is None when nothing was bad,
-    otherwise null where good and a short reason, never the payload, where bad.
+    `column` is null where the input was null (a tombstone) or bad; where only some fields of a value are bad,
+    it may hold the others. `errors` is None when nothing was bad, otherwise null where good and a short
+    reason, never the payload, where bad.
     """
 
     column: pa.Array

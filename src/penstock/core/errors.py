@@ -80,6 +80,16 @@ def find_verdict(error: BaseException) -> bool | None:
     return None
 
 
+def comes_from_task(error: BaseException) -> bool:
+    """Return whether a task has met this: an error of ours is in it as text, which Spark made of it."""
+    within: BaseException | None = error
+    while within is not None:
+        if not isinstance(within, PenstockError) and _NOTE.search(str(within)):
+            return True
+        within = within.__cause__
+    return False
+
+
 class OptionError(PenstockError):
     """An option or setting is wrong, missing or refused. Raised at the door, before any I/O."""
 

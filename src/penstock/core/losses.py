@@ -12,14 +12,15 @@ offsets to any sum. Why not guess an end: a sum that holds guesses is believed l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Offsets `[start, until)` of one partition, lost for the reason that `condition` names.
 
-    `topic_id` (16 bytes) tells a topic from another one of the same name; `detail` is one sentence.
+    `topic_id` (16 bytes) tells a topic from another one of the same name; `detail` is one sentence, and
+    `goes_on` another, about what a stream does that goes on all the same.
     """
 
     condition: str
@@ -29,6 +30,7 @@ class Loss:
     until: int
     topic_id: bytes | None = None
     detail: str = ""
+    goes_on: str = field(default="Going on without them", compare=False)
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.until < self.start or self.partition < 0:

@@ -141,16 +141,6 @@ class RangeOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowing:
-    """Rows that a filter will drop anyway and a reader may leave out: made by `core.filters`."""
-
-    partitions: frozenset[int] | None = None
-    from_offset: int | None = None
-    until_offset: int | None = None
-    since_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class WorkOrder:
     """Everything one task needs: which ranges, in which order, from where, as which columns."""
 
@@ -160,7 +150,6 @@ class WorkOrder:
     fail_on_data_loss: bool = True
     poll_timeout_ms: int = 120_000
     use_pool: bool = True
-    narrowing: Narrowing = Narrowing()
 
 
 # --- the view of a log and its reader -------------------------------------------------------------

@@ -13,8 +13,8 @@ that was answered by nobody can be told from one that never was.
 
 from __future__ import annotations
 
+from penstock.core.ledgers import Entry, Ledger, Move
 from penstock.core.model import TopicPartition
-from penstock.core.protocol import Entry, Ledger, Move
 from penstock.core.stream_offsets import StreamPosition
 
 

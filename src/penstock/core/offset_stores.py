@@ -24,6 +24,8 @@ from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.stream_offsets import StreamPosition, read_position, write_position
 
 _LONGEST_NAME = 200
+#: The verb of a change that a program makes itself, at its start: it goes on from there. No person did that.
+SEEK = "seek"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,10 @@ class Change:
 
 @runtime_checkable
 class OffsetStore(Protocol):
-    """Where positions survive the program. One per driver; not for two threads at once."""
+    """Where positions survive the program. One per driver; not for two threads at once.
+
+    `str` of it is its name in a sentence, such as "the folder offsets"; what is secret does not appear.
+    """
 
     def load(self, stream: str) -> StreamPosition | None:
         """The last position that was saved; None for a stream this store has never seen."""
@@ -60,6 +65,14 @@ class OffsetStore(Protocol):
         """Give back connections. A closed store is not used again."""
 
 
+@runtime_checkable
+class ChecksChanges(Protocol):
+    """A store that can say beforehand whether it would take a change."""
+
+    def check_change(self, stream: str, change: Change) -> None:
+        """Raise what `change` would raise, and change nothing."""
+
+
 def check_stream_name(stream: str) -> str:
     """Names become file names, keys and paths: not empty, printable, of bounded length."""
     if stream and stream.isprintable() and stream == stream.strip() and len(stream) <= _LONGEST_NAME:
@@ -72,12 +85,16 @@ def check_stream_name(stream: str) -> str:
     )
 
 
-def unknown_stream(where: object, stream: str, known: Sequence[str]) -> OffsetStoreError:
+def unknown_stream(
+    where: object, stream: str, known: Sequence[str], suggestion: str = ""
+) -> OffsetStoreError:
     """What is said when a place has no stream of that name; it may be a slip, so the others are named."""
+    text = str(where)
     return OffsetStoreError(
         "STREAM_NOT_FOUND",
-        f"{where} has no stream {stream}.",
-        hint=f"It has: {', '.join(known[:20])}." if known else "It has none at all.",
+        f"{text[:1].upper()}{text[1:]} has no stream {stream}.",
+        hint=(f"It has: {', '.join(known[:20])}." if known else "It has none at all.")
+        + (f" {suggestion}" if suggestion else ""),
         facts={"stream": stream},
     )
 
@@ -103,8 +120,10 @@ def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamP
 def goes_back(before: StreamPosition, after: StreamPosition) -> bool:
     """Whether a batch between these was planned to end before the place where the stream stood: its log was
     cut off there, by an unclean election. Told as loss already; refused by a store, it would end the stream.
+    One that was gone meanwhile counts, too: a Kafka group still has the offset it was committed at.
     """
-    return any(offset < before.offsets.get(each, 0) for each, offset in after.offsets.items())
+    stood = {**before.gone, **before.offsets}
+    return any(offset < stood.get(each, 0) for each, offset in after.offsets.items())
 
 
 def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> None:

@@ -40,6 +40,7 @@ class OptionSpec:
     accepts: tuple[str, ...]
     rejects: tuple[tuple[str, str], ...]
     needs: Mapping[str, str]  # other options an example needs beside it
+    only_with: Mapping[str, tuple[str, ...]]  # does nothing without one of these; with which values, if so
 
 
 def option(
@@ -52,10 +53,13 @@ def option(
     accepts: Iterable[str] = (),
     rejects: Iterable[tuple[str, str]] = (),
     needs: Mapping[str, str] | None = None,
+    only_with: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
     """A dataclass field that is an option. Without a default in words, the default itself is shown."""
     shown = default_doc if default_doc is not None else _show_default(default)
-    spec = OptionSpec(key, parse, doc, shown, tuple(accepts), tuple(rejects), dict(needs or {}))
+    spec = OptionSpec(
+        key, parse, doc, shown, tuple(accepts), tuple(rejects), dict(needs or {}), dict(only_with or {})
+    )
     return field(default=default, metadata={_METADATA: spec})
 
 
@@ -75,6 +79,33 @@ def read_surface(surface: type[Surface], texts: Mapping[str, str], *, shown_pref
     return surface(**values)
 
 
+def refuse_stranded(surface: type[Any], table: Any, texts: Mapping[str, str]) -> None:
+    """Raise if an option is set that does nothing without another, and that one is not set.
+
+    What is set to its default says nothing new and is let pass.
+    """
+    given = {key.lower(): text.strip().lower() for key, text in texts.items()}
+    defaults = {each.name: each.default for each in fields(surface)}
+    for name, spec in option_specs(surface).items():
+        if not spec.only_with or spec.key.lower() not in given or getattr(table, name) == defaults[name]:
+            continue
+        if not any(_is_set(given.get(key.lower()), values) for key, values in spec.only_with.items()):
+            others = " or ".join(
+                f"`{key}`" + (" = " + " or ".join(f"`{value}`" for value in values) if values else "")
+                for key, values in spec.only_with.items()
+            )
+            raise OptionError(
+                "OPTION_MISSING",
+                f"Option `{spec.key}` is set, but does nothing without {others}.",
+                hint=f"Set that too, or leave `{spec.key}` out.",
+                facts={"option": spec.key, "needs": list(spec.only_with)},
+            )
+
+
+def _is_set(text: str | None, values: tuple[str, ...]) -> bool:
+    return text is not None and (not values or text in [each.lower() for each in values])
+
+
 def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
     """Parse one text; what is wrong becomes an `OptionError` naming the option, secrets left out."""
     key = shown_prefix + spec.key
@@ -85,13 +116,15 @@ def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
         raise invalid(key, text, "a usable value" if is_secret_name(key) else str(error)) from None
 
 
-def invalid(key: str, text: str, expected: str, *, condition: str = "OPTION_INVALID") -> OptionError:
+def invalid(
+    key: str, text: str, expected: str, *, condition: str = "OPTION_INVALID", hint: str | None = None
+) -> OptionError:
     """The error for a value that cannot be used."""
     shown = redact_value(key, text)
     return OptionError(
         condition,
         f"Option `{key}` is {shown!r}; expected {expected}.",
-        hint="Correct it; where the option has a default, leaving it out uses that.",
+        hint=hint or "Correct it; where the option has a default, leaving it out uses that.",
         facts={"option": key, "value": shown},
     )
 

@@ -31,6 +31,7 @@ from penstock.core.options_read import (
     refuse_files,
     sort_keys,
     warn_about_group,
+    warn_about_times,
 )
 from penstock.core.planning import Limits
 from penstock.core.positions import (
@@ -62,13 +63,18 @@ class BatchOptions:
     fetch_offset_retries: int
     fetch_offset_retry_interval_ms: int
     connection_pool: bool
-    push_filters: bool
     warnings: tuple[str, ...]
 
     @property
     def reading(self) -> BatchRead:
         """What planning starts from."""
-        return BatchRead(self.selection, self.start, self.end, self.unmatched_start)
+        return BatchRead(
+            self.selection,
+            self.start,
+            self.end,
+            self.unmatched_start,
+            committed_only=self.client.isolation_level == "read_committed",
+        )
 
     @property
     def limits(self) -> Limits:
@@ -114,7 +120,7 @@ def parse_batch_options(
         client=driver,
         executor_client=executor,
         columns=read_columns(table),
-        formats=pick_formats(table),
+        formats=pick_formats(table, texts, selection),
         min_partitions=table.min_partitions,
         max_records_per_partition=table.max_records_per_partition,
         min_records_per_task=table.min_records_per_task,
@@ -123,11 +129,10 @@ def parse_batch_options(
         fetch_offset_retries=table.fetch_offset_retries,
         fetch_offset_retry_interval_ms=table.fetch_offset_retry_interval_ms,
         connection_pool=table.connection_pool,
-        push_filters=table.push_filters,
         warnings=(
             *warnings,
             *warn_about_group(client.settings, texts),
-            *_warn_about_filters(table),
+            *warn_about_times(start, end),
             *client.warnings,
         ),
     )
@@ -143,6 +148,7 @@ def _read_start(table: BatchTable) -> tuple[Rule, str]:
         ("startingOffsetsByTimestamp", table.starting_offsets_by_timestamp),
         ("startingOffsets", table.starting_offsets),
         default=Earliest(),
+        refused=Latest(),
     )
     if Latest() in list_positions(rule):
         raise OptionError(
@@ -162,6 +168,7 @@ def _read_end(table: BatchTable) -> Rule:
         ("endingOffsetsByTimestamp", table.ending_offsets_by_timestamp),
         ("endingOffsets", table.ending_offsets),
         default=Latest(),
+        refused=Earliest(),
     )
     if Earliest() in list_positions(rule):
         raise OptionError(
@@ -170,10 +177,3 @@ def _read_end(table: BatchTable) -> Rule:
             hint="End at `latest`, at offsets or at a time.",
         )
     return rule
-
-
-def _warn_about_filters(table: BatchTable) -> list[str]:
-    """Spark 4.3 stores pushed filters in the loaded source and not in the query that has them."""
-    if not table.push_filters:
-        return []
-    return ["`pushFilters` is set: load a frame for each filter, a second use of one frame may miss rows."]

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 from penstock.core.bounds import BatchRead
 from penstock.core.client_java import PREFIX, ReadFile
+from penstock.core.direct_table import OUTAGE_TIMEOUT, DirectTable
 from penstock.core.errors import OptionError
 from penstock.core.model import Earliest, Latest, Position, TopicPartition
 from penstock.core.options import invalid, read_surface
@@ -44,6 +45,8 @@ CONF_DEFAULTS: Mapping[str, str] = {
 }
 _MAX_RETRIES = f"{_STREAMING}kafka.maxRetries"
 _GAPS = "allowNonConsecutiveOffsets"
+#: Options of a direct stream that no other has.
+_DIRECT_ONLY = frozenset({_GAPS.lower(), OUTAGE_TIMEOUT.lower()})
 _GRACEFUL = f"{_STREAMING}stopGracefullyOnShutdown"
 _NETWORK_TIMEOUT = "spark.network.timeout"
 #: Where a direct stream's options differ from the source's: one task per Kafka partition.
@@ -81,18 +84,22 @@ class DirectOptions:
     learns: bool
     allow_gaps: bool
     graceful: bool
+    outage_timeout_ms: int
 
     @property
     def first_reading(self) -> BatchRead:
         """All partitions at the reset rule; with rule `none`, only to learn which there are."""
         return BatchRead(self.stream.selection, ForAll(self.reset or Earliest()), ForAll(Latest()))
 
-
-def reading_of(positions: Mapping[TopicPartition, Position]) -> BatchRead:
-    """What turns these positions into numbers."""
-    return BatchRead(
-        Assign(tuple(sorted(positions))), ForEach(positions, {}), ForAll(Latest()), unmatched_start="latest"
-    )
+    def make_reading(self, positions: Mapping[TopicPartition, Position]) -> BatchRead:
+        """Return what turns these positions into numbers."""
+        return BatchRead(
+            Assign(tuple(sorted(positions))),
+            ForEach(positions, {}),
+            ForAll(Latest()),
+            unmatched_start="latest",
+            committed_only=self.stream.client.isolation_level == "read_committed",
+        )
 
 
 def parse_direct_options(
@@ -109,7 +116,8 @@ def parse_direct_options(
     """`kafka`: Kafka's own names without prefix; `options`: the source's; `conf`: SparkConf."""
     _refuse_auto_commit(kafka)
     _refuse_said_elsewhere(options)
-    given = {key: _write(value) for key, value in options.items() if key.lower() != _GAPS.lower()}
+    given = {key: _write(value) for key, value in options.items() if key.lower() not in _DIRECT_ONLY}
+    own_options = {key: _write(value) for key, value in options.items() if key.lower() in _DIRECT_ONLY}
     texts = {
         **_find_defaults(conf, {key.lower() for key in given}),
         **given,
@@ -134,6 +142,7 @@ def parse_direct_options(
         learns=table.backpressure,
         allow_gaps=allow_gaps,
         graceful=_read_boolean(_GRACEFUL, conf.get(_GRACEFUL, "true")),
+        outage_timeout_ms=read_surface(DirectTable, own_options).outage_timeout_ms,
     )
 
 

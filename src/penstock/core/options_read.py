@@ -14,7 +14,7 @@ from penstock.core.batch_table import REPLACED, BatchTable
 from penstock.core.client import ClientSettings
 from penstock.core.client_java import PREFIX, ReadFile
 from penstock.core.errors import OptionError
-from penstock.core.model import COLUMNS, OFFERED, Committed, Position
+from penstock.core.model import COLUMNS, OFFERED, Committed, Position, Since
 from penstock.core.options import find_close_key, invalid, option_specs, unknown_option
 from penstock.core.pattern import TopicPattern
 from penstock.core.positions import (
@@ -28,6 +28,7 @@ from penstock.core.positions import (
 )
 from penstock.core.references import resolve_reference
 from penstock.core.selection import Assign, Selection, Subscribe, SubscribePattern
+from penstock.core.values import find_unit_mistake
 
 _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
@@ -47,21 +48,22 @@ def sort_keys(
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """Our options, Java's settings without their prefix, and warnings. Keys come in any case.
 
+    A message shows a key that no table knows as it came here, and a known one as its table writes it. Spark
+    hands a source its options in lower case, so there only the name that was probably meant has its capitals.
+
     `elsewhere`: options that have no effect in this kind of query, with what to say about them.
     """
     keys = [spec.key for spec in option_specs(table).values()]
     known = {key.lower() for key in keys}
     without_effect = {key.lower(): warning for key, warning in elsewhere.items()}
-    replaced = {each.lower(): hint for each, hint in REPLACED.items()}
+    replaced = {each.lower(): each for each in REPLACED}
     texts: dict[str, str] = {}
     java: dict[str, str] = {}
     warnings: list[str] = []
     for key, text in options.items():
         lower = key.lower()
         if lower.startswith(PREFIX):
-            java[lower.removeprefix(PREFIX)] = resolve_reference(
-                key, text, environ=environ, read_file=read_file
-            )
+            java[key[len(PREFIX) :]] = resolve_reference(key, text, environ=environ, read_file=read_file)
         elif lower in known:
             texts[lower] = text
         elif lower in without_effect:
@@ -69,8 +71,8 @@ def sort_keys(
         elif lower in replaced:
             raise OptionError(
                 "OPTION_REFUSED",
-                f"Option `{key}` is not supported.",
-                hint=replaced[lower],
+                f"Option `{replaced[lower]}` is not supported.",
+                hint=REPLACED[replaced[lower]],
                 facts={"option": key},
             )
         else:
@@ -114,15 +116,32 @@ def read_rule(
     offsets: tuple[str, str | None],
     *,
     default: Position,
+    refused: Position | None = None,
 ) -> Rule:
-    """The first that is set; the others stay unread."""
+    """The first that is set; the others stay unread. `refused`: the end of the log that is not taken here."""
     if time[1] is not None:
         return parse_time_rule(time[0], time[1])
     if times[1] is not None:
         return parse_times_rule(times[0], times[1])
     if offsets[1] is not None:
-        return parse_offsets_rule(offsets[0], offsets[1])
+        return parse_offsets_rule(offsets[0], offsets[1], refused=refused)
     return ForAll(default)
+
+
+def warn_about_times(start: Rule, end: Rule | None = None) -> list[str]:
+    """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so we do.
+
+    A start at 0 is a usual word for everything, and reads that.
+    """
+    starts = [each.time_ms for each in list_positions(start) if isinstance(each, Since) and each.time_ms]
+    ends = [each.time_ms for each in list_positions(end) if isinstance(each, Since)] if end else []
+    sides = (("start", starts), ("end", ends))
+    return [
+        f"The {side} is at {time_ms}: {mistake}. Write milliseconds, or an ISO 8601 time with a zone."
+        for side, times in sides
+        for time_ms in dict.fromkeys(times)
+        if (mistake := find_unit_mistake(time_ms)) is not None
+    ]
 
 
 def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
@@ -137,8 +156,8 @@ def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
 
 def read_columns(table: BatchTable) -> tuple[str, ...]:
     """The columns of the frame: Kafka's, and those that the format options add."""
-    headers = ("headers",) if table.include_headers else ()
     if table.columns is None:
+        headers = ("headers",) if table.include_headers else ()
         return (*_PLAIN_COLUMNS, *headers, *table.typed_columns)
     names = [*OFFERED, *table.typed_columns]
     known = {name.lower(): name for name in names}
@@ -157,7 +176,15 @@ def read_columns(table: BatchTable) -> tuple[str, ...]:
         chosen.append(known[name.lower()])
     if len(set(chosen)) < len(chosen):
         raise invalid("columns", table.columns, "each column once")
-    return tuple(dict.fromkeys((*chosen, *headers)))
+    if table.include_headers is not None and table.include_headers != ("headers" in chosen):
+        said, named = ("true", "leaves out") if table.include_headers else ("false", "names")
+        raise OptionError(
+            "OPTION_CONFLICT",
+            f"`includeHeaders` is {said}, but `columns` {named} `headers`.",
+            hint="With `columns`, leave out `includeHeaders` and name `headers` if you want them.",
+            facts={"columns": chosen},
+        )
+    return tuple(chosen)
 
 
 def name_clients(client: ClientSettings, generated: str) -> tuple[ClientSettings, ClientSettings]:

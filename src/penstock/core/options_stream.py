@@ -19,7 +19,7 @@ from penstock.core.client_java import ReadFile, parse_client
 from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable, pick_formats
 from penstock.core.model import Ago, Earliest, Latest, Position
-from penstock.core.options import invalid, read_surface
+from penstock.core.options import invalid, read_surface, refuse_stranded
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_read import (
     check_committed,
@@ -30,6 +30,7 @@ from penstock.core.options_read import (
     refuse_files,
     sort_keys,
     warn_about_group,
+    warn_about_times,
 )
 from penstock.core.pacing import Pacing, PidSettings
 from penstock.core.places import Place, parse_place
@@ -37,7 +38,7 @@ from penstock.core.planning import Limits
 from penstock.core.positions import ForAll, Rule, list_positions
 from penstock.core.references import resolve_reference
 from penstock.core.selection import Selection
-from penstock.core.stream_table import BATCH_ONLY, ENDS, RECORDS_WORTH_A_TASK, StreamTable
+from penstock.core.stream_table import ENDS, RECORDS_WORTH_A_TASK, StreamTable
 
 _FALLBACKS: Mapping[str, Position | None] = {"error": None, "earliest": Earliest(), "latest": Latest()}
 
@@ -64,6 +65,7 @@ class StreamOptions:
     min_offsets: int | None
     max_delay_ms: int
     max_bytes: int | None
+    metadata_cache_ms: int | None
     commit_group: str | None
     fixed_group: str | None
     loss_ledger: Place | None
@@ -74,7 +76,12 @@ class StreamOptions:
     def reading(self) -> BatchRead:
         """What the first position is resolved from: the start rule against the log's end."""
         return BatchRead(
-            self.selection, self.start, ForAll(Latest()), self.unmatched_start, self.uncommitted_start
+            self.selection,
+            self.start,
+            ForAll(Latest()),
+            self.unmatched_start,
+            self.uncommitted_start,
+            committed_only=self.client.isolation_level == "read_committed",
         )
 
 
@@ -87,12 +94,13 @@ def check_load(
     """Refuse what is wrong in every kind of query; returns the columns, and how typed ones are made."""
     texts, java, _ = sort_keys(StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {})
     table = read_surface(StreamTable, texts)
-    read_selection(table)
+    selection = read_selection(table)
     parse_client(java, read_file=read_file)
     _read_start(table)
     if any(key.lower() in texts for key in ENDS):  # only a batch read has an end: then all of its rules hold
         parse_batch_options(options, unique="", read_file=read_file, environ=environ)
-    return read_columns(table), pick_formats(table)
+    refuse_stranded(StreamTable, table, texts)
+    return read_columns(table), pick_formats(table, texts, selection)
 
 
 def parse_stream_options(
@@ -117,7 +125,6 @@ def parse_stream_options(
     start, unmatched = _read_start(table)
     check_committed(start, ForAll(Latest()), client.settings)
     _check_bounds(table, options)
-    warnings += [f"`{key}` has no effect in a stream." for key in BATCH_ONLY if key.lower() in texts]
     driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
     return StreamOptions(
         selection=selection,
@@ -127,7 +134,7 @@ def parse_stream_options(
         client=driver,
         executor_client=executor,
         columns=read_columns(table),
-        formats=pick_formats(table),
+        formats=pick_formats(table, texts, selection),
         limits=_read_limits(table),
         fail_on_data_loss=table.fail_on_data_loss,
         poll_timeout_ms=table.poll_timeout_ms,
@@ -138,6 +145,7 @@ def parse_stream_options(
         min_offsets=table.min_offsets_per_trigger,
         max_delay_ms=table.max_trigger_delay_ms,
         max_bytes=table.max_bytes_per_trigger,
+        metadata_cache_ms=table.metadata_cache_ms,
         commit_group=table.commit_offsets_to_group,
         fixed_group=client.settings.group_id,
         loss_ledger=_read_ledger(table, read_file, environ or {}),
@@ -145,6 +153,7 @@ def parse_stream_options(
         warnings=(
             *warnings,
             *warn_about_group(client.settings, texts),
+            *warn_about_times(start),
             *_warn_about_cold_start(table),
             *_warn_about_ledger(table),
             *client.warnings,

@@ -7,6 +7,8 @@ written without its percent signs.
 A plain path is an SQLite file. `sqlite:///var/x.db` is the absolute path `/var/x.db`, as in any address;
 some libraries read a relative path there, so a relative one is written as a plain path here.
 
+Several hosts, `postgresql://me@db1,db2:5433/stats`, are one database that may move from one to the other.
+
 >>> str(parse_place("postgresql://me:hunter2@db.example/stats"))
 'postgresql://me@db.example:5432/stats'
 """
@@ -33,16 +35,22 @@ _SCHEMES: Mapping[str, Dialect] = {
     "mariadb": "mysql",
 }
 _PORTS: Mapping[Dialect, int] = {"postgresql": 5432, "mysql": 3306}
-#: What may follow the question mark: how the connection is secured, under each driver's own names.
+#: What may follow the question mark, under each driver's own names: how the connection is secured, and for
+#: several hosts which of them will do.
 _SETTINGS: Mapping[Dialect, frozenset[str]] = {
     "sqlite": frozenset(),
-    "postgresql": frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"}),
+    "postgresql": frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs"}),
     "mysql": frozenset({"ssl_ca", "ssl_cert", "ssl_key"}),
 }
+#: Of `target_session_attrs`: the server that takes writes. What a standby says may be old, and a stream that
+#: went on from an old offset would write its rows twice.
+_WRITABLE = ("read-write", "primary")
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?")
+_AUTHORITY = re.compile(r"[^:]+://(?P<login>[^/?]*)@(?P<hosts>[^/?@]*)(?P<rest>([/?].*)?)", re.DOTALL)
 _FORMS = (
     "Write a path, sqlite:///absolute/path, postgresql://user:password@host:port/database or "
-    "mysql://user:password@host:port/database; in user and password write @ : / % as %40 %3A %2F %25."
+    "mysql://user:password@host:port/database (or host:port,host:port); in user and password write "
+    "@ : / % as %40 %3A %2F %25."
 )
 
 
@@ -62,19 +70,22 @@ class FilePlace:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """A database of a PostgreSQL, MySQL or MariaDB server."""
+    """A database of a PostgreSQL, MySQL or MariaDB server; of several hosts, on the one that takes writes."""
 
     dialect: Dialect
-    host: str
-    port: int
+    hosts: tuple[tuple[str, int], ...]
     user: str
     password: Secret | None
     database: str
     settings: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.dialect}://{self.user}@{host}:{self.port}/{self.database}"
+        return f"{self.dialect}://{self.user}@{self.show_hosts()}/{self.database}"
+
+    def show_hosts(self) -> str:
+        """Return the hosts with their ports as an address has them."""
+        shown = ((f"[{host}]" if ":" in host else host, port) for host, port in self.hosts)
+        return ",".join(f"{host}:{port}" for host, port in shown)
 
 
 Place: TypeAlias = FilePlace | ServerPlace
@@ -103,7 +114,7 @@ def parse_place(text: str) -> Place:
         dialect = _SCHEMES[scheme]
         return _parse_file_address(text) if dialect == "sqlite" else _parse_server(dialect, text)
     if found and found["scheme"].lower() in (*_SCHEMES, "jdbc", "file"):
-        raise _invalid(f"The place begins with {found['scheme'].lower()}: and is no address we know")
+        raise _invalid(f"The place begins with {found['scheme'].lower()}: and is not an address we know")
     return FilePlace(text)
 
 
@@ -120,32 +131,42 @@ def _parse_file_address(text: str) -> FilePlace:
 
 
 def _parse_server(dialect: Dialect, text: str) -> ServerPlace:
+    if "#" in text:
+        raise _invalid(f"The {dialect} address has a #, which must be written %23")
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        raise _invalid(f"The {dialect} address must name a user and a host, as user@host")
     try:
-        address = urlsplit(text)
-        host, port = address.hostname, address.port
+        # The hosts apart: urlsplit knows addresses with one.
+        address = urlsplit(f"{dialect}://{found['login']}@host{found['rest']}")
+        hosts = tuple(_parse_host(dialect, each) for each in found["hosts"].split(","))
     except ValueError:
         # Its text would repeat what stands where a port should be: often the rest of a password.
         raise _invalid(f"The {dialect} address cannot be read") from None
-    if not host:
-        raise _invalid(f"The {dialect} address names no host")
     if not address.username:
         raise _invalid(f"The {dialect} address names no user")
-    if address.fragment or "#" in text:
-        raise _invalid(f"The {dialect} address has a #, which must be written %23")
+    if len(set(hosts)) != len(hosts):
+        raise _invalid(f"The {dialect} address names a host twice")
     database = unquote(address.path[1:])
     if not database or "/" in address.path[1:]:
         raise _invalid(f"The {dialect} address must name one database after the host")
-    if port == 0:
-        raise _invalid(f"The {dialect} address has port 0")
     return ServerPlace(
         dialect,
-        host,
-        port or _PORTS[dialect],
+        hosts,
         unquote(address.username),
         None if address.password is None else Secret(unquote(address.password)),
         database,
         _parse_settings(dialect, address),
     )
+
+
+def _parse_host(dialect: Dialect, text: str) -> tuple[str, int]:
+    found = urlsplit(f"//{text}")
+    if not found.hostname or found.netloc != text:
+        raise _invalid(f"The {dialect} address names no host")
+    if found.port == 0:
+        raise _invalid(f"The {dialect} address has port 0")
+    return found.hostname, found.port or _PORTS[dialect]
 
 
 def _parse_settings(dialect: Dialect, address: SplitResult) -> tuple[tuple[str, str], ...]:
@@ -163,6 +184,11 @@ def _parse_settings(dialect: Dialect, address: SplitResult) -> tuple[tuple[str, 
             )
     if len(dict(settings)) != len(settings):
         raise _invalid(f"The {dialect} address has a setting twice")
+    if dict(settings).get("target_session_attrs", _WRITABLE[0]) not in _WRITABLE:
+        raise _invalid(
+            f"The {dialect} address asks for a server by a target_session_attrs that is none of "
+            f"{', '.join(_WRITABLE)}; what another one says may be old"
+        )
     if dialect == "mysql" and settings and "ssl_ca" not in dict(settings):
         raise _invalid("The mysql address has ssl settings without ssl_ca, so the server could be anybody")
     return tuple(sorted(settings))

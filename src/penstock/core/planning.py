@@ -7,8 +7,8 @@ calls for pieces, the bounds are looked up, the pieces cut, and the outer bounds
 Tasks come sorted by topic, partition and offset (Spark leaves their order open).
 
 A start behind its end is an error with facts, never an empty read: it is a typing error, or a topic that
-was made anew. Nothing here asks a broker: `find_questions` says what to ask, the engine asks, `step`
-decides.
+was made anew. So is an end beyond the log's: a task would wait for records that nobody has written. Nothing
+here asks a broker: `find_questions` says what to ask, the engine asks, `step` decides.
 
 >>> from penstock.core.positions import ForAll
 >>> from penstock.core.selection import Subscribe
@@ -36,6 +36,7 @@ from penstock.core.model import (
     TopicPartition,
     TopicView,
 )
+from penstock.core.positions import list_positions
 from penstock.core.selection import select_partitions
 from penstock.core.splitting import pack_sizes, split_ranges
 
@@ -62,10 +63,12 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision. Each task reads its ranges in order; `losses` are offsets asked for but already gone."""
+    """One decision. Each task reads its ranges in order; `losses` are offsets asked for but already gone,
+    `unwritten` are offsets asked for but not there yet. The tasks read what is there."""
 
     tasks: tuple[tuple[RangeOrder, ...], ...]
     losses: tuple[OffsetRange, ...]
+    unwritten: tuple[OffsetRange, ...]
     news: tuple[str, ...]
     state: BatchRead
 
@@ -89,7 +92,8 @@ def find_questions(
         counted = [each for each in (start, end) if isinstance(each, RecordsBeforeEnd)]
         if counted or (sizes and isinstance(start, Earliest)) or isinstance(start, At | Committed):
             earliest.add(partition)
-        if counted or (isinstance(end, Latest) and (sizes or not isinstance(start, Earliest))):
+        moving = isinstance(end, Latest) and (sizes or not isinstance(start, Earliest))
+        if counted or moving or isinstance(end, At | Committed):
             latest.add(partition)
     return Questions(
         frozenset(earliest),
@@ -108,6 +112,9 @@ def step(state: BatchRead, snapshot: Snapshot, limits: Limits) -> Step:
         tasks = _cut_tasks(spans, limits)
     else:
         tasks = [[span] for span in spans if not span.never_has_rows]
+    unwritten = _find_unwritten(spans, snapshot)
+    if unwritten:
+        tasks = _leave_out_unwritten(tasks, snapshot)
     orders = tuple(tuple(_make_order(span, snapshot) for span in task) for task in tasks)
     news = [f"{each} does not exist and is left out." for each in selected.absent]
     if selected.matched_in_part:
@@ -116,7 +123,23 @@ def step(state: BatchRead, snapshot: Snapshot, limits: Limits) -> Step:
             f"`subscribePattern` matches only a part of the names of {len(selected.matched_in_part)} topics "
             f"({some}), which are left out; put `.*` around it to read them."
         )
-    return Step(orders, tuple(_find_losses(spans, snapshot)), tuple(news), state)
+    return Step(orders, tuple(_find_losses(spans, snapshot)), unwritten, tuple(news), state)
+
+
+def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, ...]:
+    """Return the offsets that are asked for and lie beyond the log's end."""
+    if not any(isinstance(each, At | Committed) for each in list_positions(state.end)):
+        return ()
+    partitions = select_partitions(state.selection, snapshot.topics).partitions
+    return _find_unwritten(bound_spans(state, snapshot, partitions), snapshot)
+
+
+def explain_absent(plan: Step, snapshot: Snapshot, *, committed_only: bool) -> Iterable[DataLossError]:
+    """Yield the errors for what was asked for and is not in the log: gone, or not written yet."""
+    if plan.losses:
+        yield explain_losses(plan.losses)
+    if plan.unwritten:
+        yield explain_unwritten(plan.unwritten, snapshot.latest, committed_only=committed_only)
 
 
 def explain_losses(losses: Sequence[OffsetRange]) -> DataLossError:
@@ -128,6 +151,56 @@ def explain_losses(losses: Sequence[OffsetRange]) -> DataLossError:
         hint="Start at `earliest`, or set `failOnDataLoss` to false to read what is left.",
         facts={"losses": [(each.topic, each.partition, each.start, each.until) for each in losses]},
     )
+
+
+def explain_unwritten(
+    unwritten: Sequence[OffsetRange], ends: Mapping[TopicPartition, int], *, committed_only: bool
+) -> DataLossError:
+    """Return the error for an end that lies beyond the log's."""
+    shown = "; ".join(
+        f"{each.topic_partition} ends at {ends[each.topic_partition]}, {each.until} was asked for"
+        for each in unwritten[:20]
+    )
+    held = " For `read_committed` the log ends where the oldest open transaction begins."
+    return DataLossError(
+        "END_BEYOND_LOG",
+        f"The read is to end beyond the end of the log: {shown}.{held if committed_only else ''}",
+        hint="End at `latest` or at an offset that is there. If it was there, the topic was made anew. Set "
+        "`failOnDataLoss` to false to read what is there now.",
+        facts={
+            "ends": [
+                (each.topic, each.partition, ends[each.topic_partition], each.until) for each in unwritten
+            ]
+        },
+    )
+
+
+def _find_unwritten(spans: Iterable[Span], snapshot: Snapshot) -> tuple[OffsetRange, ...]:
+    found = []
+    for span in spans:
+        end = snapshot.latest.get(span.partition)
+        if end is None or not isinstance(span.until, At) or span.never_has_rows:
+            continue
+        start = max(end, span.start.offset) if isinstance(span.start, At) else end
+        if start < span.until.offset:
+            found.append(
+                OffsetRange(span.partition.topic, span.partition.partition, start, span.until.offset)
+            )
+    return tuple(found)
+
+
+def _leave_out_unwritten(tasks: Iterable[Iterable[Span]], snapshot: Snapshot) -> list[list[Span]]:
+    """Return the tasks without what lies beyond the log. They are cut before that, as Spark cuts them."""
+
+    def clip(span: Span) -> Span:
+        end = snapshot.latest.get(span.partition)
+        if end is None or not isinstance(span.until, At) or span.until.offset <= end:
+            return span
+        until = max(end, span.start.offset) if isinstance(span.start, At) else end
+        return replace(span, until=At(until), until_number=until)
+
+    clipped = ([each for span in task if not (each := clip(span)).never_has_rows] for task in tasks)
+    return [task for task in clipped if task]
 
 
 def _find_losses(spans: Iterable[Span], snapshot: Snapshot) -> Iterable[OffsetRange]:

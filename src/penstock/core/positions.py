@@ -32,9 +32,10 @@ from penstock.core.model import (
     TopicPartition,
 )
 from penstock.core.options import invalid
-from penstock.core.values import INT32_MAX, INT64_MAX, parse_duration_ms, parse_time_ms
+from penstock.core.values import INT32_MAX, INT64_MAX, find_length_ago, parse_duration_ms, parse_time_ms
 
 OFFSETS_EXAMPLE = '`{"topicA":{"0":23,"1":-2},"topicB":{"0":5}}`'
+_ENDS_EXAMPLE = OFFSETS_EXAMPLE.replace("-2", "-1")
 TIMES_EXAMPLE = '`{"topicA":{"0":1700000000000,"1":1700000000000}}`'
 PARTITIONS_EXAMPLE = '`{"topicA":[0,1],"topicB":[2]}`'
 
@@ -73,7 +74,7 @@ def parse_time_rule(key: str, text: str) -> ForAll:
     try:
         return ForAll(Since(parse_time_ms(text)))
     except ValueError as error:
-        raise invalid(key, text, str(error)) from None
+        raise invalid(key, text, str(error), hint=_advise_on_time(key, text)) from None
 
 
 def parse_times_rule(key: str, text: str) -> ForEach:
@@ -88,31 +89,37 @@ def parse_times_rule(key: str, text: str) -> ForEach:
             try:
                 since = Since(parse_time_ms(str(time)))
             except ValueError as error:
-                raise invalid(key, text, f"for {topic} partition {number} {error}") from None
+                hint = _advise_on_time(key, str(time))
+                raise invalid(key, text, f"for {topic} partition {number} {error}", hint=hint) from None
             positions[TopicPartition(topic, _parse_partition(key, text, number, TIMES_EXAMPLE))] = since
     return ForEach(positions, {}, by_time=True)
 
 
-def parse_offsets_rule(key: str, text: str) -> Rule:
-    """`earliest`, `latest`, `committed`, `-10m`, `-1000`, or offsets for each partition as JSON."""
+def parse_offsets_rule(key: str, text: str, *, refused: Position | None = None) -> Rule:
+    """`earliest`, `latest`, `committed`, `-10m`, `-1000`, or offsets for each partition as JSON.
+
+    `refused`: the end of the log that the caller does not take. It is read all the same, for the caller's own
+    error; what is wrong otherwise is not told to be written so.
+    """
     word = text.strip().lower()
     if word in _WORDS:
         return ForAll(_WORDS[word])
     if word.startswith("-"):
-        return ForAll(_parse_back(key, text, word[1:]))
+        return ForAll(_parse_back(key, text, word[1:], refused))
     partitions: dict[TopicPartition, Position] = {}
     topics: dict[str, Position] = {}
+    example = _ENDS_EXAMPLE if refused == Earliest() else OFFSETS_EXAMPLE
     if not word.startswith("{"):
-        raise invalid(key, text, f"`earliest`, `latest`, `committed` or JSON such as {OFFSETS_EXAMPLE}")
-    for topic, entry in _parse_topics(key, text, OFFSETS_EXAMPLE).items():
+        raise invalid(key, text, _list_accepted(refused), hint=_advise_on_length(key, text))
+    for topic, entry in _parse_topics(key, text, example).items():
         if isinstance(entry, str) and entry.lower() in ("earliest", "latest"):
             topics[topic] = _WORDS[entry.lower()]
         elif isinstance(entry, dict):
             for number, offset in entry.items():
-                partition = _parse_partition(key, text, number, OFFSETS_EXAMPLE)
-                partitions[TopicPartition(topic, partition)] = _parse_offset(key, text, offset)
+                partition = _parse_partition(key, text, number, example)
+                partitions[TopicPartition(topic, partition)] = _parse_offset(key, text, offset, refused)
         else:
-            raise invalid(key, text, f"offsets per partition, e.g. {OFFSETS_EXAMPLE}")
+            raise invalid(key, text, f"offsets per partition, e.g. {example}")
     return ForEach(partitions, topics)
 
 
@@ -128,28 +135,66 @@ def parse_assignment(key: str, text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(found))
 
 
+def _advise_on_time(key: str, text: str) -> str | None:
+    """Return where a length of time belongs, if the text is one: an option for times takes none."""
+    ago = find_length_ago(text)
+    if ago is None:
+        return None
+    if _is_end(key):
+        return f"To end {ago} ago, set `endingOffsets` to `-{ago}`."
+    return f"For the last {ago}, set `startingOffsets` to `-{ago}`."
+
+
+def _advise_on_length(key: str, text: str) -> str | None:
+    """Return how a length of time is written, if the text is one. As an end it leaves out what is younger."""
+    ago = find_length_ago(text)
+    if ago is None:
+        return None
+    return f"{'For all but' if _is_end(key) else 'For'} the last {ago}, write `-{ago}`."
+
+
+def _is_end(key: str) -> bool:
+    return key.lower().startswith("ending")
+
+
 _WORDS: Mapping[str, Position] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
 
 
-def _parse_back(key: str, text: str, rest: str) -> Position:
+def _list_words(refused: Position | None) -> list[str]:
+    return [f"`{word}`" for word, position in _WORDS.items() if position != refused]
+
+
+def _list_accepted(refused: Position | None) -> str:
+    example = _ENDS_EXAMPLE if refused == Earliest() else OFFSETS_EXAMPLE
+    return f"{', '.join(_list_words(refused))}, `-10m`, `-1000`, or JSON such as {example}"
+
+
+def _parse_back(key: str, text: str, rest: str, refused: Position | None) -> Position:
     if re.fullmatch("[0-9]+", rest):
         if int(rest) in (1, 2):
             # Somebody may mean Kafka's -1 (latest) or -2 (earliest): never guess between rows and sentinels.
-            raise invalid(key, text, "`latest` or `earliest` as a word; a bare -1 or -2 could mean either")
+            words = " or ".join(_list_words(refused)[:-1])
+            raise invalid(
+                key, text, f"{words} as a word; a bare -1 or -2 could be that, or a number of records"
+            )
         if not 0 < int(rest) <= INT64_MAX:
             raise invalid(key, text, "a number of records before the end, from -3 down")
         return RecordsBeforeEnd(int(rest))
     try:
-        return Ago(parse_duration_ms(rest))
+        if rest != rest.strip():
+            raise ValueError("the sign stands beside the number")
+        ago_ms = parse_duration_ms(rest)
     except ValueError:
-        raise invalid(
-            key, text, "`earliest`, `latest`, `committed`, `-10m`, `-1000`, or JSON like " + OFFSETS_EXAMPLE
-        ) from None
+        raise invalid(key, text, _list_accepted(refused), hint=_advise_on_length(key, text)) from None
+    if ago_ms == 0:
+        raise invalid(key, text, "a length of time above 0, such as `-10m`")
+    return Ago(ago_ms)
 
 
-def _parse_offset(key: str, text: str, offset: object) -> Position:
+def _parse_offset(key: str, text: str, offset: object, refused: Position | None) -> Position:
     if not _is_whole(offset):
-        raise invalid(key, text, f"offsets as whole numbers, e.g. {OFFSETS_EXAMPLE}")
+        example = _ENDS_EXAMPLE if refused == Earliest() else OFFSETS_EXAMPLE
+        raise invalid(key, text, f"offsets as whole numbers, e.g. {example}")
     assert isinstance(offset, int)
     if offset == -2:
         return Earliest()
@@ -157,7 +202,9 @@ def _parse_offset(key: str, text: str, offset: object) -> Position:
         return Latest()
     if not 0 <= offset <= INT64_MAX:
         # -1000 and -1001 are another client's signals; taken as offsets they would read the wrong rows.
-        raise invalid(key, text, f"offsets from 0 on, -1 for latest or -2 for earliest; {offset} is neither")
+        signals = [("-1 for latest", Latest()), ("-2 for earliest", Earliest())]
+        words = " or ".join(said for said, meant in signals if meant != refused)
+        raise invalid(key, text, f"offsets from 0 on, or {words}; {offset} is none of them")
     return At(offset)
 
 

@@ -18,12 +18,12 @@ says: some roll back one statement only. `Abandon` ends it, and the next `Begin`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.core.digests import OffsetDigest
-from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
+from penstock.core.errors import PenstockError, SinkError
+from penstock.core.ledgers import Batch, Entry, Ledger, Move, Stage, explain_old_epoch, find_refusal
 from penstock.core.model import TopicPartition
 
 Result = TypeVar("Result")
@@ -34,71 +34,6 @@ COMMIT_ATTEMPTS = 3
 
 
 # --- the nouns ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where a stream stands in one partition, in which log, and which attempt of which batch put it there.
-
-    `is_gone`: the partition is not there; should it come back, the stream goes on here.
-    """
-
-    offset: int
-    topic_id: bytes | None = None
-    token: str = ""
-    leader_epoch: int | None = None
-    is_gone: bool = False
-    batch: str = ""
-
-
-Ledger: TypeAlias = Mapping[TopicPartition, Entry]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Rows of one task that nobody sees yet, how many the task says there are, and for which table.
-
-    `digests`: of the offsets that the rows say they came from, for audits.
-    """
-
-    name: str
-    rows: int
-    table: str = ""
-    digests: tuple[tuple[TopicPartition, OffsetDigest], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One partition's part of a batch: from `start`, where the ledger must stand, to `until`.
-
-    `is_first`: the ledger must not know it yet. `topic_id` is of the log that was read, `known_id` of the one
-    the ledger must be about: they differ when the stream has stepped over a recreated topic. `read_from` is
-    where reading began, if that is not `start`: what lies between was lost. `is_forgotten`: the stream reads
-    it no more and its position goes.
-    """
-
-    partition: TopicPartition
-    start: int
-    until: int
-    topic_id: bytes | None = None
-    is_first: bool = False
-    known_id: bytes | None = None
-    read_from: int | None = None
-    leader_epoch: int | None = None
-    is_gone: bool = False
-    is_forgotten: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one transaction makes durable. `token` is of this attempt alone; `name` is the batch's own, if an
-    engine that may repeat it gives it one."""
-
-    stream: str
-    moves: tuple[Move, ...]
-    stages: tuple[Stage, ...]
-    token: str
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +176,14 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
         try:
             yield Begin()
             found = yield LockWriter(batch.stream)
-            if found != epoch:
+            if found > epoch:
                 yield Abandon()
-                raise _fenced(batch.stream, epoch, found) if found > epoch else _restored(batch.stream, found)
+                raise _fenced(batch.stream, epoch, found)
             ledger: Ledger = yield ReadLedger(batch.stream)
-            if _is_done(batch, ledger):
+            if found == epoch and _is_done(batch, ledger):
                 yield Abandon()
                 return Published(_count(batch), was_in_doubt=in_doubt)
-            refusal = _compare(batch, ledger)
+            refusal = _find_refusal(batch, ledger, epoch, found)
             if refusal is not None:
                 yield Abandon()
                 raise refusal
@@ -281,7 +216,8 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
 
 
 def settle(batch: Batch, epoch: int) -> Steps[bool]:
-    """Whether a batch whose COMMIT nobody answered is in the database. It changes nothing."""
+    """Whether a batch whose COMMIT nobody answered is in the database: its own token says yes, the state that
+    it follows says no, and anything else is an error. It changes nothing."""
     try:
         yield Begin()
         found = yield LockWriter(batch.stream)
@@ -290,9 +226,20 @@ def settle(batch: Batch, epoch: int) -> Steps[bool]:
         yield Abandon()
         raise _unsettled(batch.stream) from error
     yield Abandon()
-    if found != epoch:
-        raise _fenced(batch.stream, epoch, found) if found > epoch else _restored(batch.stream, found)
-    return _is_done(batch, ledger)
+    if found > epoch:
+        raise _fenced(batch.stream, epoch, found)
+    if found == epoch and _is_done(batch, ledger):
+        return True
+    refusal = _find_refusal(batch, ledger, epoch, found)
+    if refusal is not None:
+        raise refusal
+    return False
+
+
+def _find_refusal(batch: Batch, ledger: Ledger, epoch: int, found: int) -> PenstockError | None:
+    if found < epoch:
+        return explain_old_epoch(batch, ledger, found, epoch)
+    return find_refusal(batch, ledger)
 
 
 def _by_table(batch: Batch) -> dict[str, tuple[Stage, ...]]:
@@ -324,34 +271,7 @@ def _is_done(batch: Batch, ledger: Ledger) -> bool:
     return bool(kept) and all(ledger.get(each.partition) == _end(each, batch) for each in kept)
 
 
-def _compare(batch: Batch, ledger: Ledger) -> OffsetStoreError | None:
-    """The ledger must stand exactly where the batch begins."""
-    for move in batch.moves:
-        entry = ledger.get(move.partition)
-        if entry is None:
-            if move.is_first:
-                continue
-            return _elsewhere("LEDGER_WENT_BACK", move, "knows nothing of it any more")
-        if move.is_first:
-            return _elsewhere("LEDGER_MOVED", move, f"stands at {entry.offset} already")
-        if entry.offset > move.start:
-            return _elsewhere("LEDGER_MOVED", move, f"stands at {entry.offset} already")
-        if entry.offset < move.start:
-            return _elsewhere("LEDGER_WENT_BACK", move, f"stands at {entry.offset} again")
-        if None not in (entry.topic_id, move.known_id) and entry.topic_id != move.known_id:
-            return _elsewhere("LEDGER_OF_ANOTHER_TOPIC", move, "is about another topic of that name")
-    return None
-
-
 # --- what is told ---------------------------------------------------------------------------------------
-
-
-_HINTS: Mapping[str, str] = {
-    "LEDGER_MOVED": "Another program writes this stream; run one at a time.",
-    "LEDGER_WENT_BACK": "The database was restored to an earlier state. Decide what the results are worth, "
-    "then start the stream again: it goes on where the ledger says.",
-    "LEDGER_OF_ANOTHER_TOPIC": "The topic was recreated; accept the new one, or start the stream anew.",
-}
 
 
 def _failed(condition: str, what: str, stream: str, error: StepFailedError) -> SinkError:
@@ -374,15 +294,6 @@ def _fenced(stream: str, epoch: int, found: int) -> SinkError:
     )
 
 
-def _restored(stream: str, found: int) -> OffsetStoreError:
-    return OffsetStoreError(
-        "LEDGER_WENT_BACK",
-        f"The ledger has an older writer of the stream {stream} than this one: its epoch is {found} again.",
-        hint=_HINTS["LEDGER_WENT_BACK"],
-        facts={"stream": stream, "found": found},
-    )
-
-
 def _unsettled(stream: str) -> SinkError:
     return SinkError(
         "COMMIT_IN_DOUBT",
@@ -401,13 +312,4 @@ def _incomplete(stage: Stage, rows: int) -> SinkError:
         hint="The database has restarted and emptied it; the batch is done again.",
         facts={"stage": stage.name, "rows": rows, "written": stage.rows},
         retriable=True,
-    )
-
-
-def _elsewhere(condition: str, move: Move, what: str) -> OffsetStoreError:
-    return OffsetStoreError(
-        condition,
-        f"{move.partition}: the batch begins at {move.start}, and the ledger {what}.",
-        hint=_HINTS[condition],
-        facts={"partition": str(move.partition), "start": move.start},
     )

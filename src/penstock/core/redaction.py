@@ -44,6 +44,22 @@ _PAIR = re.compile(
     r"(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|[^\s;&\"'][^\s;&]*)",
     re.DOTALL,
 )
+# The parts of a statement in which a quote means something else. What is not closed goes to the end, since
+# servers cut long statements off.
+_SINGLE = r"'(?:[^']|'')*(?:'|\Z)"
+_DOUBLE = r"\"(?:[^\"]|\"\")*(?:\"|\Z)"
+_BLOCK_COMMENT = r"/\*.*?(?:\*/|\Z)"
+_SQL_PARTS = re.compile(
+    rf"(?P<literal>{_SINGLE}|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z))"
+    rf"|(?P<comment>--[^\n]*|{_BLOCK_COMMENT})|(?P<name>{_DOUBLE})",
+    re.DOTALL,
+)
+_MYSQL_PARTS = re.compile(
+    rf"(?P<literal>{_SINGLE}|{_DOUBLE}|\b0x[0-9A-Fa-f]+)"
+    rf"|(?P<comment>--(?:\s[^\n]*|\Z)|\#[^\n]*|{_BLOCK_COMMENT})|(?P<name>`[^`]*(?:`|\Z))",
+    re.DOTALL,
+)
+_PROTECTED_QUOTE = re.compile(r"\\[\"']")
 
 
 def is_secret_name(name: str) -> bool:
@@ -81,3 +97,17 @@ def _hide_pair(found: re.Match[str]) -> str:
         return found["name"] + found["equals"] + _PAIR.sub(_hide_pair, found["value"])
     quote = found["value"][0] if found["value"][0] in "\"'" else ""
     return f"{found['name']}{found['equals']}{quote}{HIDDEN}{quote}"
+
+
+def redact_statement(text: str, dialect: str) -> str:
+    """Return an SQL statement without its literals and comments: a password is a literal like any other."""
+    if _PROTECTED_QUOTE.search(
+        text
+    ):  # whether a backslash protects a quote is a setting of the server: where does it end?
+        text = text[: min(text.index(each) for each in "\"'" if each in text)] + f"'{HIDDEN}'"
+    parts = _MYSQL_PARTS if dialect == "mysql" else _SQL_PARTS
+    return redact_text(parts.sub(_hide_part, text))
+
+
+def _hide_part(found: re.Match[str]) -> str:
+    return {"literal": f"'{HIDDEN}'", "comment": " "}.get(str(found.lastgroup), found[0])

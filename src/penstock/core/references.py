@@ -41,16 +41,23 @@ def resolve_reference(
 
 
 def read_option_file(key: str, path: str, read_file: Callable[[str], str]) -> str:
-    """A file an option names, or an error that says which option and which file."""
+    """A file an option names, or an error that says which option and which file.
+
+    The mark that some editors put in front of UTF-8 is no part of the text.
+    """
     try:
-        return read_file(path)
+        return read_file(path).removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
             "FILE_UNREADABLE",
-            f"Option `{key}` names the file {path}, which cannot be read: {type(error).__name__}.",
+            f"Option `{key}` names the file {path}, which cannot be read: {_tell(error)}.",
             hint="Check the path and its permissions on the machine where the query is started.",
             facts={"option": key, "path": path},
         ) from error
+
+
+def _tell(error: OSError | UnicodeDecodeError) -> str:
+    return "it is no text" if isinstance(error, UnicodeDecodeError) else (error.strerror or "refused").lower()
 
 
 def _missing(key: str, why: str) -> OptionError:

@@ -14,7 +14,7 @@ cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
@@ -37,6 +37,8 @@ class Each:
 
     offsets: Offsets
 
+
+_NOT_LOOKED = "The log was not looked at: an offset may lie outside it."
 
 Target: TypeAlias = Earliest | Latest | Since | At | By | Each
 
@@ -99,34 +101,129 @@ def plan_moves(
     *,
     only: Collection[TopicPartition] | None = None,
     log: LogBounds | None = None,
+    anew: Mapping[str, TopicView] | None = None,
 ) -> MovePlan:
-    """Where each partition goes. `only` limits it to some; `log` is needed for ends and times."""
-    asked = set(only if only is not None else ()) | set(target.offsets if isinstance(target, Each) else ())
-    unknown = sorted(asked.difference(position.offsets))
-    if unknown:
-        raise _not_in_stream([str(each) for each in unknown], position)
+    """Where each partition goes. `only` limits it to some; `log` is needed for ends and times. `anew`: topics
+    that were made anew, which are read as what they are, other logs, from their beginning."""
+    refuse_unknown(position, target, only)
     chosen = sorted(position.offsets if only is None else set(only))
-    moves = [_move(each, position.offsets[each], target, direction, log) for each in chosen]
+    others = {} if anew is None else anew
+    _refuse_other_logs(position, target, chosen, others)
+    moves = [
+        _begin_anew(each, position.offsets[each], others[each.topic], log)
+        if each.topic in others
+        else _move(each, position.offsets[each], target, direction, log)
+        for each in chosen
+    ]
     moved = {
         each.partition: each.after for each in moves if each.after is not None and each.after != each.before
     }
+    dropped = {each.partition for each in moves if each.after is None}
+    ids = {topic: known for topic, view in others.items() if (known := view.topic_id) is not None}
     after = replace(
         position,
-        offsets={**position.offsets, **moved},
-        leader_epochs={each: epoch for each, epoch in position.leader_epochs.items() if each not in moved},
-        starts={} if moved else position.starts,  # the last batch ended elsewhere
+        offsets={each: n for each, n in {**position.offsets, **moved}.items() if each not in dropped},
+        topic_ids={**position.topic_ids, **ids},
+        leader_epochs={
+            each: epoch
+            for each, epoch in position.leader_epochs.items()
+            if each not in moved and each.topic not in others
+        },
+        starts={} if moved or others else position.starts,  # the last batch ended elsewhere
+        gone={each: n for each, n in position.gone.items() if each.topic not in others},
     )
-    notes = () if log is not None else ("The log was not looked at: an offset may lie outside it.",)
-    return MovePlan(position, after, tuple(moves), notes)
+    notes = [] if log is not None else [_NOT_LOOKED]
+    notes += [_tell_other_log(topic, position, view) for topic, view in sorted(others.items())]
+    return MovePlan(position, after, tuple(moves), tuple(notes))
 
 
-def plan_replacement(before: StreamPosition | None, after: StreamPosition) -> MovePlan:
-    """Put a whole position, from another store or a file, in the place of what is there."""
+def explain_other_logs(topics: Sequence[str], why: str = "") -> OptionError:
+    """Return the error for topics of which the brokers have others than the stream has read."""
+    named = ", ".join(topics)
+    return OptionError(
+        "LOG_OF_ANOTHER_TOPIC",
+        f"The brokers have another topic {named} than the stream has read: its id is another one.{why}",
+        hint="Name the brokers that the stream reads from (--bootstrap-server). If the topic was made anew "
+        "there, `penstock offsets rewind --to-start` reads the new one from its beginning. If it was "
+        "restored, or mirrored, with the same records at the same offsets, say `penstock offsets adopt`.",
+        facts={"topics": list(topics)},
+    )
+
+
+def _refuse_other_logs(
+    position: StreamPosition,
+    target: Target,
+    chosen: Collection[TopicPartition],
+    others: Mapping[str, TopicView],
+) -> None:
+    """Refuse to count from offsets of one log in another, and to leave a part of a topic in the old one."""
+    if others and not isinstance(target, Earliest):
+        raise explain_other_logs(sorted(others), " Where the stream stood says nothing about it.")
+    left = [str(each) for each in sorted(position.offsets) if each.topic in others and each not in chosen]
+    if left:
+        raise explain_other_logs(
+            sorted(others), f" So {', '.join(left)} cannot stay where the stream stood: name whole topics."
+        )
+
+
+def _begin_anew(each: TopicPartition, before: int, view: TopicView, log: LogBounds | None) -> Move:
+    if each.partition not in view.partitions:
+        return Move(each, before, None, "the new topic has no such partition")
+    assert log is not None  # who has seen the new topic has seen its log
+    return Move(each, before, log.earliest[each], "the new topic begins there")
+
+
+def _tell_other_log(topic: str, position: StreamPosition, view: TopicView) -> str:
+    return (
+        f"Topic {topic}: id {_show(position.topic_ids.get(topic))} -> {_show(view.topic_id)}. This is "
+        "another topic, and its records are others: all of them are read. What was read of the one "
+        "before stays as it is, and cannot be read again. If the new one was restored with the "
+        "same records at the same offsets, do not do this: use `adopt`."
+    )
+
+
+def refuse_unknown(
+    position: StreamPosition, target: Target, only: Collection[TopicPartition] | None = None
+) -> None:
+    """Refuse partitions in which the stream does not stand. Brokers need not be asked for that first."""
+    asked = set(only if only is not None else ()) | set(target.offsets if isinstance(target, Each) else ())
+    unknown = sorted(asked.difference(position.offsets))
+    if unknown:
+        raise explain_unknown([str(each) for each in unknown], position)
+
+
+def plan_replacement(
+    before: StreamPosition | None, after: StreamPosition, log: LogBounds | None = None
+) -> MovePlan:
+    """Put a whole position, from another store or a file, in the place of what is there. An offset outside
+    the log moves to the nearer end of it."""
     there = {} if before is None else before.offsets
-    moves = [
-        Move(each, there.get(each), after.offsets.get(each)) for each in sorted({*there, *after.offsets})
+    moves = []
+    for each in sorted({*there, *after.offsets}):
+        offset = after.offsets.get(each)
+        clamped = Move(each, None, None) if offset is None else _clamp(each, offset, offset, log)
+        moves.append(replace(clamped, before=there.get(each)))
+    moved = {
+        each.partition: n
+        for each in moves
+        if (n := each.after) is not None and n != after.offsets[each.partition]
+    }
+    if moved:
+        after = replace(
+            after,
+            offsets={**after.offsets, **moved},
+            leader_epochs={each: n for each, n in after.leader_epochs.items() if each not in moved},
+            starts={},
+        )
+    notes = [] if log is not None else [_NOT_LOOKED]
+    known = {} if before is None else before.topic_ids
+    notes += [
+        f"Topic {topic}: id {_show(known[topic])} -> {_show(new)}. From now on this is another topic of that "
+        "name: what was read of the one before is not read again."
+        for topic, new in sorted(after.topic_ids.items())
+        if known.get(topic, new) != new
     ]
-    return MovePlan(before, after, tuple(moves))
+    return MovePlan(before, after, tuple(moves), tuple(notes))
 
 
 def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: LogBounds) -> MovePlan:
@@ -137,7 +234,7 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
     """
     mine = [each for each in sorted(position.offsets) if each.topic == topic]
     if not mine:
-        raise _not_in_stream([topic], position)
+        raise explain_unknown([topic], position)
     missing = [str(each) for each in mine if each.partition not in view.partitions]
     if missing:
         raise OffsetStoreError(
@@ -166,7 +263,8 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
     )
     told = (
         f"Topic {topic}: id {_show(position.topic_ids.get(topic))} -> {_show(view.topic_id)}. Right only if "
-        "it holds the same records at the same offsets (a restore, a mirror); else use `rewind`."
+        "it holds the same records at the same offsets (a restore, a mirror); from now on they count as the "
+        "same. Else use `rewind --to-start`, which reads the new topic as another one."
     )
     return MovePlan(position, after, tuple(moves), (told,))
 
@@ -176,6 +274,8 @@ def _move(
 ) -> Move:
     wanted = _bind(each, before, target, log)
     move = _clamp(each, before, wanted, log)
+    if isinstance(target, Since) and log is not None and log.at_time[each] is None:
+        move = replace(move, note="the end of the log: no record is of that time or later")
     assert move.after is not None
     if direction is Direction.BACK and move.after > before:
         return Move(each, before, before, f"stays: {wanted} lies ahead")
@@ -219,7 +319,8 @@ def _show(topic_id: bytes | None) -> str:
     return "none" if topic_id is None else topic_id.hex()
 
 
-def _not_in_stream(names: list[str], position: StreamPosition) -> OptionError:
+def explain_unknown(names: list[str], position: StreamPosition) -> OptionError:
+    """Return the error for names that mean no partition in which the stream stands."""
     known = [str(each) for each in sorted(position.offsets)]
     return OptionError(
         "NOT_IN_STREAM",

@@ -43,6 +43,17 @@ class SubscribePattern:
 Selection: TypeAlias = Assign | Subscribe | SubscribePattern
 
 
+def selects_topic(selection: Selection, topic: str) -> bool:
+    """Return whether a topic of this name is read, if it exists."""
+    match selection:
+        case Assign(partitions):
+            return any(each.topic == topic for each in partitions)
+        case Subscribe(topics):
+            return topic in topics
+        case SubscribePattern(pattern):
+            return pattern.matches(topic)
+
+
 @dataclass(frozen=True, slots=True)
 class Selected:
     """The partitions to read, in order, those that were named but do not exist, and topics that a pattern

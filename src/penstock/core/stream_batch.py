@@ -33,7 +33,7 @@ def take(course: Course, budget: Mapping[TopicPartition, int] | None = None) -> 
     moved = any(shares.values()) or any(
         begin != before.offsets[each] for each, begin in course.begins.items() if each in before.offsets
     )
-    other_topic = any(before.topic_ids.get(name, each) != each for name, each in course.topic_ids.items())
+    other_topic = any(each.topic in course.anew for each in course.begins)
     if not course.begins or (not moved and not other_topic and set(course.gone) == set(before.gone)):
         return before
     return StreamPosition(

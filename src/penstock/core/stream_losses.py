@@ -2,6 +2,9 @@
 
 Names are those of Spark's connector where it has one, so that what people have learnt to look for stays
 true; `TOPIC_RECREATED` and `LOG_TRUNCATED` are ours, it does not notice them.
+
+Rule: a loss is told from numbers that its finder hands over. It does not look a partition up in the position:
+one that was gone and is back stands among those that are gone, not among the others.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from collections.abc import Sequence
 from penstock.core.errors import DataLossError
 from penstock.core.losses import Loss
 from penstock.core.model import TopicPartition, TopicView
-from penstock.core.stream_offsets import StreamPosition
 
 _SHOWN = 20
 
@@ -49,9 +51,16 @@ def added_late(each: TopicPartition, first: int, topic: TopicView) -> Loss:
 
 
 def recreated(
-    each: TopicPartition, position: StreamPosition, topic: TopicView, first: int, end: int, known_end: int
+    each: TopicPartition,
+    stored: int,
+    old: bytes | None,
+    topic: TopicView,
+    first: int,
+    end: int,
+    known_end: int,
 ) -> Loss:
-    stored, old = position.offsets[each], position.topic_ids[each.topic]
+    how = f"id {old.hex()}, now {topic.topic_id.hex()}" if old and topic.topic_id else ""
+    how = how or "its leader epochs begin anew"
     return Loss(
         "TOPIC_RECREATED",
         each.topic,
@@ -59,14 +68,13 @@ def recreated(
         stored,
         max(stored, known_end),
         old,
-        f"{each}: the topic was deleted and created again (id {old.hex()}, now "
-        f"{(topic.topic_id or b'').hex()}). What the old one held from {stored} on is lost; the new one "
-        f"holds [{first}, {end}).",
+        f"{each}: the topic was deleted and created again ({how}). What the old one held from {stored} on "
+        f"is lost; the new one holds [{first}, {end}).",
+        goes_on=f"The new topic is read from its start, {first}",
     )
 
 
-def truncated(each: TopicPartition, position: StreamPosition, topic: TopicView, cut: int, end: int) -> Loss:
-    stored, epoch = position.offsets[each], position.leader_epochs[each]
+def truncated(each: TopicPartition, stored: int, epoch: int, topic: TopicView, cut: int, end: int) -> Loss:
     return Loss(
         "LOG_TRUNCATED",
         each.topic,
@@ -77,6 +85,7 @@ def truncated(each: TopicPartition, position: StreamPosition, topic: TopicView, 
         f"{each}: a new leader (epoch {topic.leader_epoch(each.partition)}, was {epoch}) has cut the log off "
         f"at {cut}. The offsets [{cut}, {stored}), already read, now stand for other rows or none; the log "
         f"ends at {end}.",
+        goes_on=f"What stands from {cut} on now is read",
     )
 
 
@@ -105,11 +114,11 @@ def went_back(each: TopicPartition, stored: int, end: int, known_end: int, topic
         max(stored, known_end),
         topic.topic_id,
         f"{each}: the log ends at {end}, {what}",
+        goes_on=f"What comes from {stored} on is read",
     )
 
 
-def deleted(each: TopicPartition, position: StreamPosition, known_end: int) -> Loss:
-    stored = position.offsets[each]
+def deleted(each: TopicPartition, stored: int, topic_id: bytes | None, known_end: int) -> Loss:
     until = max(stored, known_end)
     seen = f" and was last seen to end at {until}." if until > stored else "; what came later is lost."
     return Loss(
@@ -118,8 +127,9 @@ def deleted(each: TopicPartition, position: StreamPosition, known_end: int) -> L
         each.partition,
         stored,
         until,
-        position.topic_ids.get(each.topic),
+        topic_id,
         f"{each} is gone. It was read up to {stored}{seen}",
+        goes_on="Going on without it",
     )
 
 

@@ -2,7 +2,8 @@
 
 Rule: resolved when the query first runs and never again; the end of the first batch carries the answer
 (`StreamPosition.starts`), so a repeated first batch begins where the first attempt began, not at a newer
-`latest`.
+`latest`. Where nothing that is selected exists yet, the answer is a position without partitions: the query
+has started, and what it finds later it reads from the first offset, as Spark's own connector does.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ from penstock.core.stream_offsets import StreamPosition
 NUMBERS = Limits(min_records_per_task=1)
 
 
-def refuse_untold_start(start: Rule) -> None:
-    """A first batch that Spark's own connector planned and did not finish does not tell where it begins.
+def holds_start(end: StreamPosition) -> bool:
+    """Return whether the stored end of a first batch also says where that batch begins.
 
-    The options do, unless they say `latest`: that was another place then.
+    Every end that Penstock stores does. An end without partitions (a query that waits for its topics) needs
+    no start. An end that Spark's own connector stored has partitions and no starts.
+    """
+    return bool(end.starts) or not end.offsets
+
+
+def refuse_unknown_start(start: Rule) -> None:
+    """Raise unless the start option still means the place it meant when the first batch was planned.
+
+    For a first batch that Spark's own connector planned and did not finish: its start is not stored, so it
+    must come from the option. `latest` and times or counts back from now mean another place by now.
     """
     if any(isinstance(each, Latest | Ago | RecordsBeforeEnd) for each in list_positions(start)):
         raise OffsetStoreError(

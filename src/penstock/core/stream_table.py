@@ -13,6 +13,7 @@ from penstock.core.options import option, option_specs
 from penstock.core.values import (
     INT64_MAX,
     parse_boolean,
+    parse_cache_ms,
     parse_delay_ms,
     parse_integer_from,
     parse_rate,
@@ -56,6 +57,8 @@ class StreamTable(BatchTable):
         default="error",
         accepts=("error", "Earliest", "latest"),
         rejects=(("", _WRONG), ("none", _WRONG)),
+        needs={"startingOffsets": "committed", "kafka.group.id": "g"},
+        only_with={"startingOffsets": ("committed",)},
     )
     min_records_per_task: int | None = option(  # type: ignore[assignment]
         "minRecordsPerTask",
@@ -105,6 +108,17 @@ class StreamTable(BatchTable):
         accepts=("64m", "1g", "1048576"),
         rejects=(("0", _WRONG), ("-1m", _WRONG), ("big", _WRONG)),
     )
+    metadata_cache_ms: int | None = option(
+        "partition.metadata.cache.ttl.ms",
+        parse_cache_ms,
+        "For so many milliseconds the driver takes topics, partitions and leaders as it last learned them, "
+        "so that a trigger that finds nothing new asks for ends alone. Before a batch is planned, after a "
+        "failure, and before a loss is believed, the brokers are asked about the topics that are read. "
+        "Partitions and topics that are added are found when the time is over at the latest. -1: always ask.",
+        default_doc="`-1`",
+        accepts=("-1", "1", "30000"),
+        rejects=(("0", _WRONG), ("-2", _WRONG), ("-100", _WRONG), ("", _WRONG), ("30s", _WRONG)),
+    )
     commit_offsets_to_group: str | None = option(
         "commitOffsetsToGroup",
         parse_text,
@@ -138,6 +152,7 @@ class StreamTable(BatchTable):
         accepts=("1000", "0.5"),
         rejects=(("-1", _WRONG), ("inf", _WRONG), ("nan", _WRONG), ("0", _WRONG)),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     target_batch_duration_ms: int = option(
         "targetBatchDuration",
@@ -148,6 +163,7 @@ class StreamTable(BatchTable):
         accepts=("1s", "500ms", "2000"),
         rejects=(("0", _WRONG), ("fast", _WRONG)),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     pid_proportional: float = option(
         "backpressure.pid.proportional",
@@ -157,6 +173,7 @@ class StreamTable(BatchTable):
         accepts=("1.0",),
         rejects=(("-1", _WRONG), ("nan", _WRONG)),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     pid_integral: float = option(
         "backpressure.pid.integral",
@@ -166,6 +183,7 @@ class StreamTable(BatchTable):
         accepts=("0", "0.2"),
         rejects=(("-0.2", _WRONG),),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     pid_derived: float = option(
         "backpressure.pid.derived",
@@ -175,6 +193,7 @@ class StreamTable(BatchTable):
         accepts=("0.0",),
         rejects=(("-1", _WRONG),),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     pid_min_rate: float = option(
         "backpressure.pid.minRate",
@@ -184,6 +203,7 @@ class StreamTable(BatchTable):
         accepts=("100", "1"),
         rejects=(("0", _WRONG), ("-1", _WRONG)),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     max_rate_per_partition: float | None = option(
         "maxRatePerPartition",
@@ -192,6 +212,7 @@ class StreamTable(BatchTable):
         accepts=("1000", "0"),
         rejects=(("-1", _WRONG), ("fast", _WRONG)),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
     min_rate_per_partition: float = option(
         "minRatePerPartition",
@@ -201,6 +222,7 @@ class StreamTable(BatchTable):
         accepts=("1", "10"),
         rejects=(("-1", _WRONG), ("0", _WRONG)),
         needs=_PACED,
+        only_with={"backpressure.enabled": ()},
     )
 
 
@@ -208,6 +230,5 @@ class StreamTable(BatchTable):
 STREAM_ONLY = tuple(
     spec.key for name, spec in option_specs(StreamTable).items() if name not in option_specs(BatchTable)
 )
-#: Options that mean nothing in a stream, and those that contradict it.
-BATCH_ONLY = ("pushFilters",)
+#: Options that contradict a stream.
 ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")

@@ -4,7 +4,8 @@
 could go to, what is lost and what is new. How far the next batch really goes is decided in `stream_batch`.
 
 Rules: a partition found after the start is read from its first offset. An end never lies before its start.
-A topic with another id is another topic, whatever its offsets; a log cut off and written anew (its epochs
+A topic with another id is another topic, whatever its offsets (where brokers give no ids: one whose leader
+epochs begin anew, for within a topic they only grow); a log cut off and written anew (its epochs
 tell) goes on at the cut, because the rows there were never read. A partition that is gone keeps its
 position: should the brokers only have forgotten it for a moment, nothing is read twice. What looks like loss
 but may be a broker that is behind (`doubts`) is to be looked at again before it is believed.
@@ -65,6 +66,7 @@ class Course:
     news: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     added: tuple[TopicPartition, ...] = ()
+    anew: frozenset[str] = frozenset()  # topics that are other ones than before
 
     @property
     def sizes(self) -> dict[TopicPartition, int]:
@@ -107,9 +109,10 @@ def find_doubtful(
     """
     starts: set[TopicPartition] = set()
     epochs: dict[TopicPartition, int] = {}
+    anew = _find_anew(position, topics)
     for each in partitions:
-        known = _find_stored(each, position, topics)
-        if known is None or _is_recreated(each.topic, position, topics):
+        known = _find_stored(each, position, anew)
+        if known is None or each.topic in anew:
             starts.add(each)
             continue
         if latest.get(each) != known:
@@ -127,7 +130,7 @@ def chart(
     selection: Selection, position: StreamPosition, view: StreamView, *, known_ends: Offsets | None = None
 ) -> Course:
     """Compare where the stream stands with the log there is. `known_ends`: what was seen of it before."""
-    seen = known_ends or {}
+    seen, anew = known_ends or {}, _find_anew(position, view.topics)
     partitions, news = _choose(selection, view.topics, position)
     begins: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -136,10 +139,12 @@ def chart(
     added: list[TopicPartition] = []
     for each in partitions:
         topic, end = view.topics[each.topic], view.latest[each]
-        stored = _find_stored(each, position, view.topics)
-        begin, lost = _go_on(each, position, view, seen)
+        stored = _find_stored(each, position, anew)
+        begin, lost = _go_on(each, position, view, seen, anew)
         if stored is None:
             added.append(each)
+        elif each.topic in anew:
+            doubts.append(lost[0].detail)  # the broker may still know only the topic before ours
         elif not lost and end < max(begin, seen.get(each, 0)):
             lost = [went_back(each, stored, end, seen.get(each, 0), topic)]
             doubts.append(f"{each} ends before {lost[0].until}")
@@ -147,7 +152,8 @@ def chart(
         begins[each], ends[each] = begin, max(begin, end)
     lost_now = _find_gone(selection, position, view.topics, partitions)
     for each in lost_now:
-        losses.append(deleted(each, position, seen.get(each, 0)))
+        was = position.topic_ids.get(each.topic)
+        losses.append(deleted(each, position.offsets[each], was, seen.get(each, 0)))
         doubts.append(losses[-1].detail)
     if added and position.offsets:
         news = (*news, f"New partitions: {list_names(added)}; they are read from their first offset.")
@@ -155,9 +161,7 @@ def chart(
         each: offset
         for each, offset in (*position.gone.items(), *((each, position.offsets[each]) for each in lost_now))
         # Of a topic that was made anew, an old partition can only come back as a new one.
-        if each not in begins
-        and not _is_recreated(each.topic, position, view.topics)
-        and _is_wanted(selection, each)
+        if each not in begins and each.topic not in anew and _is_wanted(selection, each)
     }
     return Course(
         before=position,
@@ -174,27 +178,28 @@ def chart(
         news=news,
         doubts=tuple(doubts),
         added=tuple(added),
+        anew=anew,
     )
 
 
 def _go_on(
-    each: TopicPartition, position: StreamPosition, view: StreamView, seen: Offsets
+    each: TopicPartition, position: StreamPosition, view: StreamView, seen: Offsets, anew: frozenset[str]
 ) -> tuple[int, list[Loss]]:
     """Where this partition goes on, and what was lost before that."""
     first, end, topic = view.earliest.get(each), view.latest[each], view.topics[each.topic]
-    stored = _find_stored(each, position, view.topics)
-    other_topic = stored is not None and _is_recreated(each.topic, position, view.topics)
-    if stored is None or other_topic:
+    stored = _find_stored(each, position, anew)
+    if stored is None or each.topic in anew:
         if first is None:
             raise no_first_offset(each)
         # A stream that has no position at all was just started: what lies before it was never promised.
         lost = [added_late(each, first, topic)] if first > 0 and position.offsets else []
-        if other_topic:
-            lost.insert(0, recreated(each, position, topic, first, end, seen.get(each, 0)))
+        if stored is not None:
+            old = position.topic_ids.get(each.topic)
+            lost.insert(0, recreated(each, stored, old, topic, first, end, seen.get(each, 0)))
         return first, lost
     cut = view.epoch_ends.get(each)
     if cut is not None and cut < stored:
-        lost = [truncated(each, position, topic, cut, end)]
+        lost = [truncated(each, stored, position.leader_epochs[each], topic, cut, end)]
         if first is not None and stored < first:
             lost.append(aged_out(each, stored, first, topic))
         return max(cut, first or 0), lost
@@ -260,17 +265,28 @@ def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
             return pattern.matches(each.topic)
 
 
-def _is_recreated(topic: str, position: StreamPosition, topics: Mapping[str, TopicView]) -> bool:
-    then, now = position.topic_ids.get(topic), topics[topic].topic_id if topic in topics else None
-    return then is not None and now is not None and then != now
+def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> frozenset[str]:
+    """The topics that have been deleted and made again: by their ids, or by their epochs if no id is stored.
+
+    An answer without an id for a topic that has one comes from a broker that is not upgraded yet. It decides
+    nothing: the next answer with an id does.
+    """
+    ids = position.topic_ids
+    anew = {
+        name for name, view in topics.items() if view.topic_id not in (None, ids.get(name, view.topic_id))
+    }
+    for each, epoch in position.leader_epochs.items():
+        if each.topic in topics and each.topic not in ids:
+            now = topics[each.topic].leader_epoch(each.partition)
+            if now is not None and now < epoch:
+                anew.add(each.topic)
+    return frozenset(anew)
 
 
-def _find_stored(
-    each: TopicPartition, position: StreamPosition, topics: Mapping[str, TopicView]
-) -> int | None:
+def _find_stored(each: TopicPartition, position: StreamPosition, anew: frozenset[str]) -> int | None:
     """Where this partition stands. One that was gone and is back goes on there, unless it is another's."""
     stored = position.offsets.get(each)
-    if stored is None and not _is_recreated(each.topic, position, topics):
+    if stored is None and each.topic not in anew:
         stored = position.gone.get(each)
     return stored
 

@@ -24,7 +24,7 @@ from penstock.core.audit import (
     TableFacts,
 )
 from penstock.core.digests import Kept, OffsetDigest
-from penstock.core.model import TopicPartition
+from penstock.core.model import OffsetRange, TopicPartition
 
 # --- tables -----------------------------------------------------------------------------------------------
 
@@ -94,8 +94,8 @@ def _check_digests(book: Notebook, facts: TableFacts, held: int, kept: Mapping[T
             if twice:
                 book.notes.append(
                     f"{facts.name}: {_rows(twice)} of {partition} have an offset that another row has, too. "
-                    "They were published so: records that gave several rows, or that were "
-                    "read again after a rewind."
+                    "They were published so: records that gave several rows, that were read again after a "
+                    "rewind, or of a topic that was made anew and has the same offsets."
                 )
             continue
         if twice:
@@ -137,27 +137,43 @@ def check_reread(facts: Reread, *, leaves_out: bool) -> Report:
     if facts.problem:
         book.unchecked.append(f"{subject}: the log; {facts.problem}")
         return book.report()
+    for each in facts.of_other_log:
+        book.unchecked.append(
+            f"{subject}: [{each.start}, {each.until}) against the log. Rows there are of another log of that "
+            "name, which is gone, and cannot be told from those of the log that is read now."
+        )
     for each in facts.aged_out:
         book.unchecked.append(f"{subject}: [{each.start}, {each.until}) has aged out of the log.")
     for each in facts.beyond:
         what = f"[{each.start}, {each.until}) was read once, and the log ends before it."
         book.findings.append(Finding("LOG_ENDS_BEFORE", subject, what, REREAD))
+    if facts.unread:
+        book.notes.append(
+            f"{subject}: {_span(facts.awaited)} has not been read again yet: {facts.unread} records have "
+            "no row. The stream was taken back and has not caught up."
+        )
     if facts.missing:
         what = f"{facts.missing} records have no row: {_show(facts.first_missing, facts.missing)}."
         if leaves_out:
-            book.notes.append(f"{subject}: {what} Left out by the stream, as you say (--filters).")
+            book.notes.append(f"{subject}: {what} Left out by the stream, as you asked (--filters).")
         else:
-            what += " If the stream leaves records out on purpose, say --filters."
+            what += (
+                " If the stream leaves records out on purpose, say --filters. If it reads committed records "
+                "only, say --set isolation.level=read_committed: records of aborted transactions have no row."
+            )
             book.findings.append(Finding("RECORDS_WITHOUT_ROW", subject, what, REREAD))
     if facts.extra:
         what = f"{facts.extra} offsets in the table are no records: {_show(facts.first_extra, facts.extra)}."
         book.findings.append(Finding("ROWS_WITHOUT_RECORD", subject, what, REREAD))
     if facts.read and not (facts.missing or facts.extra):
-        spans = ", ".join(f"[{each.start}, {each.until})" for each in facts.read)
         book.checked.append(
-            f"{subject}: {facts.records} records of {spans} each have a row (evidence: {REREAD})."
+            f"{subject}: {facts.records} records of {_span(facts.read)} each have a row (evidence: {REREAD})."
         )
     return book.report()
+
+
+def _span(ranges: Sequence[OffsetRange]) -> str:
+    return ", ".join(f"[{each.start}, {each.until})" for each in ranges)
 
 
 def _show(some: Sequence[int], count: int) -> str:

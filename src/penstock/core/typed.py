@@ -1,7 +1,7 @@
 """Typed columns of a read: which of Kafka's columns are decoded, and what becomes of what cannot be.
 
 Rule: the columns `keyData` and `valueData` stand beside Kafka's own; with `onDecodeError` other than `fail` a
-column `decodeError` says why they are null. A bad row is never left out of the frame, whatever else is done
+column `decodeError` says what was bad. A bad row is never left out of the frame, whatever else is done
 with it: counts must add up.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from penstock.core.columns import ColumnDecoder
 from penstock.core.model import OFFERED
@@ -25,13 +26,43 @@ _LETTER = ("key", "value", "timestamp", "headers", *_PLACE)
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """How many bad rows one task bears: a share of the rows it reads, and `floor` of them in any case.
+
+    Why a share: a number that suits a task of a million rows fails one of two million with the same data. Why
+    a floor: in a task of ten rows, two bad ones are a fifth.
+
+    >>> Quota(floor=3, share=Fraction(1, 10)).allows(bad=5, rows=50)
+    True
+    """
+
+    floor: int
+    share: Fraction = Fraction(0)
+
+    def allows(self, bad: int, rows: int) -> bool:
+        return bad <= self.floor or bad <= self.share * rows
+
+    def is_overridden(self, bad: int, rows: int) -> bool:
+        """Return whether so many are borne only for the floor, and are more than the share."""
+        return self.share * rows < bad <= self.floor and self.share > 0
+
+    def __str__(self) -> str:
+        if not self.share:
+            return f"{self.floor} are allowed (`decodeErrorQuota`)"
+        return (
+            f"{float(self.share * 100):g} % are allowed (`decodeErrorQuota`), and {self.floor} in any case "
+            "(`decodeErrorFloor`)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """What a task decodes. `output` is the frame; `quota` bad rows in one task are borne, one more is not."""
+    """What a task decodes. `output` is the frame; `quota` says how many bad rows are borne, None any."""
 
     decoders: Mapping[str, ColumnDecoder]
     output: tuple[str, ...]
     on_error: str = FAIL
-    quota: int | None = None
+    quota: Quota | None = None
     dead_letter_topic: str | None = None
 
     @property

@@ -60,6 +60,14 @@ def parse_integer_from(least: int, most: int = INT32_MAX) -> Callable[[str], int
     return parse
 
 
+def parse_cache_ms(text: str) -> int | None:
+    """Return the milliseconds for which something may be kept, 1 or more; None for -1, which is never."""
+    try:
+        return None if text == "-1" else parse_integer(text, least=1, most=INT64_MAX)
+    except ValueError:
+        raise ValueError(f"-1, or a whole number from 1 to {INT64_MAX}") from None
+
+
 def parse_word(*words: str) -> Callable[[str], str]:
     """The parser for one of these words, in any case; it answers with the word as written here."""
     known = {word.lower(): word for word in words}
@@ -104,6 +112,31 @@ def parse_duration_ms(text: str) -> int:
     if not found:
         raise ValueError("a length of time such as `30s`, `10m`, `2h` or `1d`")
     return int(found[1]) * _UNITS_MS[found[2]]
+
+
+_MISSIGNED = re.compile(r"[+-]?\s*([0-9]+)\s*(ms|s|m|h|d)")
+
+
+def find_length_ago(text: str) -> str | None:
+    """Return the length of time in a text that probably means so long ago, such as `10m` in `+10m`."""
+    found = _MISSIGNED.fullmatch(text.strip().lower())
+    return found[1] + found[2] if found else None
+
+
+#: Bare numbers outside are no times in milliseconds that anybody means: they lie before 1973, or after 5138.
+#: Seconds lie below, microseconds above.
+_MEANT_MS = range(10**11, 10**14)
+
+
+def find_unit_mistake(time_ms: int) -> str | None:
+    """Return what is odd about a bare number that is to be milliseconds since 1970; None: nothing is."""
+    if time_ms in _MEANT_MS:
+        return None
+    if time_ms < _MEANT_MS.start:
+        meant = f" (as seconds, it is {time_ms * 1000} ms)" if time_ms * 1000 in _MEANT_MS else ""
+        return f"as milliseconds since 1970 it is too small to be meant{meant}"
+    meant = f" (as microseconds, it is {time_ms // 1000} ms)" if time_ms // 1000 in _MEANT_MS else ""
+    return f"as milliseconds since 1970 it is too large to be meant{meant}"
 
 
 _SIZE = re.compile(r"([0-9]+)([kmgt]?)b?")

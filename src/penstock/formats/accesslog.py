@@ -31,7 +31,7 @@ from penstock.formats import accesslog_kernel as k
 from penstock.formats import logformat
 from penstock.formats.accesslog_clients import make_networks
 from penstock.formats.accesslog_json_kernel import MAX_DEPTH
-from penstock.formats.accesslog_keys import make_key_table
+from penstock.formats.accesslog_keys import make_key_table, read_choices
 from penstock.formats.accesslog_slots import (
     BAD_REASONS,
     COUNT_OF_NUMBERS,
@@ -139,13 +139,14 @@ def parse_input(source: Input, parser: Parser, allocate: Callable[..., Array] = 
 def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
     """What the kernel gets for a format, in the order of its arguments."""
     plan = np.zeros(k.PLAN_WIDTH, np.int64)
+    choices = read_choices(log_format)
     plan[[k.LOOK_FOR_PREFIX, k.LOOK_FOR_WRAPPING]] = 1
     if log_format == "auto":
         plan[k.MODE] = k.CHOOSE
         formats = [logformat.PLAIN, logformat.WITH_VHOST, logformat.FROM_LIST]
     else:
-        plan[k.MODE] = k.ONLY_JSON if log_format == "json" else k.FIXED
-        formats = [logformat.NAMED.get(log_format, log_format)] if log_format != "json" else [logformat.PLAIN]
+        plan[k.MODE] = k.FIXED if choices is None else k.ONLY_JSON
+        formats = [logformat.NAMED.get(log_format, log_format)] if choices is None else [logformat.PLAIN]
     programs = [logformat.compile_format(each) for each in formats]
     if plan[k.MODE] == k.FIXED:
         texts_of = programs[0].steps[programs[0].steps[:, k.OP] == k.TEXT, k.SLOT]
@@ -163,7 +164,7 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
         literals += program.literals.tobytes()
         steps.append(moved)
     texts = np.frombuffer(bytearray(literals), np.uint8)
-    return plan, np.concatenate(steps), texts, make_networks(proxies), *make_key_table()
+    return plan, np.concatenate(steps), texts, make_networks(proxies), *make_key_table(choices or ())
 
 
 def _scratch() -> tuple[Array, ...]:

@@ -1,9 +1,10 @@
 """Who sent a request: addresses in text, the proxies that are trusted, and the list they passed on.
 
 Rules: a client is an address or the name of a host, never `-` and never a byte that is in neither; a port
-behind it is left out. `X-Forwarded-For` is believed from right to left and only as far as trusted proxies
+behind it is left out, and so is the zone of an IPv6 address (`fe80::1%eth0`): it names a cable of that
+server's, not a client. `X-Forwarded-For` is believed from right to left and only as far as trusted proxies
 wrote it: the right-most address that is not trusted is the client. What is left of it was written by that
-client and is not even looked at. An entry on the way that is no address leaves the peer.
+client and is not even looked at. An entry on the way that is not an address leaves the peer.
 
 Why not take the first entry, as many do: it is whatever the client sent, so an attacker could be blocked as
 anyone he likes.
@@ -41,7 +42,7 @@ def make_networks(proxies: Iterable[str]) -> Array:
         if number is None or bits is None:
             raise OptionError(
                 "OPTION_INVALID",
-                f"The trusted proxy `{text[:80]}` is no address and no network.",
+                f"The trusted proxy `{text[:80]}` is neither an address nor a network.",
                 hint="Write it as `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`.",
             )
         mask = ((1 << bits) - 1) << (128 - bits)
@@ -228,6 +229,19 @@ def strip_port(buf, at, end):
     return at, colon
 
 
+@part
+def strip_zone(buf, at, end):
+    """Where an IPv6 address ends that has a zone behind it; the end of any other text."""
+    has_colon = False
+    for i in range(at, min(at + 5, end)):
+        has_colon |= buf[i] == 0x3A
+    if has_colon:
+        for i in range(at, end):
+            if buf[i] == 0x25:
+                return np.int64(i) if read_ipv6(buf, at, i)[0] else end
+    return end
+
+
 @inlined
 def is_client(buf, at, end):
     """Whether these bytes can be an address or a name."""
@@ -260,7 +274,7 @@ def is_trusted(buf, at, end, networks):
 def find_forwarded(buf, at, end, networks):
     """The right-most address of a list that is not trusted, or the first if all are: (begin, end).
 
-    (-1, -1) when an entry on the way to it is no address.
+    (-1, -1) when an entry on the way to it is not an address.
     """
     begin, stop = np.int64(-1), np.int64(-1)
     cut = end
@@ -275,6 +289,7 @@ def find_forwarded(buf, at, end, networks):
         while first < last and (buf[last - 1] == 0x20 or buf[last - 1] == 0x22):
             last -= 1
         begin, stop = strip_port(buf, first, last)
+        stop = strip_zone(buf, begin, stop)
         fits, trusted = is_trusted(buf, begin, stop, networks)
         if not fits:
             return np.int64(-1), np.int64(-1)

@@ -273,7 +273,10 @@ def unit_at(buf, at, end):
 
 @inlined
 def read_amount(buf, at, end, key_at, scale, is_latency):
-    """A number that is not negative, to the end; a latency may have its unit behind it: (fits, value)."""
+    """A number that is not negative, to the end; a latency may have its unit behind it: (fits, value).
+
+    It is rounded: 65.014 ms are a little less than 65014 microseconds as a binary fraction.
+    """
     if end <= at or buf[at] == 0x2D:
         return False, np.int64(0)
     kind, stop, digits, power, _, exact = read_number(buf, at, end)
@@ -291,4 +294,4 @@ def read_amount(buf, at, end, key_at, scale, is_latency):
             scale = unit
             stop = end
         value = value * np.float64(scale) / 1000.0
-    return stop == end and value < _MOST_MICROS, np.int64(min(value, _MOST_MICROS))
+    return stop == end and value < _MOST_MICROS, np.int64(np.rint(min(value, _MOST_MICROS)))

@@ -14,7 +14,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.accesslog_clients import find_forwarded, is_client, is_trusted, read_address, strip_port
+from penstock.formats.accesslog_clients import (
+    find_forwarded,
+    is_client,
+    is_trusted,
+    read_address,
+    strip_port,
+    strip_zone,
+)
 from penstock.formats.accesslog_json_kernel import read_document, unit_at
 from penstock.formats.accesslog_scanning import (
     find_byte,
@@ -157,9 +164,10 @@ def choose_by_head(buf, at, first, end, plan):
         return plan[PLAIN]
     if first > at and buf[first - 1] == 0x2C:
         return plan[FROM_LIST]
-    if read_address(buf, at, first)[0]:
+    if read_address(buf, at, strip_zone(buf, at, first))[0]:
         return plan[PLAIN]
-    if read_address(buf, first + 1, find_token_end(buf, first + 1, end))[0]:
+    second = strip_zone(buf, first + 1, find_token_end(buf, first + 1, end))
+    if read_address(buf, first + 1, second)[0]:
         return plan[WITH_VHOST]
     begin, stop = strip_port(buf, at, first)
     return plan[WITH_VHOST] if stop - begin < first - at else plan[PLAIN]
@@ -179,7 +187,7 @@ def read_status(buf, at, end):
 
 @inlined
 def read_measure(buf, at, end, scale, nothing):
-    """Digits, also with a fraction, times `scale`, or `-`: (value, position behind it or -1)."""
+    """Digits, also with a fraction, times `scale`, rounded, or `-`: (value, position behind it or -1)."""
     begin = at
     value = np.int64(0)
     while at < end and is_digit(buf[at]):
@@ -197,6 +205,8 @@ def read_measure(buf, at, end, scale, nothing):
     if end - at >= 2 and buf[at] == 0x2E and is_digit(buf[at + 1]):
         at += 1
         while at < end and is_digit(buf[at]):
+            if scale == 1 and buf[at] >= 0x35:  # the first digit that is too fine decides
+                value += 1
             scale //= 10
             value += (np.int64(buf[at]) - 0x30) * scale
             at += 1
@@ -378,6 +388,7 @@ def finish_line(buf, spans, networks):
         begin, stop = strip_port(buf, begin, begin + spans[PEER, 1])
         if not is_client(buf, begin, stop):
             return NO_CLIENT
+        stop = strip_zone(buf, begin, stop)
         spans[PEER, 0], spans[PEER, 1] = begin, stop - begin
     # Without a peer in the log, who wrote it says that the list is to be believed, at its right end.
     if spans[XFF, 1] >= 0 and (

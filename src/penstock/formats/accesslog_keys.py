@@ -9,6 +9,11 @@ The names are those of nginx's variables, Caddy, Traefik, Envoy, the Elastic sch
 and what people write into a `LogFormat` by hand. Units: a key that says its unit has it; `duration` and the
 like are seconds with a fraction, milliseconds without, and nanoseconds where Traefik writes them with a
 capital.
+
+A format may choose: with `json client=source_ip` that key is the client, and no other.
+
+>>> read_choices("json client=source_ip"), read_choices("json"), read_choices("combined")
+((('client', 'source_ip'),), (), None)
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import functools
 
 import numpy as np
 
+from penstock.core.errors import OptionError
 from penstock.formats import accesslog_json_kernel as k
 from penstock.formats import accesslog_slots as s
 from penstock.formats.bulk import Array
@@ -98,8 +104,53 @@ def plain_name(name: str) -> str:
     return "".join(c for c in name.lower() if c not in "_-@")
 
 
-def list_keys() -> dict[str, tuple[int, int, int, int]]:
-    """Each plain name with dots: (kind, slot, scale, rank)."""
+#: Fields that a format may choose the key of, with their kind and slot.
+FIELDS: dict[str, tuple[int, int]] = {
+    "client": (k.AS_TEXT, s.PEER),
+    "forwarded": (k.AS_TEXT, s.XFF),
+    "user": (k.AS_TEXT, s.USER),
+    "method": (k.AS_TEXT, s.METHOD),
+    "target": (k.AS_TEXT, s.TARGET),
+    "query": (k.AS_TEXT, s.QUERY),
+    "request": (k.AS_TEXT, s.REQUEST),
+    "protocol": (k.AS_TEXT, s.PROTOCOL),
+    "vhost": (k.AS_TEXT, s.VHOST),
+    "agent": (k.AS_TEXT, s.AGENT),
+    "referrer": (k.AS_TEXT, s.REFERRER),
+    "time": (k.AS_TIME, s.TIME),
+    "status": (k.AS_STATUS, s.STATUS),
+    "size": (k.AS_SIZE, s.SIZE),
+    "latency": (k.AS_LATENCY, s.LATENCY),
+}
+_NAMES = {where: name for name, where in FIELDS.items()}
+
+
+def name_field(kind: int, slot: int) -> str:
+    """Return the name of a field, as a format may choose it."""
+    return _NAMES[kind, slot]
+
+
+def read_choices(log_format: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the fields and keys that a JSON format chooses; None if it is no JSON format."""
+    name, *words = log_format.split() or [""]
+    if name != "json":
+        return None
+    choices = []
+    for word in words:
+        field, equals, key = word.partition("=")
+        if field not in FIELDS or not equals or not key:
+            raise OptionError(
+                "LOG_FORMAT_INVALID",
+                f"The log format `{log_format[:200]}` cannot be used: `{word[:80]}` chooses no field.",
+                hint=f"Write FIELD=KEY, such as json client=source_ip. Fields: {', '.join(FIELDS)}.",
+                facts={"log_format": log_format},
+            )
+        choices.append((field, key))
+    return tuple(choices)
+
+
+def list_keys(choices: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[int, int, int, int]]:
+    """Each plain name with dots: (kind, slot, scale, rank). A field that is chosen has that key alone."""
     found: dict[str, tuple[int, int, int, int]] = {}
 
     def add(names: str, kind: int, slot: int, scale: int, rank: int) -> None:
@@ -122,13 +173,20 @@ def list_keys() -> dict[str, tuple[int, int, int, int]]:
             add(names, kind, slot, 0, rank)
     for scale, names in _LATENCIES.items():
         add(names, k.AS_LATENCY, s.LATENCY, scale, int(scale == k.GUESS))
+    scales = {name: what[2] for name, what in found.items() if what[0] == k.AS_LATENCY}
+    for field in dict(choices):
+        found = {name: what for name, what in found.items() if what[:2] != FIELDS[field]}
+    for field, key in choices:
+        kind, slot = FIELDS[field]
+        scale = scales.get(plain_name(key), k.GUESS) if kind == k.AS_LATENCY else 0
+        found[plain_name(key)] = (kind, slot, scale, 0)
     return found
 
 
-@functools.cache
-def make_key_table() -> tuple[Array, Array]:
+@functools.lru_cache(maxsize=64)
+def make_key_table(choices: tuple[tuple[str, str], ...] = ()) -> tuple[Array, Array]:
     """The table of (object, key) to what is there, half empty, and the text of all its names."""
-    fields = list_keys()
+    fields = list_keys(choices)
     nodes = {"": k.ROOT}
     entries: dict[tuple[int, str], list[int]] = {}
 

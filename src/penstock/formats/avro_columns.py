@@ -16,7 +16,8 @@ from penstock.formats.avro_schema import MAX_DEPTH, column_type, parse_avro
 from penstock.formats.bulk import Input, explain, open_column
 from penstock.formats.framing import FRAME_BYTES, choose_entries, read_ids
 from penstock.formats.layout import Layout, Workspace
-from penstock.formats.registry import RegistrySettings, find_schema
+from penstock.formats.lookups import find_schemas
+from penstock.formats.registry import RegisteredSchema, RegistrySettings
 
 #: Schemas that cannot become the frame's get faults of their own from here on.
 _FIRST_REFUSED = 1000
@@ -59,7 +60,7 @@ class _Values:
         if self._registry is not None:
             registry, skip = self._registry, FRAME_BYTES
             ids = read_ids(source)
-            entries = choose_entries(ids, lambda i: self._find_entry(registry, i), k.NO_FRAME, k.NO_SCHEMA)
+            entries = choose_entries(ids, lambda each: self._find_entries(registry, each), k.NO_FRAME)
         faults, nodes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._workspace.begin(rows, source.total_bytes)
         done = 0
@@ -73,22 +74,22 @@ class _Values:
             self._workspace.grow()
         return Decoded(self._workspace.finish(), explain(faults, nodes, self._describe))
 
-    def _find_entry(self, registry: RegistrySettings, schema_id: int) -> int:
-        if schema_id in self._entries:
-            return self._entries[schema_id]
-        found = find_schema(registry, schema_id)
-        if found is None:
-            return -k.NO_SCHEMA
+    def _find_entries(self, registry: RegistrySettings, ids: list[int]) -> list[int]:
+        new = find_schemas(registry, [each for each in ids if each not in self._entries])
+        for schema_id, schema in new.items():
+            if schema is not None:
+                self._entries[schema_id] = self._add(schema_id, schema)
+        return [self._entries.get(each, -k.NO_SCHEMA) for each in ids]
+
+    def _add(self, schema_id: int, schema: RegisteredSchema) -> int:
         try:
-            writer = parse_avro(found.text, [text for _, text in found.references])
-            entry = self._program.add(writer, self._reader)
+            writer = parse_avro(schema.text, [text for _, text in schema.references])
+            return self._program.add(writer, self._reader)
         except (Incompatible, OptionError) as error:
             self._refusals.append(
                 f"SCHEMA_INCOMPATIBLE: schema {schema_id} cannot be read as the frame's: {error}"
             )
-            entry = -(_FIRST_REFUSED + len(self._refusals) - 1)
-        self._entries[schema_id] = entry
-        return entry
+            return -(_FIRST_REFUSED + len(self._refusals) - 1)
 
     def _describe(self, fault: int, node: int) -> str:
         if fault >= _FIRST_REFUSED:

@@ -1,20 +1,17 @@
 """The frame around a value that comes with a schema registry: a zero byte and the schema's id.
 
-Rule: ids are read in bulk and each different one is looked up once. How many ids a batch may have that the
-registry does not know is bounded: five bytes of noise look like an id, and a batch of noise must not become
-a hundred thousand questions.
+Rule: ids are read in bulk and each different one is looked up once, those of most rows first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from penstock.formats.bulk import Array, Input
 
 FRAME_BYTES = 5
-MAX_UNKNOWN = 100
 
 
 def read_ids(source: Input) -> Array:
@@ -33,15 +30,15 @@ def read_ids(source: Input) -> Array:
     return ids
 
 
-def choose_entries(ids: Array, find_entry: Callable[[int], int], no_frame: int, unknown: int) -> Array:
-    """Where each row's program begins, or a negated fault. `find_entry(id)` is asked once per id."""
-    entries = np.full(len(ids), -no_frame, np.int64)
-    different, which = np.unique(ids, return_inverse=True)
-    missing = 0
-    for n, schema_id in enumerate(different):
-        if schema_id < 0:
-            continue
-        entry = find_entry(int(schema_id)) if missing < MAX_UNKNOWN else -unknown
-        missing += entry == -unknown
-        entries[which.reshape(-1) == n] = entry
-    return entries
+def choose_entries(ids: Array, find_entries: Callable[[list[int]], Sequence[int]], no_frame: int) -> Array:
+    """Choose where each row's program begins, or a negated fault; -1 is a row without a frame.
+
+    `find_entries` is asked once for all ids, in the order of how many rows have them.
+    """
+    different, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    entries = np.full(len(different), -no_frame, np.int64)
+    order = np.lexsort((different, -counts))
+    order = order[different[order] >= 0]
+    if len(order):
+        entries[order] = find_entries(different[order].tolist())
+    return entries[which.reshape(-1)]

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import numba
@@ -35,10 +37,26 @@ _INNER = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 @functools.cache
 def source_stamp() -> tuple[str, int]:
     """Changes with any source in this folder; shaped like numba's own stamp."""
+    return hash_sources(resources.files("penstock.formats"), ("*.py",)), 0
+
+
+def hash_sources(folder: Traversable, patterns: tuple[str, ...]) -> str:
+    """Return a digest of the sources in a folder, and below it, whose names fit; the folder may be in a zip.
+
+    Why not `Path.glob`: inside a zip it finds nothing, and all versions of the package would share one stamp.
+    """
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest(), 0
+    for source in _find_sources(folder, patterns):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _find_sources(folder: Traversable, patterns: tuple[str, ...]) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        if entry.is_dir():
+            yield from _find_sources(entry, patterns)
+        elif any(fnmatch(entry.name, pattern) for pattern in patterns):
+            yield entry
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:

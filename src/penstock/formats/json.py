@@ -1,10 +1,11 @@
 """JSON documents into a struct column, to a schema given in Spark's words.
 
-Semantics, close to `from_json`: a field that is missing or null is null, one that is not in the schema is
+Semantics, those of `from_json`: a field that is missing or null is null, one that is not in the schema is
 checked and left out, the last of two equal names counts, an object or a number asked for as `string` is its
-own text. Unlike `from_json`, a document that is not one JSON object or whose field has another type is a bad
-row as a whole, with the field in its reason: half a row with a null in it looks like data. A time without a
-zone is UTC.
+own text. A field that has another type is null, the others are kept, and the row has a reason that names the
+field: half a row with a null in it looks like data. With `strict` such a row is null as a whole. A document
+that is not one JSON object always is. A time without a zone is UTC. What else differs from `from_json` is on
+the page of differences.
 
 >>> decoder = JsonDecoder("id BIGINT, name STRING")
 >>> decoder.spark_type
@@ -31,6 +32,7 @@ class JsonDecoder:
     """Decodes documents to the schema: a list of columns or `struct<...>`, as DDL."""
 
     schema: str
+    strict: bool = False
 
     def __post_init__(self) -> None:
         check_json_type(parse_schema(self.schema), "")
@@ -42,7 +44,7 @@ class JsonDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         from penstock.formats.json_columns import decode_json  # loads numba: in workers only
 
-        return decode_json(parse_schema(self.schema), values)
+        return decode_json(parse_schema(self.schema), values, strict=self.strict)
 
 
 @functools.lru_cache(maxsize=64)

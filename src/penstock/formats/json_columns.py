@@ -15,20 +15,26 @@ import pyarrow.compute as pc
 
 from penstock.core.columns import Decoded
 from penstock.formats import json_kernel as k
+from penstock.formats import json_scalars as v
 from penstock.formats.bulk import Array, Input, explain, open_column
 from penstock.formats.framing import FRAME_BYTES
 from penstock.formats.layout import Layout, Workspace
-from penstock.formats.sink import BASE
+from penstock.formats.sink import BASE, FLOAT
 from penstock.formats.types import ColumnType
 
 _REASONS = {
-    k.NOT_AN_OBJECT: "the value is not a JSON object",
-    k.CUT_OFF: "the document ends too early",
-    k.SYNTAX: "the document is not JSON",
-    k.BAD_TEXT: "a string is cut off, not UTF-8, or has a control character or an unknown escape",
-    k.TOO_DEEP: f"the document is nested deeper than {k.MAX_DEPTH} levels",
-    k.TRAILING: "something follows the JSON object",
-    k.NO_FRAME: "the value does not begin with a schema id",
+    v.NOT_AN_OBJECT: "the value is not a JSON object",
+    v.CUT_OFF: "the document ends too early",
+    v.SYNTAX: "the document is not JSON",
+    v.BAD_TEXT: "a string is cut off, not UTF-8, or has a control character or an unknown escape",
+    v.TOO_DEEP: f"the document is nested deeper than {k.MAX_DEPTH} levels",
+    v.TRAILING: "something follows the JSON object",
+    v.NO_FRAME: "the value does not begin with a schema id",
+}
+_FIELD_REASONS = {
+    v.WRONG_TYPE: "field `{}` is not {}",
+    v.OUT_OF_RANGE: "field `{}` is too large for {}",
+    v.HALF_PAIR: "field `{}` has half of a surrogate pair",
 }
 _idle = threading.local()
 
@@ -40,10 +46,10 @@ class _Documents:
         self.layout = Layout.of(column)
         self.workspace = Workspace(self.layout)
         self._frames = np.empty((k.MAX_DEPTH, 3), np.int64)
-        self._late = np.empty((256, k.LATE_WIDTH), np.int64)
-        self._state = np.zeros(k.STATE_WIDTH, np.int64)
+        self._late = np.empty((256, v.LATE_WIDTH), np.int64)
+        self._state = np.zeros(v.STATE_WIDTH, np.int64)
 
-    def decode(self, source: Input, skip: int) -> Decoded:
+    def decode(self, source: Input, skip: int, strict: bool) -> Decoded:
         rows = source.rows
         faults, nodes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         scratch = np.empty(source.longest + 8, np.uint8)
@@ -52,12 +58,12 @@ class _Documents:
         done = 0
         while True:
             done = k.decode_documents(
-                source.data, source.ends, source.present, skip, done, rows,
+                source.data, source.ends, source.present, skip, strict, done, rows,
                 *self.workspace.arrays, self._frames, self._late, self._state, scratch, faults, nodes,
             )  # fmt: skip
             if done == rows:
                 break
-            if self.workspace.table[-1, 0] == k.LATE_FULL:
+            if self.workspace.table[-1, 0] == v.LATE_FULL:
                 self._late = np.concatenate([self._late, np.empty_like(self._late)])
             else:
                 self.workspace.grow()
@@ -65,36 +71,41 @@ class _Documents:
         return Decoded(self.workspace.finish(), explain(faults, nodes, self._describe))
 
     def _fill_late(self, source: Input) -> None:
-        late = self._late[: self._state[k.LATE]]
+        late = self._late[: self._state[v.LATE]]
         if not len(late):
             return
-        where = self.workspace.table[late[:, 0], BASE] + late[:, 1]
-        self.workspace.slots.view(np.float64)[where] = parse_reals(source.data, late[:, 2], late[:, 3])
+        singles = np.array(self.layout.kinds)[late[:, 0]] == FLOAT
+        for some, kind in ((late[singles], pa.float32()), (late[~singles], pa.float64())):
+            where = self.workspace.table[some[:, 0], BASE] + some[:, 1]
+            numbers = parse_reals(source.data, some[:, 2], some[:, 3], kind)
+            self.workspace.slots.view(np.float64)[where] = numbers
 
     def _describe(self, fault: int, node: int) -> str:
-        if fault in (k.WRONG_TYPE, k.OUT_OF_RANGE):
-            path, column = self.layout.paths[node], self.layout.types[node]
-            why = "is too large for" if fault == k.OUT_OF_RANGE else "is not"
-            return f"field `{path[:80]}` {why} {column.ddl[:80]}"
+        if fault in _FIELD_REASONS:
+            return _FIELD_REASONS[fault].format(
+                self.layout.paths[node][:80], self.layout.types[node].ddl[:80]
+            )
         return _REASONS[fault]
 
 
-def parse_reals(data: Array, starts: Array, sizes: Array) -> Array:
-    """The numbers that stand at these places, each right to the last bit."""
+def parse_reals(data: Array, starts: Array, sizes: Array, kind: pa.DataType) -> Array:
+    """The numbers that stand at these places, each right to the last bit of its kind."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     where = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
     texts = pa.Array.from_buffers(
         pa.string(), len(sizes), [None, pa.py_buffer(ends), pa.py_buffer(data[where])]
     )
-    return np.asarray(pc.cast(texts, pa.float64()))
+    return np.asarray(pc.cast(texts, kind))
 
 
-def decode_json(column: ColumnType, values: pa.Array, *, framed: bool = False) -> Decoded:
+def decode_json(
+    column: ColumnType, values: pa.Array, *, framed: bool = False, strict: bool = False
+) -> Decoded:
     """Decode with memory that this thread has used for the type before, if it has."""
     kept: dict[Any, _Documents] = _idle.__dict__
     documents = kept.pop(column.ddl, None) or _Documents(column)
-    decoded = documents.decode(open_column(values), FRAME_BYTES if framed else 0)
+    decoded = documents.decode(open_column(values), FRAME_BYTES if framed else 0, strict)
     if len(kept) > 8:
         kept.clear()
     kept[column.ddl] = documents

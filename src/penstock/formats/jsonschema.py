@@ -31,10 +31,14 @@ _SCALARS = {"integer": "bigint", "number": "double", "string": "string", "boolea
 
 @dataclass(frozen=True, slots=True)
 class JsonSchemaDecoder:
-    """Decodes to a JSON Schema's columns; `framed`: values begin with a registry's schema id."""
+    """Decodes to a JSON Schema's columns. `framed`: values begin with a registry's schema id.
+
+    `strict`: a value of which one field is bad is null as a whole.
+    """
 
     schema: str
     framed: bool = True
+    strict: bool = False
 
     def __post_init__(self) -> None:
         json_schema_type(self.schema)
@@ -46,7 +50,7 @@ class JsonSchemaDecoder:
     def decode(self, values: pa.Array) -> Decoded:
         from penstock.formats.json_columns import decode_json  # loads numba: in workers only
 
-        return decode_json(json_schema_type(self.schema), values, framed=self.framed)
+        return decode_json(json_schema_type(self.schema), values, framed=self.framed, strict=self.strict)
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,6 +18,7 @@ import numpy as np
 from penstock.core.errors import OptionError
 from penstock.formats import accesslog_kernel as k
 from penstock.formats import accesslog_slots as s
+from penstock.formats.accesslog_keys import read_choices
 from penstock.formats.bulk import Array
 from penstock.formats.logformat_items import (
     Field,
@@ -71,6 +72,23 @@ def parse_format(log_format: str) -> list[Item]:
     if is_nginx(log_format):
         return _keep_best(read_nginx(log_format))
     raise _invalid(log_format, "it has no field, and no format has this name")
+
+
+def logs_host_names(log_format: str) -> bool:
+    """Return whether the client may be the name of a host: `%h` writes one where Apache looks names up."""
+    if log_format == "auto" or read_choices(log_format) is not None:
+        return True
+    items = parse_format(NAMED.get(log_format, log_format))
+    clients = [item for item in items if isinstance(item, Field) and item.slot == s.PEER]
+    return any(item.name.endswith("h") for item in clients)
+
+
+def has_forwarded(log_format: str) -> bool:
+    """Return whether the format has a place for X-Forwarded-For or a header like it."""
+    if log_format == "auto" or read_choices(log_format) is not None:
+        return True
+    items = parse_format(NAMED.get(log_format, log_format))
+    return any(isinstance(item, Field) and item.slot == s.XFF for item in items)
 
 
 def _keep_best(items: list[Item]) -> list[Item]:

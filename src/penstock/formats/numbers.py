@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.jit import part, single_of
+from penstock.formats.jit import bits_of, part, single_of
 
 _TENS = 10.0 ** np.arange(23)  # exact up to 10^22
 _HIGHS = np.array([(10**n) >> 64 for n in range(39)], np.uint64)
 _LOWS = np.array([(10**n) & ((1 << 64) - 1) for n in range(39)], np.uint64)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+
+_LAST_SECOND = 9_223_372_036_854  # whose microseconds still fit 64 bits
 
 #: Kinds of number tokens.
 NO_NUMBER, WHOLE, FRACTION = 0, 1, 2
@@ -100,6 +102,60 @@ def make_real(digits, power, negative):
 
 
 @part
+def rounds_as_float(value):
+    """Whether a double rounds to the same float as the decimal it was made from.
+
+    It may not where it lies half-way between two floats: the decimal may be a little more or less.
+    """
+    bits = bits_of(value)
+    return value == 0.0 or ((bits >> 52) & 0x7FF >= 897 and bits & 0x1FFFFFFF != 0x10000000)
+
+
+@part
+def spell_decimal(target, source, at, end):
+    """Write a decimal such as `+1,234.` or `.5` to `target` as JSON spells it: the end, or -1 if it is none.
+
+    It gets longer by one byte at most, so within one array it must not begin at 0. An exponent is copied.
+    """
+    to = np.int64(0)
+    if at < end and (source[at] == 0x2B or source[at] == 0x2D):
+        if source[at] == 0x2D:
+            target[to] = 0x2D
+            to += 1
+        at += 1
+    first = to
+    digits, point = False, np.int64(-1)
+    while at < end and source[at] != 0x65 and source[at] != 0x45:
+        c = source[at]
+        at += 1
+        if c == 0x2E and point < 0:
+            if to == first:
+                target[to] = 0x30
+                to += 1
+            target[to] = c
+            point = to
+            to += 1
+        elif 0x30 <= c <= 0x39:
+            digits = True
+            if to == first + 1 and target[first] == 0x30:
+                to = first  # a zero in front of other digits
+            target[to] = c
+            to += 1
+        elif c != 0x2C:
+            return np.int64(-1)
+    if to == point + 1:
+        to = point
+    if not digits:
+        return np.int64(-1)
+    while at < end:
+        if source[at] != 0x2C:
+            target[to] = source[at]
+            to += 1
+        at += 1
+    return to
+
+
+@part
 def wide_times_ten(high, low, digit):
     """128 bits times ten plus a digit; the caller knows that it fits."""
     first = (low & _LOW_HALF) * np.uint64(10) + digit
@@ -132,9 +188,11 @@ def read_decimal(buf, at, end, precision, scale):
         if buf[i] == 0x2D or buf[i] == 0x2B:
             i += 1
         while i < end:
-            if power < 100_000_000:
+            if power < 100_000_000_000:
                 power = power * 10 + np.int64(buf[i]) - 0x30
             i += 1
+        if power > 2_147_483_647:  # Java's decimals end here
+            return False, np.uint64(0), np.uint64(0)
         if down:
             power = -power
     keep = whole + power + scale
@@ -212,13 +270,23 @@ def read_digits(buf, at, end, most):
 
 
 @part
-def read_date(buf, at, end):
+def trim(buf, at, end):
+    """The bounds without blanks and control characters around: (begin, end)."""
+    while at < end and (buf[at] <= 0x20 or buf[at] == 0x7F):
+        at += 1
+    while end > at and (buf[end - 1] <= 0x20 or buf[end - 1] == 0x7F):
+        end -= 1
+    return at, end
+
+
+@part
+def read_date(buf, at, end, longest_year):
     """`year[-month[-day]]`: (days, position behind it, whether the day was given); -1 when it is no date."""
     negative = False
     if at < end and (buf[at] == 0x2D or buf[at] == 0x2B):
         negative = buf[at] == 0x2D
         at += 1
-    year, stop = read_digits(buf, at, end, 7)
+    year, stop = read_digits(buf, at, end, longest_year)
     if stop - at < 4:
         return np.int64(0), np.int64(-1), False
     at = stop
@@ -250,40 +318,64 @@ def read_date(buf, at, end):
 @part
 def read_day(buf, at, end):
     """A date; a time behind it is left out: (fits, days)."""
-    days, stop, whole = read_date(buf, at, end)
+    at, end = trim(buf, at, end)
+    days, stop, whole = read_date(buf, at, end, 7)
     fits = stop == end or (stop >= 0 and whole and (buf[stop] == 0x54 or buf[stop] == 0x20))
-    return fits, days
+    return fits and -(1 << 31) <= days < 1 << 31, days
 
 
 @part
 def read_zone(buf, at, end):
-    """`Z`, `UTC`, `+hh`, `+hh:mm`, `+hhmm`: (fits, seconds east)."""
+    """`Z`, or `UTC`, `GMT`, `UT` and an offset, or one of both: (fits, seconds east).
+
+    An offset is `+h`, `+hh`, `+hhmm`, `+hhmmss`, or with colons, where hours and minutes may have one digit.
+    """
     if end - at == 1 and buf[at] == 0x5A:
         return True, np.int64(0)
-    if end - at == 3 and buf[at] == 0x55 and buf[at + 1] == 0x54 and buf[at + 2] == 0x43:
-        return True, np.int64(0)
+    named = False
+    if end - at >= 2 and buf[at] == 0x55 and buf[at + 1] == 0x54:
+        named = True
+        at += 3 if end - at >= 3 and buf[at + 2] == 0x43 else 2
+    elif end - at >= 3 and buf[at] == 0x47 and buf[at + 1] == 0x4D and buf[at + 2] == 0x54:
+        named = True
+        at += 3
+    if at >= end:
+        return named, np.int64(0)
     if buf[at] != 0x2B and buf[at] != 0x2D:
         return False, np.int64(0)
     west = buf[at] == 0x2D
     hours, stop = read_digits(buf, at + 1, end, 2)
-    minutes = np.int64(0)
     if stop == at + 1:
         return False, np.int64(0)
+    pairs = stop == at + 3
     at = stop
+    minutes, seconds = np.int64(0), np.int64(0)
     if at < end:
-        if buf[at] == 0x3A:
-            at += 1
-        minutes, stop = read_digits(buf, at, end, 2)
-        if stop - at != 2 or stop != end:
+        colon = buf[at] == 0x3A
+        if not colon and not pairs:
             return False, np.int64(0)
-    seconds = hours * 3600 + minutes * 60
-    return seconds <= 64800 and minutes < 60, -seconds if west else seconds
+        at += 1 if colon else 0
+        minutes, stop = read_digits(buf, at, end, 2)
+        pairs = stop == at + 2
+        if stop == at or (not pairs and (not colon or stop != end)):
+            return False, np.int64(0)
+        at = stop
+        if at < end:
+            if (buf[at] == 0x3A) != colon:
+                return False, np.int64(0)
+            at += 1 if colon else 0
+            seconds, stop = read_digits(buf, at, end, 2)
+            if stop != at + 2 or stop != end:
+                return False, np.int64(0)
+    total = hours * 3600 + minutes * 60 + seconds
+    return total <= 64800 and minutes < 60 and seconds < 60, -total if west else total
 
 
 @part
 def read_timestamp(buf, at, end, zoned):
     """A date and time: (fits, microseconds). Without a zone it is UTC; without `zoned` a zone is an error."""
-    days, at, whole = read_date(buf, at, end)
+    at, end = trim(buf, at, end)
+    days, at, whole = read_date(buf, at, end, 6)
     if at < 0:
         return False, np.int64(0)
     seconds, micros = np.int64(0), np.int64(0)
@@ -291,14 +383,15 @@ def read_timestamp(buf, at, end, zoned):
         if not whole or (buf[at] != 0x54 and buf[at] != 0x20):
             return False, np.int64(0)
         hour, stop = read_digits(buf, at + 1, end, 2)
-        if stop == at + 1 or stop >= end or buf[stop] != 0x3A or hour > 23:
+        if stop == at + 1 or (stop < end and buf[stop] != 0x3A) or hour > 23:
             return False, np.int64(0)
         at = stop
-        minute, stop = read_digits(buf, at + 1, end, 2)
-        if stop == at + 1 or minute > 59:
-            return False, np.int64(0)
-        at = stop
-        second = np.int64(0)
+        minute, second = np.int64(0), np.int64(0)
+        if at < end:
+            minute, stop = read_digits(buf, at + 1, end, 2)
+            if stop == at + 1 or minute > 59:
+                return False, np.int64(0)
+            at = stop
         if at < end and buf[at] == 0x3A:
             second, stop = read_digits(buf, at + 1, end, 2)
             if stop == at + 1 or second > 59:
@@ -312,7 +405,7 @@ def read_timestamp(buf, at, end, zoned):
                 while at < end and 0x30 <= buf[at] <= 0x39:  # finer than we can keep
                     at += 1
         seconds = hour * 3600 + minute * 60 + second
-        if at < end and buf[at] == 0x20:
+        while at < end and buf[at] <= 0x20:
             at += 1
         if at < end:
             if not zoned:
@@ -321,9 +414,12 @@ def read_timestamp(buf, at, end, zoned):
             if not fits:
                 return False, np.int64(0)
             seconds -= east
-    if days > 106_751_990 or days < -106_751_990:  # microseconds of more days do not fit 64 bits
+    seconds += days * 86400
+    if seconds > _LAST_SECOND or (seconds == _LAST_SECOND and micros > 775_807):
         return False, np.int64(0)
-    return True, (days * 86400 + seconds) * 1_000_000 + micros
+    if seconds < -_LAST_SECOND - 1 or (seconds == -_LAST_SECOND - 1 and micros < 224_192):
+        return False, np.int64(0)
+    return True, seconds * 1_000_000 + micros
 
 
 @part

@@ -24,6 +24,8 @@ from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable
 from penstock.core.options import invalid
 from penstock.core.references import resolve_reference
+from penstock.core.typed import FAIL
+from penstock.core.values import INT32_MAX
 from penstock.formats.avro import AvroDecoder
 from penstock.formats.json import JsonDecoder
 from penstock.formats.jsonschema import JsonSchemaDecoder
@@ -31,6 +33,8 @@ from penstock.formats.registry import RegisteredSchema, RegistrySettings, find_l
 from penstock.formats.text import StringDecoder
 
 ReadBytes = Callable[[str], bytes]
+#: Unknown ids are asked for at least up to here, however few bad rows are allowed: the error then names one.
+LEAST_UNKNOWN_IDS = 100
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
 
 
@@ -40,6 +44,7 @@ class _Column:
 
     name: str  # key or value
     format: str
+    strict: bool  # a bad field makes its whole value null
     schema: str | None
     schema_file: str | None
     subject: str | None
@@ -61,7 +66,7 @@ def build_decoders(
             getattr(table, f"{name}_{part}")
             for part in ("format", "schema", "schema_file", "subject", "message")
         )
-        column = _Column(name, kind or "", *others)
+        column = _Column(name, kind or "", table.on_field_error == "nullValue", *others)
         _check_together(column, registry)
         if kind:
             decoders[f"{name}Data"] = _build(column, registry, read)
@@ -119,9 +124,9 @@ def _build(column: _Column, registry: RegistrySettings | None, read: ReadBytes) 
         return _build_protobuf(column, found, registry, read)
     text = found.text if found is not None else _read_schema(column, read).decode("utf-8", "replace")
     if column.format == "json":
-        return JsonDecoder(text)
+        return JsonDecoder(text, column.strict)
     if column.format == "jsonschema":
-        return JsonSchemaDecoder(text, framed=registry is not None)
+        return JsonSchemaDecoder(text, framed=registry is not None, strict=column.strict)
     return AvroDecoder(text, tuple(each for _, each in found.references) if found else (), registry)
 
 
@@ -193,7 +198,15 @@ def _read_registry(
         if ca is None
         else _read_option_file("schemaRegistry.caFile", ca, read).decode("ascii", "replace"),
         table.registry_timeout_ms,
+        max_unknown_ids=_bound_unknown_ids(table),
     )
+
+
+def _bound_unknown_ids(table: FormatTable) -> int:
+    """Return how many ids of one batch of rows may be unknown: as many as a task surely bears bad values."""
+    if table.on_decode_error == FAIL:
+        return LEAST_UNKNOWN_IDS
+    return INT32_MAX if table.quota is None else max(LEAST_UNKNOWN_IDS, table.quota.floor)
 
 
 def _read_path(path: str) -> bytes:

@@ -20,9 +20,10 @@ from penstock.formats import protobuf_kernel as k
 from penstock.formats.bulk import Array, Input, explain, open_column
 from penstock.formats.framing import FRAME_BYTES, choose_entries, read_ids
 from penstock.formats.layout import Layout, Workspace
+from penstock.formats.lookups import find_schemas
 from penstock.formats.protobuf import ProtobufDecoder
 from penstock.formats.protobuf_plan import column_type, join_files, load_message, make_plan
-from penstock.formats.registry import RegistrySettings, find_schema
+from penstock.formats.registry import RegistrySettings
 
 _MAX_INDEXES = 8
 _REASONS = {
@@ -99,26 +100,27 @@ class _Messages:
         ids[indexes[:, 0] == -2] = -1
         if not source.rows:
             return inner, ids
+        known = choose_entries(ids, lambda each: self._learn(registry, each), k.NO_FRAME)
         kinds, which = np.unique(np.column_stack([ids, indexes]), axis=0, return_inverse=True)
         paths = [tuple(int(each) for each in row[1:] if each >= 0) for row in kinds]
+        judged = np.array([self._judge(int(row[0]), path) for row, path in zip(kinds, paths, strict=True)])
+        return inner, np.where(known == 0, judged[which.reshape(-1)], known)
 
-        def find_entry(number: int) -> int:
-            return self._judge(registry, int(kinds[number, 0]), paths[number])
-
-        numbers = np.where(ids >= 0, which.reshape(-1), -1)
-        return inner, choose_entries(numbers, find_entry, k.NO_FRAME, k.NO_SCHEMA)
-
-    def _judge(self, registry: RegistrySettings, schema_id: int, path: tuple[int, ...]) -> int:
-        """0 when the message at this path of the schema's file is the frame's."""
-        if schema_id not in self._names:
-            found = find_schema(registry, schema_id, serialized=True)
-            if found is None:
-                return -k.NO_SCHEMA  # not kept here: the registry's client forgets it after a while
+    def _learn(self, registry: RegistrySettings, ids: list[int]) -> list[int]:
+        """Make sure that the messages of each schema are known: 0 for each that is, or a negated fault."""
+        new = find_schemas(registry, [each for each in ids if each not in self._names], serialized=True)
+        for schema_id, schema in new.items():
+            if schema is None:
+                continue
             try:
-                self._names[schema_id] = _message_names(found.text)
+                self._names[schema_id] = _message_names(schema.text)
             except OptionError:
                 self._names[schema_id] = None
-        names = self._names[schema_id]
+        return [0 if each in self._names else -k.NO_SCHEMA for each in ids]
+
+    def _judge(self, schema_id: int, path: tuple[int, ...]) -> int:
+        """Return 0 when the message at this path of the schema's file is the frame's."""
+        names = self._names.get(schema_id)
         if names is None or names.get(path) != self._descriptor.full_name:
             return -k.WRONG_MESSAGE
         return 0

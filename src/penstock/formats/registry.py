@@ -1,10 +1,12 @@
 """Asking a schema registry (Confluent's protocol) for schemas, by id and by subject.
 
-Rules: what an id means never changes, so schemas are kept for the life of the process (a bounded number);
-that an id is unknown is kept for a minute only, because a producer may be about to register it. An unknown id
-makes bad rows, but a registry that does not answer is an error of the task, to be tried again: its rows
-are not bad. A 404 counts as "unknown" only when the registry itself says so; a proxy's 404 would turn a whole
-topic into bad rows. Redirects are not followed: they would carry the password to another host.
+Rules: an unknown id makes bad rows (`lookups` says when one counts as unknown), but a registry that does not
+answer is an error of the task, to be tried again: its rows are not bad. A 404 counts as "unknown" only when
+the registry itself says so; a proxy's 404 would turn a whole topic into bad rows. Redirects are not followed:
+they would carry the password to another host. Proxies that the environment names are not used.
+
+Why a connection is kept: a batch may hold thousands of different ids, and one question is one round trip;
+a connection for each would take several times as long.
 
 >>> parse_urls("http://one:8081, https://two/registry/")
 ('http://one:8081', 'https://two/registry')
@@ -13,24 +15,19 @@ topic into bad rows. Redirects are not followed: they would carry the password t
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import ssl
-import threading
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import IO, Any
+from types import TracebackType
+from typing import Any
 
 from penstock.core.client import Secret
 from penstock.core.errors import DecodeError, OptionError
 
 MAX_ANSWER_BYTES = 8 << 20
-MAX_KEPT = 1000
-UNKNOWN_KEPT_S = 60.0
 MAX_REFERENCES = 100
 _UNKNOWN_CODES = (40401, 40402, 40403)  # subject, version, schema
 
@@ -44,6 +41,10 @@ class RegistrySettings:
     bearer_token: Secret | None = None
     ca_pem: str | None = field(default=None, repr=False)
     timeout_ms: int = 10_000
+    #: How long after the first question an id that was not there is asked for again.
+    second_look_ms: int = 1_000
+    #: How many ids of one batch of rows may be unknown before the others are no longer asked for.
+    max_unknown_ids: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,161 +71,155 @@ def parse_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
-class _Kept:
-    """Schemas by (settings, id, form), and ids known to be unknown."""
+class Registry:
+    """Questions to one registry. Connections are kept until the end of `with`. For one thread."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._schemas: OrderedDict[Any, RegisteredSchema] = OrderedDict()
-        self._unknown: OrderedDict[Any, float] = OrderedDict()
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._urls = list(settings.urls)  # the one that answered last comes first
+        self._connections: dict[str, http.client.HTTPConnection] = {}
+        self._tls = _make_tls(settings) if any(url.startswith("https:") for url in settings.urls) else None
 
-    def find(self, key: Any, now: float) -> tuple[bool, RegisteredSchema | None]:
-        with self._lock:
-            if key in self._schemas:
-                self._schemas.move_to_end(key)
-                return True, self._schemas[key]
-            return self._unknown.get(key, -1.0) > now, None
+    def __enter__(self) -> Registry:
+        return self
 
-    def keep(self, key: Any, schema: RegisteredSchema | None, now: float) -> None:
-        with self._lock:
-            if schema is not None:
-                self._schemas[key] = schema
-                self._unknown.pop(key, None)
-            else:
-                self._unknown[key] = now + UNKNOWN_KEPT_S
-            for each in (self._schemas, self._unknown):
-                while len(each) > MAX_KEPT:
-                    each.popitem(last=False)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self._connections.values():
+            each.close()
 
-    def clear(self) -> None:
-        with self._lock:
-            self._schemas.clear()
-            self._unknown.clear()
+    def find_schema(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema | None:
+        """Return the schema with this id, None when there is none. `serialized`: as a file descriptor."""
+        answer = self._ask(f"/schemas/ids/{schema_id}{_form(serialized)}")
+        return None if answer is None else self._read_schema(answer, serialized)
 
+    def find_latest(self, subject: str, *, serialized: bool = False) -> RegisteredSchema | None:
+        """Return the newest schema of a subject, None when there is none."""
+        answer = self._ask(f"/subjects/{_quote(subject)}/versions/latest{_form(serialized)}")
+        return None if answer is None else self._read_schema(answer, serialized)
 
-_kept = _Kept()
+    def _read_schema(self, answer: dict[str, Any], serialized: bool) -> RegisteredSchema:
+        found: dict[str, str] = {}
+        self._read_references(answer, serialized, found)
+        text = answer.get("schema")
+        if not isinstance(text, str):
+            raise _unreachable(self._settings, "its answer holds no schema", retriable=False)
+        schema_id = answer.get("id")
+        return RegisteredSchema(
+            str(answer.get("schemaType") or "AVRO").upper(),
+            text,
+            tuple(found.items()),
+            schema_id if isinstance(schema_id, int) else None,
+        )
 
+    def _read_references(self, answer: dict[str, Any], serialized: bool, found: dict[str, str]) -> None:
+        for each in answer.get("references") or ():
+            name, subject, version = str(each.get("name")), str(each.get("subject")), each.get("version")
+            if name in found:
+                continue
+            if len(found) >= MAX_REFERENCES or not isinstance(version, int):
+                raise _unreachable(
+                    self._settings, f"the references of a schema cannot be used (`{name}`)", retriable=False
+                )
+            found[name] = ""  # one that leads back to itself is not followed again
+            inner = self._ask(f"/subjects/{_quote(subject)}/versions/{version}{_form(serialized)}")
+            if inner is None or not isinstance(inner.get("schema"), str):
+                raise _unreachable(self._settings, f"a referenced schema is not there (`{subject}`)")
+            self._read_references(inner, serialized, found)
+            del found[name]
+            found[name] = inner["schema"]
 
-def forget_schemas() -> None:
-    """Drop what this process knows of registries."""
-    _kept.clear()
+    # --- the wire -------------------------------------------------------------------------------------
 
+    def _ask(self, path: str) -> dict[str, Any] | None:
+        """Return the answer of the first address that gives one; None when it says there is no such thing."""
+        trouble = "no address was tried"
+        for url in list(self._urls):
+            try:
+                status, body = self._get(url, path)
+            except (OSError, http.client.HTTPException) as error:  # refused, timed out, TLS, cut off
+                trouble = f"{url}: {type(error).__name__}"
+                continue
+            if status in (401, 403):
+                raise DecodeError(
+                    "SCHEMA_REGISTRY_REFUSED",
+                    f"The schema registry {url} refuses the login (status {status}).",
+                    hint="Check schemaRegistry.username and .password, or .token, and its rights.",
+                    facts={"url": url, "status": status},
+                )
+            is_unknown = status == 404 and _error_code(body) in _UNKNOWN_CODES
+            if not is_unknown and not 200 <= status < 300:
+                trouble = f"{url} answers with status {status}"
+                continue
+            self._urls.remove(url)
+            self._urls.insert(0, url)
+            return None if is_unknown else _read_json(self._settings, body)
+        raise _unreachable(self._settings, trouble)
 
-def find_schema(
-    settings: RegistrySettings, schema_id: int, *, serialized: bool = False
-) -> RegisteredSchema | None:
-    """The schema with this id, None when the registry has none. `serialized`: as a file descriptor."""
-    key = (settings, schema_id, serialized)
-    known, schema = _kept.find(key, time.monotonic())
-    if known:
-        return schema
-    form = "?format=serialized" if serialized else ""
-    answer = _ask(settings, f"/schemas/ids/{schema_id}{form}")
-    schema = None if answer is None else _read_schema(settings, answer, serialized)
-    _kept.keep(key, schema, time.monotonic())
-    return schema
+    def _get(self, url: str, path: str) -> tuple[int, bytes]:
+        connection = self._connections.get(url)
+        if connection is not None and connection.sock is not None:
+            # A server closes a connection that was idle for long. Only silence is not worth a second try.
+            with contextlib.suppress(ConnectionError, http.client.HTTPException, ssl.SSLError):
+                return self._exchange(connection, url, path)
+        if connection is None:
+            connection = self._connections[url] = self._make_connection(url)
+        return self._exchange(connection, url, path)
+
+    def _exchange(self, connection: http.client.HTTPConnection, url: str, path: str) -> tuple[int, bytes]:
+        is_whole = False
+        try:
+            prefix = urllib.parse.urlsplit(url).path
+            connection.request("GET", prefix + path, headers=_headers(self._settings))
+            answer = connection.getresponse()
+            body = answer.read(MAX_ANSWER_BYTES + 1)
+            is_whole = answer.isclosed()
+            return answer.status, body
+        finally:
+            if not is_whole:
+                connection.close()  # what is left of this answer is not the beginning of the next one
+
+    def _make_connection(self, url: str) -> http.client.HTTPConnection:
+        parts, timeout_s = urllib.parse.urlsplit(url), self._settings.timeout_ms / 1000
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=self._tls)
+        return http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
 
 
 def find_latest(settings: RegistrySettings, subject: str, *, serialized: bool = False) -> RegisteredSchema:
-    """The newest schema of a subject; an `OptionError` when there is none."""
-    form = "?format=serialized" if serialized else ""
-    answer = _ask(settings, f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{form}")
-    if answer is None:
+    """Return the newest schema of a subject; raise an `OptionError` when there is none."""
+    with Registry(settings) as registry:
+        found = registry.find_latest(subject, serialized=serialized)
+    if found is None:
         raise OptionError(
             "SCHEMA_NOT_FOUND",
             f"The schema registry has no subject `{subject}`.",
             hint="Check the name (often the topic's and -value or -key), or give the schema itself.",
             facts={"subject": subject},
         )
-    return _read_schema(settings, answer, serialized)
+    return found
 
 
-def _read_schema(settings: RegistrySettings, answer: dict[str, Any], serialized: bool) -> RegisteredSchema:
-    found: dict[str, str] = {}
-    _read_references(settings, answer, serialized, found)
-    text = answer.get("schema")
-    if not isinstance(text, str):
-        raise _unreachable(settings, "its answer holds no schema", retriable=False)
-    schema_id = answer.get("id")
-    return RegisteredSchema(
-        str(answer.get("schemaType") or "AVRO").upper(),
-        text,
-        tuple(found.items()),
-        schema_id if isinstance(schema_id, int) else None,
-    )
+def _form(serialized: bool) -> str:
+    return "?format=serialized" if serialized else ""
 
 
-def _read_references(
-    settings: RegistrySettings, answer: dict[str, Any], serialized: bool, found: dict[str, str]
-) -> None:
-    form = "?format=serialized" if serialized else ""
-    for each in answer.get("references") or ():
-        name, subject, version = str(each.get("name")), str(each.get("subject")), each.get("version")
-        if name in found:
-            continue
-        if len(found) >= MAX_REFERENCES or not isinstance(version, int):
-            raise _unreachable(
-                settings, f"the references of a schema cannot be used (`{name}`)", retriable=False
-            )
-        found[name] = ""  # one that leads back to itself is not followed again
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}{form}"
-        inner = _ask(settings, path)
-        if inner is None or not isinstance(inner.get("schema"), str):
-            raise _unreachable(settings, f"a referenced schema is not there (`{subject}`)", retriable=False)
-        _read_references(settings, inner, serialized, found)
-        del found[name]
-        found[name] = inner["schema"]
+def _quote(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
 
 
-# --- the wire -----------------------------------------------------------------------------------------
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: Any, **more: Any) -> None:
-        return None
-
-
-def _ask(settings: RegistrySettings, path: str) -> dict[str, Any] | None:
-    """The answer of the first address that gives one; None when it says that there is no such thing."""
-    trouble = "no address was tried"
-    opener = _opener(settings)
-    for url in settings.urls:
-        request = urllib.request.Request(url + path, headers=_headers(settings))
-        try:
-            with opener.open(request, timeout=settings.timeout_ms / 1000) as answer:
-                return _read_json(settings, answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 404 and _error_code(error) in _UNKNOWN_CODES:
-                    return None
-                if error.code in (401, 403):
-                    raise DecodeError(
-                        "SCHEMA_REGISTRY_REFUSED",
-                        f"The schema registry {url} refuses the login (status {error.code}).",
-                        hint="Check schemaRegistry.username and .password, or .token, and its rights.",
-                        facts={"url": url, "status": error.code},
-                    ) from None
-                trouble = f"{url} answers with status {error.code}"
-        except (OSError, http.client.HTTPException) as error:  # refused, timed out, TLS, cut off
-            reason = getattr(error, "reason", error)
-            trouble = f"{url}: {type(reason).__name__}"
-    raise _unreachable(settings, trouble)
-
-
-def _opener(settings: RegistrySettings) -> urllib.request.OpenerDirector:
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), urllib.request.ProxyHandler({})]
-    if any(url.startswith("https:") for url in settings.urls):
-        try:
-            context = ssl.create_default_context(cadata=settings.ca_pem)
-        except (ssl.SSLError, ValueError) as error:
-            raise OptionError(
-                "TLS_MATERIAL_UNREADABLE",
-                "The CA certificates of the schema registry are not readable PEM text.",
-                hint="Give certificates between BEGIN CERTIFICATE and END CERTIFICATE lines.",
-            ) from error
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    return urllib.request.build_opener(*handlers)
+def _make_tls(settings: RegistrySettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cadata=settings.ca_pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise OptionError(
+            "TLS_MATERIAL_UNREADABLE",
+            "The CA certificates of the schema registry are not readable PEM text.",
+            hint="Give certificates between BEGIN CERTIFICATE and END CERTIFICATE lines.",
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _headers(settings: RegistrySettings) -> dict[str, str]:
@@ -237,8 +232,7 @@ def _headers(settings: RegistrySettings) -> dict[str, str]:
     return headers
 
 
-def _read_json(settings: RegistrySettings, answer: IO[bytes]) -> dict[str, Any]:
-    body = answer.read(MAX_ANSWER_BYTES + 1)
+def _read_json(settings: RegistrySettings, body: bytes) -> dict[str, Any]:
     if len(body) > MAX_ANSWER_BYTES:
         raise _unreachable(settings, f"its answer exceeds {MAX_ANSWER_BYTES} bytes", retriable=False)
     try:
@@ -246,14 +240,14 @@ def _read_json(settings: RegistrySettings, answer: IO[bytes]) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise _unreachable(settings, "its answer is not a JSON object", retriable=False)
+        raise _unreachable(settings, "its answer is not a JSON object")
     return found
 
 
-def _error_code(answer: IO[bytes]) -> int | None:
+def _error_code(body: bytes) -> int | None:
     try:
-        found = json.loads(answer.read(65_536))
-    except (ValueError, OSError):
+        found = json.loads(body)
+    except ValueError:
         return None
     code = found.get("error_code") if isinstance(found, dict) else None
     return code if isinstance(code, int) else None

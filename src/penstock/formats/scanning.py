@@ -17,6 +17,9 @@ _QUOTES = np.uint64(0x2222222222222222)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _BLANKS = np.uint64(0x2020202020202020)
 
+#: What `unescape` answers instead of a size: an escape JSON does not have; half of a surrogate pair.
+NO_TEXT, NO_CHARACTER = -1, -2
+
 
 @part
 def utf8_step(buf, at, end):
@@ -131,40 +134,42 @@ def hex4(buf, at, end):
 
 @part
 def unescape(target, to, room, buf, at, end):
-    """Write the string's characters from `to` on: how many bytes; -1 for an escape JSON does not have.
+    """Write the string's characters from `to` on: how many bytes, or NO_TEXT or NO_CHARACTER.
 
     Never more bytes than it reads, so a `room` of that size always does; it is checked all the same.
     """
     begin = to
     limit = to + room
+    whole = True
     while at < end:
         c = np.int64(buf[at])
         if limit - to < 4 and limit - to < end - at:
-            return np.int64(-1)
+            return np.int64(NO_TEXT)
         if c != 0x5C:
             target[to] = c
             to += 1
             at += 1
             continue
         if end - at < 2:
-            return np.int64(-1)
+            return np.int64(NO_TEXT)
         e = np.int64(buf[at + 1])
         at += 2
         if e == 0x75:  # u
             code = hex4(buf, at, end)
             if code < 0:
-                return np.int64(-1)
+                return np.int64(NO_TEXT)
             at += 4
             if 0xD800 <= code < 0xDC00:
-                if end - at < 6 or buf[at] != 0x5C or buf[at + 1] != 0x75:
-                    return np.int64(-1)
-                low = hex4(buf, at + 2, end)
-                if low < 0xDC00 or low > 0xDFFF:
-                    return np.int64(-1)
-                at += 6
-                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+                low = np.int64(-1)
+                if end - at >= 6 and buf[at] == 0x5C and buf[at + 1] == 0x75:
+                    low = hex4(buf, at + 2, end)
+                if 0xDC00 <= low <= 0xDFFF:
+                    at += 6
+                    code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+                else:
+                    whole = False
             elif 0xDC00 <= code <= 0xDFFF:
-                return np.int64(-1)
+                whole = False
             to = put_character(target, to, code)
             continue
         if e == 0x22 or e == 0x5C or e == 0x2F:
@@ -180,9 +185,9 @@ def unescape(target, to, room, buf, at, end):
         elif e == 0x66:
             target[to] = 0x0C
         else:
-            return np.int64(-1)
+            return np.int64(NO_TEXT)
         to += 1
-    return to - begin
+    return to - begin if whole else np.int64(NO_CHARACTER)
 
 
 @part
@@ -222,12 +227,21 @@ def base64_digit(c):
 
 @part
 def decode_base64(target, to, room, buf, at, end):
-    """Write the decoded bytes from `to` on: how many; -1 when it is not base64 with its padding."""
-    size = end - at
-    if size % 4 != 0 or size // 4 * 3 > room:
+    """Write the decoded bytes from `to` on: how many; -1 when it is not base64 with its padding.
+
+    Blanks and line ends may stand between two groups of four, as in Spark.
+    """
+    if (end - at) // 4 * 3 > room:
         return np.int64(-1)
     begin = to
+    while end > at and buf[end - 1] <= 0x20:
+        end -= 1
     while at < end:
+        if buf[at] <= 0x20:
+            at += 1
+            continue
+        if end - at < 4:
+            return np.int64(-1)
         padding = 0
         if end - at == 4 and buf[end - 1] == 0x3D:
             padding = 2 if buf[end - 2] == 0x3D else 1

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock.core.client import ClientSettings
+from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.deadline import Attempts, Deadline
 from penstock.kafka.messages import (
@@ -168,8 +169,10 @@ def alter_topic_configs(settings: ClientSettings, name: str, configs: Mapping[st
         )
 
 
-def describe_topic_configs(settings: ClientSettings, name: str) -> Mapping[str, str | None]:
-    """All settings of a topic; secret ones come without their value."""
+def describe_topic_configs(
+    settings: ClientSettings, name: str, deadline: Deadline | None = None
+) -> Mapping[str, str | None]:
+    """Return all settings of a topic; secret ones come without their value."""
 
     def build() -> Any:
         resource = DescribeConfigsRequest.DescribeConfigsResource
@@ -177,11 +180,25 @@ def describe_topic_configs(settings: ClientSettings, name: str) -> Mapping[str, 
             resources=[resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)]
         )
 
-    response, broker = routing_for(settings).call_any(build, _deadline(settings))
+    response, broker = routing_for(settings).call_any(build, deadline or _deadline(settings))
     answer = response.results[0]
     if answer.error_code:
         raise refusal(answer.error_code, "DescribeConfigs", broker, f"topic {name}", answer.error_message)
     return {config.name: config.value for config in answer.configs}
+
+
+def find_message_limit(settings: ClientSettings, name: str, deadline: Deadline | None = None) -> int | None:
+    """Return the largest batch that a topic takes, in bytes; None where the brokers refuse to tell it.
+
+    A failure that may pass is raised. Nobody needs the answer to write, so a writer goes on without it.
+    """
+    try:
+        limit = describe_topic_configs(settings, name, deadline).get("max.message.bytes")
+    except BrokerError as error:
+        if error.retriable:
+            raise
+        return None  # no right to ask, a broker that does not know the question
+    return None if limit is None else int(limit)
 
 
 def _wait_everywhere(settings: ClientSettings, name: str, partitions: int, deadline: Deadline) -> None:

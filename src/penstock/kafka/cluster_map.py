@@ -1,8 +1,10 @@
 """What is known of a cluster: its brokers, and who leads which partition. Memory only, no requests.
 
 Rules kept here: news with an older leader epoch than we know is ignored, for it comes from a broker that lags
-behind, unless the topic's id changed, for then it is another topic; what is forgotten keeps its epochs. Why
-not simply replace the old answer by the new one: two brokers that disagree would send a reader back and
+behind, unless the topic's id changed, for then it is another topic; what is forgotten keeps its epochs. A
+lower epoch is believed when several answers in a row have told it for some seconds and none has told ours:
+the topic was made anew on brokers without topic ids (before 2.8), or their metadata comes from a backup.
+Why not simply replace the old answer by the new one: two brokers that disagree would send a reader back and
 forth between an old and a new leader until its deadline.
 
     cluster = ClusterMap()
@@ -14,13 +16,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.core.model import TopicPartition, TopicView
 
 Address = tuple[str, int]
+
+#: A lower epoch is believed after so many answers in a row, over at least so long. Brokers learn of an
+#: election within a second or so, and whoever asks for a leader again and again gets there in time.
+_LOWER_ANSWERS = 3
+_LOWER_FOR_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,8 @@ class Leader:
 class PartitionRoute:
     leader_id: int  # below zero: none elected
     leader_epoch: int
+    lower_answers: int = 0  # in a row, with an older epoch than this
+    lower_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +70,16 @@ class TopicRoute:
 class ClusterMap:
     """The map of one cluster. Safe for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
+        self._clock = clock
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicRoute] = {}
         self._controller_id = -1
+        self._listed: tuple[float, Collection[str]] | None = None
 
-    def learn(self, response: Any) -> dict[str, TopicRoute]:
-        """Take in a Metadata response; returns the topics in it that exist."""
+    def learn(self, response: Any, *, complete: bool = False) -> dict[str, TopicRoute]:
+        """Take in a Metadata response; returns the topics in it that exist. `complete`: it names all."""
         with self._lock:
             self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
             self._controller_id = response.controller_id
@@ -76,15 +87,31 @@ class ClusterMap:
                 if topic.error_code:
                     self._topics.pop(topic.name, None)
                 else:
-                    self._topics[topic.name] = _route(topic, self._topics.get(topic.name))
-            return {topic.name: self._topics[topic.name] for topic in response.topics if not topic.error_code}
+                    self._topics[topic.name] = _route(topic, self._topics.get(topic.name), self._clock())
+            found = {
+                topic.name: self._topics[topic.name] for topic in response.topics if not topic.error_code
+            }
+            if complete:
+                self._listed = (self._clock(), tuple(found))
+            return found
+
+    def recall(self, topics: Collection[str] | None, max_age_ms: int) -> dict[str, TopicRoute] | None:
+        """Return what is known of these topics (None: of all), or None if some of it is missing or older."""
+        with self._lock:
+            if topics is None:
+                if self._listed is None or self._age_ms(self._listed[0]) >= max_age_ms:
+                    return None
+                topics = self._listed[1]
+            found = {name: self._topics[name] for name in topics if name in self._topics}
+            young = all(self._age_ms(route.learned_at) < max_age_ms for route in found.values())
+            return found if young and len(found) == len(topics) else None
 
     def leader(self, wanted: TopicPartition, max_age_ms: int) -> Leader | None:
         with self._lock:
             topic = self._topics.get(wanted.topic)
             if topic is None or wanted.partition not in topic.partitions:
                 return None
-            if (time.monotonic() - topic.learned_at) * 1000 > max_age_ms:
+            if self._age_ms(topic.learned_at) > max_age_ms:
                 return None
             route = topic.partitions[wanted.partition]
             address = self._brokers.get(route.leader_id)
@@ -107,15 +134,29 @@ class ClusterMap:
         with self._lock:
             return self._brokers.get(self._controller_id)
 
+    def _age_ms(self, learned_at: float) -> float:
+        return (self._clock() - learned_at) * 1000
 
-def _route(topic: Any, known: TopicRoute | None) -> TopicRoute:
+
+def _route(topic: Any, known: TopicRoute | None, now: float) -> TopicRoute:
     topic_id = topic.topic_id.bytes if topic.topic_id else None
     topic_id = topic_id if topic_id and any(topic_id) else None  # all zeros: a broker without topic ids
-    older = known.partitions if known is not None and known.topic_id == topic_id else {}
+    # Only two ids tell two topics apart: while brokers are upgraded, some answers have none.
+    is_other = known is not None and None not in (topic_id, known.topic_id) and topic_id != known.topic_id
+    older = {} if known is None or is_other else known.partitions
     partitions = {}
     for part in sorted(topic.partitions, key=lambda part: int(part.partition_index)):
         route = PartitionRoute(part.leader_id, part.leader_epoch)
-        before = older.get(part.partition_index)
-        behind = before is not None and 0 <= route.leader_epoch < before.leader_epoch
-        partitions[part.partition_index] = before if before is not None and behind else route
-    return TopicRoute(topic.name, topic_id, bool(topic.is_internal), partitions, time.monotonic())
+        partitions[part.partition_index] = _believe(route, older.get(part.partition_index), now)
+    return TopicRoute(topic.name, topic_id, bool(topic.is_internal), partitions, now)
+
+
+def _believe(told: PartitionRoute, known: PartitionRoute | None, now: float) -> PartitionRoute:
+    """Which of the two to go by from now on."""
+    if known is None or not 0 <= told.leader_epoch < known.leader_epoch:
+        return told
+    answers = known.lower_answers + 1
+    since = known.lower_since if known.lower_answers else now
+    if answers >= _LOWER_ANSWERS and now - since >= _LOWER_FOR_S:
+        return told
+    return replace(known, lower_answers=answers, lower_since=since)

@@ -31,10 +31,18 @@ _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class KafkaLogView:
-    """A `LogView` over a cluster. Every call has `default.api.timeout.ms`, or the limit given here."""
+    """A `LogView` over a cluster. Every call has `default.api.timeout.ms`, or the limit given here.
+
+    With `recall_ms`, topics are told as they were learned at most so long ago; ends are always asked.
+    """
 
     def __init__(
-        self, settings: ClientSettings, *, timeout_ms: int | None = None, routing: Routing | None = None
+        self,
+        settings: ClientSettings,
+        *,
+        timeout_ms: int | None = None,
+        routing: Routing | None = None,
+        recall_ms: int | None = None,
     ) -> None:
         if settings.isolation_level not in _ISOLATION:
             raise OptionError(
@@ -45,15 +53,19 @@ class KafkaLogView:
         self._settings = settings
         self._routing = routing or routing_for(settings)
         self._timeout_ms = settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        self._recall_ms = recall_ms
 
     def topics(self) -> Mapping[str, TopicView]:
-        found = self._routing.refresh(None, self._deadline())
-        return {name: route.view() for name, route in sorted(found.items())}
+        return self._describe(None)
 
     def describe(self, names: Collection[str]) -> Mapping[str, TopicView]:
-        if not names:
-            return {}
-        found = self._routing.refresh(names, self._deadline())
+        return self._describe(names) if names else {}
+
+    def _describe(self, names: Collection[str] | None) -> Mapping[str, TopicView]:
+        if self._recall_ms is None:
+            found = self._routing.refresh(names, self._deadline())
+        else:
+            found = self._routing.recall(names, self._recall_ms, self._deadline())
         return {name: route.view() for name, route in sorted(found.items())}
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

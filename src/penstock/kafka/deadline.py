@@ -3,7 +3,7 @@
 Rule: whoever waits for a broker waits until a `Deadline`, and when it passes the error names what was
 waited for, for how long, and which setting to raise. Why not plain timeouts: a timeout of 30 s in each
 of five nested calls is 150 s, and none of the five knows the other four; a deadline is handed down and
-stays the same moment.
+stays the same moment. A stream that is asked to stop (`core.outages.hearing_stop`) makes it come sooner.
 
 >>> Deadline.after_ms(0, "request.timeout.ms").timeout_error("an answer to Metadata from b:9092").condition
 'BROKER_TIMEOUT'
@@ -12,62 +12,92 @@ stays the same moment.
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.core.errors import BrokerError
+from penstock.core.log_lines import get_logger
+from penstock.core.outages import STOP_PATIENCE_S, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, find_stop
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 LEAST_PAUSE_MS = 50  # between two tries, whatever is set: without it a loop of failures keeps a core busy
 _LONGEST_PAUSE_MS = 1_000
-#: Failures are told as a warning once they last so long: a leader election is over by then.
-_TOLD_AFTER_S = 5.0
+#: Who may be asked to stop blocks so long at a time, and looks.
+LOOK_FOR_STOP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment (`at`, seconds on this process's monotonic clock) and the setting it comes from."""
+    """A moment (`at`, seconds on this process's monotonic clock) and the setting it comes from.
+    `whole_begun_at`: when the wait began that this is a part of; None: it is a whole one."""
 
     at: float
     limit_ms: int
     name: str
+    whole_begun_at: float | None = None
 
     @classmethod
     def after_ms(cls, limit_ms: int, name: str = "request.timeout.ms") -> Deadline:
         return cls(time.monotonic() + limit_ms / 1000, limit_ms, name)
 
     def or_sooner(self, limit_ms: int, name: str) -> Deadline:
-        """This deadline, or one `limit_ms` from now if that comes first."""
-        other = Deadline.after_ms(limit_ms, name)
-        return other if other.at < self.at else self
+        """This deadline, or one `limit_ms` from now if that comes first: a part of this wait, so that a stop
+        ends both at the same moment, and not each after a grace of its own."""
+        at = time.monotonic() + limit_ms / 1000
+        return Deadline(at, limit_ms, name, self._find_begin()) if at < self.at else self
 
     def remaining_s(self) -> float:
         """Seconds left; 0.0 when it has passed, never negative."""
-        return max(0.0, self.at - time.monotonic())
+        return max(0.0, self._find_end() - time.monotonic())
 
     @property
     def expired(self) -> bool:
-        return time.monotonic() >= self.at
+        return time.monotonic() >= self._find_end()
 
     def wait_s(self, waiting_for: str) -> float:
         """Seconds left to hand to a blocking call; raises BROKER_TIMEOUT when there are none."""
-        remaining = self.at - time.monotonic()
+        remaining = self._find_end() - time.monotonic()
         if remaining <= 0:
             raise self.timeout_error(waiting_for)
         return remaining
+
+    def slice_s(self, waiting_for: str) -> float:
+        """Seconds for one of several blocking calls: no more than lets a stop be heard soon."""
+        remaining = self.wait_s(waiting_for)
+        return remaining if find_stop() is None else min(remaining, LOOK_FOR_STOP_S)
+
+    def _find_begin(self) -> float:
+        return self.at - self.limit_ms / 1000 if self.whole_begun_at is None else self.whole_begun_at
+
+    def _find_end(self) -> float:
+        """Return the moment itself, or the one that a stop has put before it. What was begun after the stop
+        gets as long as what was under way: brokers that are there answer in time."""
+        find = find_stop()
+        asked_at = None if find is None else find()
+        if asked_at is None:
+            return self.at
+        return min(self.at, max(asked_at, self._find_begin()) + STOP_PATIENCE_S)
 
     def pause(self, milliseconds: int) -> None:
         """Sleep so long, or until the deadline."""
         time.sleep(min(milliseconds / 1000, self.remaining_s()))
 
     def timeout_error(self, waiting_for: str) -> BrokerError:
+        if time.monotonic() < self.at and self._find_end() < self.at:
+            return BrokerError(
+                "STOPPED_WAITING",
+                f"Gave up waiting for {waiting_for}: the stream was asked to stop.",
+                hint="Start it again: it goes on where its offsets are stored. Check that the broker is up.",
+                facts={"waiting_for": waiting_for},
+            )
         return BrokerError(
             "BROKER_TIMEOUT",
             f"Waited for {waiting_for} for {self.limit_ms} ms ({self.name}), in vain.",
-            hint=f"Check that the broker is up and reachable, or raise {self.name}.",
+            # A name in words is no setting, and nobody can raise it.
+            hint="Check that the broker is up and reachable"
+            + ("." if " " in self.name else f", or raise {self.name}."),
             facts={"waiting_for": waiting_for, "limit_ms": self.limit_ms, "limit": self.name},
             retriable=True,
         )
@@ -88,7 +118,7 @@ class Attempts:
         self._pause_ms = max(first_pause_ms, LEAST_PAUSE_MS)
         self._last: BrokerError | None = None
         self._began_at = time.monotonic()
-        self._told = False
+        self._told_at: float | None = None
 
     def __iter__(self) -> Iterator[int]:
         for number in itertools.count():
@@ -114,18 +144,24 @@ class Attempts:
                 self._last = error
 
     def _tell(self, error: BrokerError) -> None:
-        """Once, when it lasts: nobody should have to guess why nothing happens."""
-        waited_s = time.monotonic() - self._began_at
-        if not self._told and waited_s >= _TOLD_AFTER_S and not self.deadline.expired:
-            self._told = True
-            log.warning(
-                "For %.0f s no success with %s; trying on for %.0f s (%s). The last failure was: %s",
-                waited_s,
-                self.waiting_for,
-                self.deadline.remaining_s(),
-                self.deadline.name,
-                error,
-            )
+        """Say it when it lasts, and again: nobody should have to guess why nothing happens. A leader election
+        is over by then."""
+        now = time.monotonic()
+        waited_s = now - self._began_at
+        due_at = self._began_at + TOLD_AFTER_S if self._told_at is None else self._told_at + TOLD_EVERY_S
+        if now < due_at or self.deadline.expired:
+            return
+        self._told_at = now
+        patience = find_patience()
+        log.warning(
+            "For %.0f s no success with %s; trying on for %.0f s (%s).%s The last failure was: %s",
+            waited_s,
+            self.waiting_for,
+            self.deadline.remaining_s(),
+            self.deadline.name,
+            "" if patience is None else f" {patience}",
+            error,
+        )
 
     def given_up(self) -> BrokerError:
         error = self.deadline.timeout_error(self.waiting_for)
@@ -134,8 +170,9 @@ class Attempts:
         error = BrokerError(
             error.condition,
             f"{error.what} The last failure was: {self._last}",
+            hint=error.hint if not error.retriable else "",
             facts={**error.facts, "last_condition": self._last.condition},
-            retriable=True,
+            retriable=error.retriable,
         )
         error.__cause__ = self._last
         return error

@@ -5,8 +5,9 @@ broker that does not answer) is left out here and asked for again by the `Partit
 which knows what to do about it; so there is one place that decides about loss and retries.
 
 Why only small ranges: a large one fills Arrow batches by itself, and its fetches, one ahead of the decoder,
-are faster. Why not when a rack is set: a follower may be nearer, and the leader names it per partition. Nor
-with a pushed filter: it moves where ranges begin.
+are faster. Why not when a rack is set: a follower may be nearer, and the leader names it per partition. Why
+not for a range that was asked from `earliest`: its first records may have aged out since, so its own fetcher
+finds out where it begins.
 
     answers = ask_at_once(order, order.ranges)
     fetched = answers.take(wanted, position) or fetcher.fetch(position, until)
@@ -14,14 +15,14 @@ with a pushed filter: it moves where ranges begin.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from penstock.core.errors import BrokerError, CorruptBatchError
-from penstock.core.model import At, Narrowing, RangeOrder, TopicPartition, WorkOrder
+from penstock.core.log_lines import get_logger
+from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.cluster_map import Leader
 from penstock.kafka.deadline import Deadline
 from penstock.kafka.fetch import (
@@ -40,7 +41,7 @@ from penstock.kafka.pool import POOL
 from penstock.kafka.routing import routing_for
 from penstock.kafka.wire import Connection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Records in a range that is small enough. Not worth a measurement: one Arrow batch holds as many.
 SMALL_RANGE = 65_536
@@ -73,7 +74,7 @@ def ask_at_once(order: WorkOrder, ranges: Sequence[RangeOrder]) -> FirstAnswers:
     # A broker answers once for a partition, so of a partition that is here twice nothing is asked for.
     times = Counter((each.topic, each.partition) for each in ranges)
     small = [each for each in ranges if _is_small(each) and times[each.topic, each.partition] == 1]
-    if len(small) < 2 or order.client.client_rack or order.narrowing != Narrowing():
+    if len(small) < 2 or order.client.client_rack:
         return answers
     routing = routing_for(order.client)
     deadline = Deadline.after_ms(order.poll_timeout_ms, "kafkaConsumer.pollTimeoutMs").or_sooner(

@@ -22,7 +22,7 @@ from penstock.core.errors import SinkError
 #: A line that is longer than this is no message: brokers take 1 MB unless they are told otherwise.
 LONGEST_LINE_BYTES = 100 << 20
 _NEWLINE = 0x0A
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class LineCutter:
@@ -79,7 +79,8 @@ def make_records(
     *,
     separator: bytes | None = None,
     partition: int | None = None,
-    headers: Sequence[tuple[str, bytes]] = (),
+    timestamp_ms: int | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
 ) -> pa.RecordBatch:
     """The columns to write. With a separator, what stands before its first occurrence is the key."""
     columns: dict[str, pa.Array] = {"value": lines}
@@ -87,9 +88,11 @@ def make_records(
         columns["key"], columns["value"] = _split_keys(lines, separator)
     if partition is not None:
         columns["partition"] = pa.array(np.full(len(lines), partition, np.int32))
+    if timestamp_ms is not None:
+        columns["timestamp"] = pa.array(np.full(len(lines), timestamp_ms, np.int64))
     if headers:
         entries = [{"key": name, "value": value} for name, value in headers]
-        columns["headers"] = pa.array([entries], _HEADERS).take(pa.array(np.zeros(len(lines), np.int64)))
+        columns["headers"] = pa.array([entries], HEADERS).take(pa.array(np.zeros(len(lines), np.int64)))
     return pa.record_batch(columns)
 
 

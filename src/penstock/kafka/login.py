@@ -8,12 +8,12 @@ It is not retriable: the same password will not become right, and repeating it c
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING
 
 from penstock.core.client import SaslSettings
 from penstock.core.errors import BrokerError, OptionError
+from penstock.core.log_lines import get_logger
 from penstock.kafka.deadline import Deadline
 from penstock.kafka.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from penstock.kafka.sasl import AuthenticationRefused, exchange_for
@@ -21,7 +21,7 @@ from penstock.kafka.sasl import AuthenticationRefused, exchange_for
 if TYPE_CHECKING:
     from penstock.kafka.wire import Connection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 _UNSUPPORTED_MECHANISM = 33
 # A broker with connections.max.reauth.ms hangs up when the session ends; stop using it a bit before.
 _SHARE_OF_SESSION = 0.85

@@ -25,8 +25,10 @@ with warnings.catch_warnings():
         DescribeConfigsRequest,
         DescribeGroupsRequest,
         DescribeProducersRequest,
+        DescribeTransactionsRequest,
         IncrementalAlterConfigsRequest,
         ListGroupsRequest,
+        ListTransactionsRequest,
     )
     from kafka.protocol.consumer import (
         FetchRequest,
@@ -55,6 +57,7 @@ __all__ = [
     "DescribeConfigsRequest",
     "DescribeGroupsRequest",
     "DescribeProducersRequest",
+    "DescribeTransactionsRequest",
     "EndTxnRequest",
     "FetchRequest",
     "FetchResponse",
@@ -63,6 +66,7 @@ __all__ = [
     "InitProducerIdRequest",
     "ListGroupsRequest",
     "ListOffsetsRequest",
+    "ListTransactionsRequest",
     "MetadataRequest",
     "OffsetCommitRequest",
     "OffsetFetchRequest",

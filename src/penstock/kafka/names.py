@@ -9,6 +9,7 @@ address the full timeout in turn.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import threading
@@ -45,7 +46,7 @@ def connect_tcp(settings: ClientSettings, host: str, port: int, deadline: Deadli
             raise
         else:
             return raw
-    if isinstance(last_error, TimeoutError):
+    if isinstance(last_error, TimeoutError) and last_error.errno != errno.ETIMEDOUT:  # ours, not the system's
         raise deadline.timeout_error(what) from last_error
     raise _unreachable(host, port, last_error) from last_error
 
@@ -90,7 +91,8 @@ def _unreachable(host: str, port: int, error: OSError | None) -> BrokerError:
     return BrokerError(
         "BROKER_UNREACHABLE",
         f"No connection to {host}:{port} ({reason}).",
-        hint="Check kafka.bootstrap.servers and the broker's advertised.listeners, and that it is running.",
+        hint="Check the address (`kafka.bootstrap.servers`, in a terminal --bootstrap-server), the broker's "
+        "advertised.listeners, and that it is running.",
         facts={"host": host, "port": port},
         retriable=True,
     )

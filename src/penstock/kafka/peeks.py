@@ -7,23 +7,27 @@ broker is asked once, and a partition that is empty there, gone, without a leade
 out. Why not the reader: it decompresses, retries and waits for records to come, and fails where they do not.
 
     peek_at(routing, {TopicPartition("orders", 0): 41}, deadline, committed_only=False)
+
+`find_newest_ms` looks in the same way at the last batch before an end, and tells the greatest time in it: its
+first record may be much older.
 """
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.core.errors import BrokerError
+from penstock.core.log_lines import get_logger
 from penstock.core.model import Peek, TopicPartition
 from penstock.kafka.deadline import Deadline
 from penstock.kafka.messages import FetchRequest
 from penstock.kafka.routing import Routing
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
+Found = TypeVar("Found")
 
 _LOOK_BYTES, _ANSWER_BYTES = 64 << 10, 8 << 20
 _LEAST_LOOK_BYTES = 4 << 10
@@ -41,6 +45,23 @@ def peek_at(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline, *, committed_only: bool
 ) -> dict[TopicPartition, Peek]:
     """One look at each position, as far as somebody answers at once."""
+    return _look(routing, positions, deadline, committed_only, _estimate)
+
+
+def find_newest_ms(
+    routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the greatest time of a record in the batch that holds each position, or in those behind it."""
+    return _look(routing, positions, deadline, False, _find_greatest_ms)
+
+
+def _look(
+    routing: Routing,
+    positions: Mapping[TopicPartition, int],
+    deadline: Deadline,
+    committed_only: bool,
+    read: Callable[[bytes, int], Found | None],
+) -> dict[TopicPartition, Found]:
     if not positions:
         return {}
     routes = routing.refresh({wanted.topic for wanted in positions}, deadline)
@@ -50,10 +71,10 @@ def peek_at(
         if route is not None and route.leader_id >= 0:
             question = _Question(position, route.leader_epoch)
             by_node.setdefault(route.leader_id, {})[wanted] = question
-    found: dict[TopicPartition, Peek] = {}
+    found: dict[TopicPartition, Found] = {}
     for node_id, asked in by_node.items():
         try:
-            found.update(_ask_broker(routing, node_id, asked, deadline, committed_only))
+            found.update(_ask_broker(routing, node_id, asked, deadline, committed_only, read))
         except BrokerError as error:
             log.info("No estimate for %d partitions of broker %d: %s", len(asked), node_id, error)
     return found
@@ -71,6 +92,7 @@ class _Batch:
     end_offset: int
     stored_bytes: int
     timestamp_ms: int
+    greatest_ms: int
     has_records: bool
 
 
@@ -80,7 +102,8 @@ def _ask_broker(
     asked: Mapping[TopicPartition, _Question],
     deadline: Deadline,
     committed_only: bool,
-) -> Iterator[tuple[TopicPartition, Peek]]:
+    read: Callable[[bytes, int], Found | None],
+) -> Iterator[tuple[TopicPartition, Found]]:
     deadline = deadline.or_sooner(_PATIENCE_MS, "the time for an estimate")
     host, port = routing.address(node_id, deadline)
     pending = [dict(asked)]
@@ -92,7 +115,7 @@ def _ask_broker(
             question = some[wanted]
             end = answer.last_stable_offset if committed_only else answer.high_watermark
             if answer.records:
-                look = _estimate(bytes(answer.records), question.position)
+                look = read(bytes(answer.records), question.position)
                 if look is not None:
                     yield wanted, look
             elif not answer.error_code and question.position < end and len(some) > 1:
@@ -149,6 +172,12 @@ def _estimate(records: bytes, position: int) -> Peek | None:
     return Peek(times[0], sum(batch.stored_bytes for batch in batches) / covered)
 
 
+def _find_greatest_ms(records: bytes, position: int) -> int | None:
+    batches = [batch for batch in _read_headers(records) if batch.end_offset > position]
+    times = [batch.greatest_ms for batch in batches if batch.has_records and batch.greatest_ms >= 0]
+    return max(times, default=None)
+
+
 def _read_headers(records: bytes) -> Iterator[_Batch]:
     """The batches of an answer; of the last one, which may be cut off, the header is enough."""
     at = 0
@@ -163,6 +192,7 @@ def _read_headers(records: bytes) -> Iterator[_Batch]:
             base + delta + 1,
             size,
             greatest_ms if attributes & _IS_APPEND_TIME else first_ms,
+            greatest_ms,
             count > 0 and not attributes & _IS_CONTROL,
         )
         at += size

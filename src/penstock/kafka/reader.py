@@ -16,13 +16,13 @@ a cost for each.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pyarrow as pa
 
 from penstock.core.errors import BrokerError, DataLossError
+from penstock.core.log_lines import get_logger
 from penstock.core.model import At, Bound, Earliest, Latest, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
@@ -32,7 +32,7 @@ from penstock.kafka.pool import POOL
 from penstock.kafka.records.decode import RecordDecoder
 from penstock.kafka.records.warmup import ensure_compiled
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class KafkaReader:
@@ -60,7 +60,6 @@ class KafkaReader:
             first.partition,
             order.columns,
             check_crcs=order.client.check_crcs,
-            since_ms=order.narrowing.since_ms,
         )
         try:
             answers = ask_at_once(order, ranges) if order.use_pool and not self.fresh else FirstAnswers()
@@ -72,9 +71,9 @@ class KafkaReader:
             if not order.use_pool:
                 POOL.close()  # questions about leaders and bounds went through it all the same
 
-    def step_over(self, loss: DataLossError) -> None:
-        """Say what is lost, and go on."""
-        log.warning("%s Going on without it (failOnDataLoss=false).", loss)
+    def step_over(self, loss: DataLossError, goes_on: str = "Going on without these offsets") -> None:
+        """Say what is lost and how it goes on."""
+        log.warning("[%s] %s %s (failOnDataLoss=false).", loss.condition, loss.what, goes_on)
         if self._report is not None:
             self._report(loss)
 
@@ -173,42 +172,13 @@ class _RangeRead:
                 hint="Records were deleted after planning, or the topic was recreated; read again.",
                 facts={**self._fetcher.facts(position), "until": until},
             )
-        return self._narrow(position, until)
+        return position, until
 
     def _look_up(self, view: KafkaLogView, bound: Bound) -> int:
         if isinstance(bound, At):
             return bound.offset
         ask = view.earliest if isinstance(bound, Earliest) else view.latest
         return ask([self._partition])[self._partition]
-
-    def _narrow(self, position: int, until: int) -> tuple[int, int]:
-        """Leave out what a pushed filter drops anyway: ends, and all before the first row young enough."""
-        narrowing = self._order.narrowing
-        if narrowing.from_offset is not None:
-            position = max(position, narrowing.from_offset)
-        if narrowing.until_offset is not None:
-            until = min(until, narrowing.until_offset)
-        if narrowing.since_ms is not None and position < until:
-            position = self._skip_older(position, until, narrowing.since_ms)
-        return position, until
-
-    def _skip_older(self, position: int, until: int, since_ms: int) -> int:
-        """Where the first row young enough lies; `position` itself unless the log holds the whole range.
-
-        The decoder leaves old rows out anyway, so not to skip is always right, and it meets every loss. In
-        this order the answers hold together: all rows up to `until` were there when the time was looked up,
-        and none from `position` on had been deleted by then.
-        """
-        if since_ms <= 0:
-            return position  # brokers know no times before 1970, records may have them
-        with closing(KafkaLogView(self._order.client)) as view:
-            if until > self._look_up(view, Latest()):
-                return position
-            first = view.at_time({self._partition: since_ms})[self._partition]
-            if position < self._look_up(view, Earliest()):
-                return position
-        self._fetcher.raise_if_recreated(position)
-        return until if first is None else max(position, first)
 
     # --- what is not there ----------------------------------------------------------------------------
 
@@ -219,7 +189,7 @@ class _RangeRead:
             if self._order.fail_on_data_loss or error.condition != "LOG_TRUNCATED":
                 raise
             # What was read before the cut is gone from the log; what lies from here on is still to be read.
-            self._reader.step_over(error)
+            self._reader.step_over(error, f"What stands from {position} on now is read")
             self._fetcher.last_epoch = -1
             self._fetcher.release()
             return self._fetcher.fetch(position, until)
@@ -255,7 +225,8 @@ class _RangeRead:
         if earliest <= position < latest:
             self._wait_for(position, earliest, latest)
             return position
-        lost_until = min(until, earliest) if position < earliest else until
+        has_aged = position < earliest
+        lost_until = min(until, earliest) if has_aged else until
         what = (
             f"{self._partition}: offsets {position} to {lost_until} (excluded) cannot be read; the log holds "
             f"{earliest} to {latest} (excluded)."
@@ -263,7 +234,8 @@ class _RangeRead:
         loss = DataLossError(
             "OFFSET_OUT_OF_RANGE",
             what,
-            hint="They aged out, or the topic is another one. Set failOnDataLoss=false to read what is left.",
+            hint=("They aged out" if has_aged else "The log ends before them: it was cut off")
+            + ", or the topic is another one. Set failOnDataLoss=false to read what is left.",
             facts={
                 **self._fetcher.facts(position),
                 "until": lost_until,

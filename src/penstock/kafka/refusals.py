@@ -30,6 +30,9 @@ _HINTS = {
     "UNKNOWN_TOPIC_OR_PARTITION": "Check the name and that the topic was not deleted.",
     "TOPIC_ALREADY_EXISTS": "Use another name, or the topic that is there.",
     "INVALID_TOPIC_EXCEPTION": "Topic names have 1 to 249 letters, digits, dots, dashes and underscores.",
+    "MESSAGE_TOO_LARGE": "Write smaller records, compress them, or raise max.message.bytes of the topic.",
+    "INVALID_TIMESTAMP": "Correct the time of the record (milliseconds since 1970), or change how far from "
+    "now the topic lets it be (message.timestamp.before.max.ms, message.timestamp.after.max.ms).",
     "INVALID_REPLICATION_FACTOR": "Ask for no more replicas than there are brokers.",
     "UNSUPPORTED_VERSION": "The broker's features do not allow this request.",
 }

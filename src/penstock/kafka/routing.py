@@ -69,8 +69,18 @@ class Routing:
                 elif topic.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
                     raise refusal(topic.error_code, "Metadata", broker, f"topic {topic.name}")
             if settled:
-                return self._cluster.learn(response)
+                return self._cluster.learn(response, complete=topics is None)
         raise attempts.given_up()
+
+    def recall(
+        self, topics: Collection[str] | None, max_age_ms: int, deadline: Deadline
+    ) -> dict[str, TopicRoute]:
+        """Return the named topics (None: all) as learned at most so long ago, or else ask now.
+
+        Leaders that changed meanwhile are in it as soon as a broker has refused a question for it.
+        """
+        known = self._cluster.recall(topics, max_age_ms)
+        return self.refresh(topics, deadline) if known is None else known
 
     def _ask_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> tuple[Any, str]:
         def build() -> Any:

@@ -1,6 +1,8 @@
 """Where a log stands beside a stream's position: what `penstock why` asks the brokers.
 
 Rule: a partition without a leader is told as such and not waited for; every question has one short deadline.
+Both ends of each partition are asked, the one that readers of committed rows see and the one of the log. So
+are the partitions that the position lacks, of the topics that it names: a topic that was widened has them.
 
     facts = look_at_standing(settings, "visits", position, timeout_ms=10_000)
 """
@@ -16,9 +18,9 @@ from penstock.core.stream_offsets import StreamPosition
 from penstock.core.why import Facts, Hold, PartitionNow
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.deadline import Deadline
-from penstock.kafka.peeks import ask_throttle_ms
+from penstock.kafka.peeks import ask_throttle_ms, find_newest_ms
 from penstock.kafka.routing import Routing, routing_for
-from penstock.kafka.transactions import find_open_transactions
+from penstock.kafka.transactions import find_coordinated, list_open_transactions
 
 
 def look_at_standing(
@@ -33,8 +35,12 @@ def look_at_standing(
 
 def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeout_ms: int) -> Facts:
     routing = routing_for(settings)
-    routes = routing.refresh(position.topics, Deadline.after_ms(timeout_ms, "the time to look"))
+    routes = routing.refresh(position.topics, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
     wanted = sorted({*position.offsets, *position.gone})
+    every_one = {
+        TopicPartition(name, number) for name, route in routes.items() for number in route.partitions
+    }
+    others = sorted(every_one.difference(wanted))
     gone = [
         each
         for each in wanted
@@ -47,32 +53,54 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
         and position.topic_ids[name] != route.topic_id
     )
     there = [each for each in wanted if each not in gone]
-    led = [each for each in there if routes[each.topic].partitions[each.partition].leader_id >= 0]
-    view = KafkaLogView(settings, timeout_ms=timeout_ms)
+    led = [each for each in (*there, *others) if routes[each.topic].partitions[each.partition].leader_id >= 0]
+    view = KafkaLogView(replace(settings, isolation_level="read_committed"), timeout_ms=timeout_ms)
     every = KafkaLogView(replace(settings, isolation_level="read_uncommitted"), timeout_ms=timeout_ms)
-    earliest, ends, log_ends = view.earliest(led), view.latest(led), every.latest(led)
-    stood = {**position.gone, **position.offsets}
-    holds = {each: _find_hold(routing, each, timeout_ms) for each in led if log_ends[each] > ends[each]}
-    behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < ends[each]}
-    throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "the time to look"))
+    # The end of the log first: rows that are written between the two questions would look hidden otherwise.
+    earliest, log_ends = view.earliest(led), every.latest(led)
+    stable_ends = view.latest(led)
+    log_ends = {each: max(log_ends[each], stable_ends[each]) for each in led}
+    # Whoever finds a partition that is new begins where its log begins.
+    stood = {**{each: earliest.get(each, 0) for each in others}, **position.gone, **position.offsets}
+    holds = _find_holds(routing, [each for each in led if log_ends[each] > stable_ends[each]], timeout_ms)
+    behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < log_ends[each]}
+    throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
     # Last of all, and not under a quota: a broker that holds us back is silent on this connection until then,
     # which would look as if it were gone.
     filled = {each: log_ends[each] - 1 for each in led if log_ends[each] > earliest[each]}
-    last = {} if throttle_ms else every.peek(filled)
-    partitions = {each: PartitionNow(stood[each]) for each in there}
+    deadline = Deadline.after_ms(timeout_ms, "the time to look")
+    newest_ms = {} if throttle_ms else find_newest_ms(routing, filled, deadline)
+    partitions = {each: PartitionNow(stood[each]) for each in (*there, *others)}
     for each in led:
-        look = last.get(each)
         partitions[each] = PartitionNow(
             stood[each],
             earliest[each],
-            ends[each],
+            stable_ends[each],
             log_ends[each],
-            None if look is None else look.timestamp_ms,
+            newest_ms.get(each),
             holds.get(each),
         )
-    return Facts(stream, partitions, gone=tuple(gone), recreated=tuple(recreated), throttle_ms=throttle_ms)
+    return Facts(
+        stream,
+        {each: partitions[each] for each in there},
+        gone=tuple(gone),
+        recreated=tuple(recreated),
+        throttle_ms=throttle_ms,
+        others={each: partitions[each] for each in others},
+    )
 
 
-def _find_hold(routing: Routing, partition: TopicPartition, timeout_ms: int) -> Hold | None:
-    found = find_open_transactions(routing, partition, Deadline.after_ms(timeout_ms, "the time to look"))
-    return Hold(found[0].first_offset, found[0].producer_id, found[0].written_ms) if found else None
+def _find_holds(
+    routing: Routing, partitions: list[TopicPartition], timeout_ms: int
+) -> dict[TopicPartition, Hold]:
+    """The oldest open transaction of each partition that has one, as far as the brokers tell."""
+    deadline = Deadline.after_ms(timeout_ms, "default.api.timeout.ms")
+    found = list_open_transactions(routing, partitions, deadline)
+    oldest = {each: some[0] for each, some in found.items() if some}
+    known = find_coordinated(routing, {each.producer_id for each in oldest.values()}, deadline)
+    holds = {}
+    for each, one in oldest.items():
+        whose = known.get(one.producer_id)
+        more = () if whose is None else (whose.transactional_id, whose.begun_ms, whose.timeout_ms)
+        holds[each] = Hold(one.first_offset, one.producer_id, one.written_ms, *more)
+    return holds

@@ -10,6 +10,7 @@ the user's own file paths on: a work order is read on another computer, where th
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -84,6 +85,8 @@ def start_tls(
     try:
         return context.wrap_socket(raw, server_hostname=host)
     except TimeoutError as error:
+        if error.errno == errno.ETIMEDOUT:
+            raise  # the system has given the connection up, whatever time is left
         raise deadline.timeout_error(f"the TLS handshake with {host}:{port}") from error
     except ssl.SSLError as error:
         raise tls_failure(error, host, port) from error

@@ -7,7 +7,7 @@ transaction looks exactly like "no data" otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,12 @@ from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.cluster_map import Leader
 from penstock.kafka.deadline import Deadline
-from penstock.kafka.messages import DescribeProducersRequest
+from penstock.kafka.groups import by_topic
+from penstock.kafka.messages import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
 from penstock.kafka.routing import Routing
 
 
@@ -35,15 +40,34 @@ class OpenTransaction:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Coordinated:
+    """What the coordinator of a transaction knows: whose it is, since when, and how long it may last."""
+
+    transactional_id: str
+    begun_ms: int
+    timeout_ms: int
+
+
 def find_open_transactions(
     routing: Routing, partition: TopicPartition, deadline: Deadline
 ) -> list[OpenTransaction]:
     """The partition's open transactions, oldest first; none where the broker cannot or will not tell."""
+    return list_open_transactions(routing, [partition], deadline).get(partition, [])
+
+
+def list_open_transactions(
+    routing: Routing, partitions: Collection[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, list[OpenTransaction]]:
+    """Return the open transactions of each partition, oldest first; none where the brokers do not tell."""
 
     def build(led: dict[TopicPartition, Leader]) -> Any:
         topic = DescribeProducersRequest.TopicRequest
         return DescribeProducersRequest(
-            topics=[topic(name=each.topic, partition_indexes=[each.partition]) for each in led]
+            topics=[
+                topic(name=name, partition_indexes=[each.partition for each in some])
+                for name, some in by_topic(led)
+            ]
         )
 
     def read(response: Any) -> Iterable[tuple[TopicPartition, int, list[OpenTransaction]]]:
@@ -57,7 +81,47 @@ def find_open_transactions(
                 yield TopicPartition(topic.name, found.partition_index), found.error_code, sorted(active)
 
     try:
-        return routing.ask_leaders([partition], build, read, deadline)[partition]
+        return routing.ask_leaders(partitions, build, read, deadline)
     except BrokerError:
         # An explanation is worth one request; brokers before 2.8 and users without the right have none.
-        return []
+        return {}
+
+
+def find_coordinated(
+    routing: Routing, producer_ids: Collection[int], deadline: Deadline
+) -> dict[int, Coordinated]:
+    """Return what the coordinators know of these producers' transactions, by producer id.
+
+    Each broker coordinates some transactional ids, so all are asked. What none has or shows is left out, and
+    so is what brokers before 3.0 cannot tell.
+    """
+    known: dict[int, Coordinated] = {}
+    if not producer_ids:
+        return known
+    try:
+        brokers = routing.brokers(deadline)
+    except BrokerError:
+        return known
+    for host, port in brokers.values():
+        try:
+            listed = routing.call(
+                ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids)),
+                host,
+                port,
+                deadline,
+            )
+            names = [each.transactional_id for each in listed.transaction_states]
+            if not names:
+                continue
+            described = routing.call(
+                DescribeTransactionsRequest(transactional_ids=names), host, port, deadline
+            )
+        except BrokerError:
+            continue
+        for each in described.transaction_states:
+            # One that is not open has no start: its producer's mark in the log is all that is left of it.
+            if not each.error_code and each.transaction_start_time_ms >= 0:
+                known[each.producer_id] = Coordinated(
+                    each.transactional_id, each.transaction_start_time_ms, each.transaction_timeout_ms
+                )
+    return known

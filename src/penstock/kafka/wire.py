@@ -15,6 +15,7 @@ passwords included, to the log at DEBUG. Only its message classes (encode, decod
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import ssl
@@ -24,13 +25,17 @@ from typing import Any
 
 from penstock.core.client import ClientSettings, TlsSettings
 from penstock.core.errors import BrokerError, PenstockError
-from penstock.kafka.deadline import Deadline
+from penstock.core.log_lines import get_logger
+from penstock.core.outages import TOLD_AFTER_S, find_patience
+from penstock.kafka.deadline import LOOK_FOR_STOP_S, Deadline
 from penstock.kafka.login import log_in
 from penstock.kafka.messages import ApiVersionsRequest
 from penstock.kafka.names import connect_tcp
 from penstock.kafka.tls import start_tls, tls_failure
 
 __all__ = ["MAX_FRAME_BYTES", "Connection", "Deadline"]
+
+log = get_logger(__name__)
 
 #: Larger answers are refused: the biggest honest one is `fetch.max.bytes` or a single record batch.
 MAX_FRAME_BYTES = 1 << 28
@@ -122,6 +127,7 @@ class Connection:
         name = request.name.removesuffix("Request")
         answer = bytearray()
         self.send(request.encode(header=True, framed=True), deadline, waiting_for=name)
+        self._tell_silence(name, deadline)
         self.receive_into(answer, deadline, waiting_for=name)
         if _SIZE.unpack_from(answer)[0] != correlation_id:
             raise self._malformed(f"answer to {name} belongs to another request")
@@ -129,6 +135,30 @@ class Connection:
             return request.header.get_response_class().decode(answer, header=True)
         except Exception as error:  # whatever a hostile answer makes the decoder raise means the same
             raise self._malformed(f"answer to {name} v{version} cannot be decoded") from error
+
+    def _tell_silence(self, name: str, deadline: Deadline) -> None:
+        """Say so when the answer does not begin to come for long: a broker that stands still takes requests,
+        and the limit of one is half a minute."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return  # decrypted already, so the descriptor may stay silent
+        poller = select.poll()
+        poller.register(self._socket.fileno(), select.POLLIN)
+        told_at = time.monotonic() + TOLD_AFTER_S
+        while (left_s := told_at - time.monotonic()) > 0:
+            rest_s = deadline.remaining_s()
+            if not rest_s or poller.poll(min(left_s, rest_s, LOOK_FOR_STOP_S) * 1000):
+                return  # an answer, or no time: the caller reads it, or finds that
+        patience = find_patience()
+        log.warning(
+            "No answer of %s:%d to %s for %.0f s; waiting for it up to %.0f s more (%s).%s",
+            self.host,
+            self.port,
+            name,
+            TOLD_AFTER_S,
+            deadline.remaining_s(),
+            deadline.name,
+            "" if patience is None else f" {patience}",
+        )
 
     def _negotiate(self, deadline: Deadline) -> None:
         request = ApiVersionsRequest(client_software_name="penstock", client_software_version="1")
@@ -153,10 +183,13 @@ class Connection:
         view = memoryview(frame)
         try:
             while view.nbytes:
-                self._socket.settimeout(deadline.wait_s(what))
-                view = view[self._socket.send(view) :]
+                self._socket.settimeout(deadline.slice_s(what))
+                try:
+                    view = view[self._socket.send(view) :]
+                except TimeoutError as error:
+                    _raise_if_broken(error)  # else there may be more time: the deadline knows
         except OSError as error:
-            raise self._failed(error, deadline, what) from error
+            raise self._failed(error, what) from error
         except PenstockError:
             self.close()
             raise
@@ -204,13 +237,17 @@ class Connection:
         done, wanted = 0, view.nbytes
         try:
             while done < wanted:
-                self._socket.settimeout(deadline.wait_s(what))
-                received = self._socket.recv_into(view[done:])
+                self._socket.settimeout(deadline.slice_s(what))
+                try:
+                    received = self._socket.recv_into(view[done:])
+                except TimeoutError as error:
+                    _raise_if_broken(error)
+                    continue  # there may be more time: the deadline knows
                 if received == 0:
                     raise ConnectionResetError("closed by the broker")
                 done += received
         except OSError as error:
-            raise self._failed(error, deadline, what) from error
+            raise self._failed(error, what) from error
         except PenstockError:
             self.close()
             raise
@@ -232,10 +269,8 @@ class Connection:
         self.closed = True
         self._socket.close()
 
-    def _failed(self, error: OSError, deadline: Deadline, what: str) -> BrokerError:
+    def _failed(self, error: OSError, what: str) -> BrokerError:
         self.close()
-        if isinstance(error, TimeoutError):
-            return deadline.timeout_error(what)
         return self._lost(error, f"while waiting for {what}")
 
     def _lost(self, error: OSError, when: str) -> BrokerError:
@@ -243,6 +278,15 @@ class Connection:
             error, ssl.SSLEOFError | ssl.SSLZeroReturnError
         ):
             return tls_failure(error, self.host, self.port)  # TLS 1.3 reports a refused client here
+        if error.errno == errno.ETIMEDOUT:
+            return BrokerError(
+                "BROKER_DISCONNECTED",
+                f"Nothing comes back from {self.host}:{self.port} any more: its connection broke {when} "
+                f"({error.strerror or error}).",
+                hint="Check that the broker's machine is up, and the network on the way to it.",
+                facts={"host": self.host, "port": self.port},
+                retriable=True,
+            )
         return BrokerError(
             "BROKER_DISCONNECTED",
             f"The connection to {self.host}:{self.port} broke {when} ({error.strerror or error}).",
@@ -259,6 +303,13 @@ class Connection:
             hint="Check that the address is a Kafka listener and that nothing in between alters the bytes.",
             facts={"host": self.host, "port": self.port},
         )
+
+
+def _raise_if_broken(error: TimeoutError) -> None:
+    """Raise it again if it is the system's, which has given up the connection: the next read gives an end,
+    as if the broker had hung up. A timeout that we have set says only that nothing came so far."""
+    if error.errno == errno.ETIMEDOUT:
+        raise error
 
 
 def _guess_other_protocol(first_bytes: bytes) -> str:

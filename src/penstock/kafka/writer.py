@@ -22,8 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.client import ClientSettings
-from penstock.core.errors import SinkError
+from penstock.core.errors import BrokerError, SinkError
+from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
+from penstock.kafka.admin import find_message_limit
 from penstock.kafka.deadline import LEAST_PAUSE_MS, Deadline
 from penstock.kafka.delivery import Delivery, Written
 from penstock.kafka.messages import InitProducerIdRequest
@@ -34,8 +36,14 @@ from penstock.kafka.records.murmur2 import NO_KEY, group_rows, partition_of_keys
 from penstock.kafka.refusals import RETRIABLE, refusal
 from penstock.kafka.routing import routing_for
 
+log = get_logger(__name__)
+
+#: How long a write waits for an answer that it can do without.
+HINT_TIMEOUT_MS = 5_000
 #: Records without a key go to one partition in runs of at least this many, so that batches stay large.
 KEYLESS_RUN = 1_000
+#: Every topic takes batches of this size: its limit is not worth a question.
+_SMALL_BYTES = 4_096
 #: How often is asked again for a topic that one broker knows and another does not.
 _LOOKS_FOR_A_TOPIC = 20
 
@@ -61,6 +69,7 @@ class Writer:
         self._producer: ProducerStamp | None = None
         self._stamps: dict[TopicPartition, ProducerStamp] = {}
         self._turn = 0
+        self._rooms: dict[str, int | None] = {}
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> Written:
         """Write all rows; of the columns key, value, headers, timestamp and partition any may be missing."""
@@ -97,14 +106,30 @@ class Writer:
         columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
         chosen = self._choose_partitions(batch, columns.keys, len(view.partitions))
         rows, starts = group_rows(chosen, len(view.partitions))
+        room = (
+            self._find_room(topic, deadline) if batch.num_rows > 1 and batch.nbytes > _SMALL_BYTES else None
+        )
         sources: dict[int, Iterator[EncodedBatch]] = {}
         for partition in np.flatnonzero(np.diff(starts)).tolist():
             mine = rows[starts[partition] : starts[partition + 1]]
             where = TopicPartition(topic, partition)
             stamp = self._stamps.get(where, self._producer)
-            sources[partition] = self._encoder.encode(columns, mine, stamp)
+            sources[partition] = self._encoder.encode(columns, mine, stamp, room=room)
             self._stamps[where] = stamp.advance(mine.size)
         Delivery(self._settings, topic, sources, written, self._max_request_bytes, self._deadline).run()
+
+    def _find_room(self, topic: str, deadline: Deadline) -> int | None:
+        """Return the largest batch to make for a topic; it may take less than we would send it."""
+        if topic not in self._rooms:
+            soon = deadline.or_sooner(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS")
+            try:
+                limit = find_message_limit(self._settings, topic, soon)
+            except BrokerError as error:
+                log.info("Writing to %s without knowing the size of its batches: %s", topic, error)
+                return None  # the next batch asks again
+            # What cannot be compressed becomes a little larger by trying.
+            self._rooms[topic] = None if limit is None else limit - limit // 128 - 64
+        return self._rooms[topic]
 
     def _register(self, deadline: Deadline) -> ProducerStamp:
         while True:
@@ -129,10 +154,11 @@ class Writer:
             column = batch.column("partition")
             wanted = column.cast(pa.int32()).fill_null(NO_KEY).to_numpy(zero_copy_only=False)
             named = column.is_valid().to_numpy(zero_copy_only=False)
-            if np.any((wanted[named] < 0) | (wanted[named] >= partitions)):
+            outside = np.unique(wanted[named & ((wanted < 0) | (wanted >= partitions))])
+            if outside.size:
                 raise SinkError(
                     "PARTITION_OUT_OF_RANGE",
-                    f"Partitions {wanted.min()} to {wanted.max()} are asked for; the topic has 0 to "
+                    f"Partition {', '.join(map(str, outside[:10]))} is asked for; the topic has 0 to "
                     f"{partitions - 1}.",
                     hint="Correct the `partition` column, or leave it null to choose by key.",
                     facts={"partitions": partitions},

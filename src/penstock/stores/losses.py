@@ -25,6 +25,7 @@ from penstock.core.losses import Loss, TopicLoss, summarise_losses
 from penstock.core.places import Place, parse_place
 from penstock.stores.sql.schema import Tables, ensure_tables, read_version
 from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.waiting import RECONNECT_TIMEOUT_S
 
 LEDGER_VERSION = 1
 TABLE = "penstock_losses"
@@ -62,7 +63,9 @@ class LossLedger:
         # In one order everywhere: two writers that lock rows in different orders would block each other.
         rows = [_write_row(distinct[key], seen_ms, stream) for key in sorted(distinct)]
         if rows:
-            Database(self.place).run(lambda session: _upsert(session, self.place, rows), writes=True)
+            Database(self.place, RECONNECT_TIMEOUT_S).run(
+                lambda session: _upsert(session, self.place, rows), writes=True
+            )
         return len(rows)
 
     def read(self, *, topic: str | None = None, since_ms: int | None = None) -> list[RecordedLoss]:
@@ -70,22 +73,30 @@ class LossLedger:
 
         `since_ms` keeps what was reported then or later, be it for the first time or again.
         """
-        return Database(self.place).run(lambda session: _select(session, self.place, topic, since_ms))
+        return Database(self.place, RECONNECT_TIMEOUT_S).run(
+            lambda session: _select(session, self.place, topic, since_ms)
+        )
 
     def summary(self, *, topic: str | None = None, since_ms: int | None = None) -> Mapping[str, TopicLoss]:
         """How much each topic has lost; ranges that overlap are counted once."""
         return summarise_losses(each.loss for each in self.read(topic=topic, since_ms=since_ms))
 
 
-def open_loss_ledger(place: str | os.PathLike[str] | Place, *, create: bool = True) -> LossLedger:
-    """The ledger at a path or address, made if it is not there; without `create` that is an error."""
+def open_loss_ledger(
+    place: str | os.PathLike[str] | Place, *, create: bool = True, was_reached: bool = False
+) -> LossLedger:
+    """Return the ledger at a path or address, made if it is not there; without `create` that is an error.
+
+    `was_reached`: somebody of this query has opened it before, so a database that is away is waited for.
+    """
     if isinstance(place, str | os.PathLike):
         place = parse_place(os.fspath(place))
     known = place
+    database = Database(known, RECONNECT_TIMEOUT_S if was_reached else 0.0)
     if create:
-        Database(known).run(lambda session: ensure_tables(session, known, _TABLES), writes=True)
+        database.run(lambda session: ensure_tables(session, known, _TABLES), writes=True)
     else:
-        Database(known).run(lambda session: _demand_version(session, known))
+        database.run(lambda session: _demand_version(session, known))
     return LossLedger(known)
 
 

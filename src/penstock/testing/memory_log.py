@@ -30,7 +30,6 @@ from penstock.core.model import (
     At,
     Bound,
     Earliest,
-    Narrowing,
     Peek,
     RangeOrder,
     TopicPartition,
@@ -352,7 +351,6 @@ class MemoryReader:
                     for record in log.records
                     if position <= record.offset < seen
                     and not (committed_only and record.offset in log.aborted)
-                    and not _is_filtered(order.narrowing, record)
                 ]
             for begin in range(0, len(rows), _ROWS_PER_BATCH):
                 yield _batch(partition, rows[begin : begin + _ROWS_PER_BATCH], order.columns)
@@ -450,14 +448,4 @@ def _batch(partition: TopicPartition, rows: list[_Record], columns: tuple[str, .
     arrays = [pa.array(values[name], ARROW_TYPES[name]) for name in columns]
     return pa.RecordBatch.from_arrays(
         arrays, schema=pa.schema([(name, ARROW_TYPES[name]) for name in columns])
-    )
-
-
-def _is_filtered(narrowing: Narrowing, record: _Record) -> bool:
-    """Whether a pushed filter will drop this row anyway."""
-    low, high, since = narrowing.from_offset, narrowing.until_offset, narrowing.since_ms
-    return (
-        (low is not None and record.offset < low)
-        or (high is not None and record.offset >= high)
-        or (since is not None and record.timestamp_ms < since)
     )

@@ -12,11 +12,13 @@ to fail. It compares nothing: compatibility is not its business.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import ssl
 import threading
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -25,12 +27,20 @@ from typing import Any
 class RegistryServer:
     """Serves from `with` to its end. `basic_auth` is `name:password`; `tls` a server context for https.
 
-    `requests` lists the paths asked for; a status put into `fail_with` answers everything that comes.
+    `requests` lists the paths asked for; a status put into `fail_with` answers everything that comes. An id
+    put into `lagging` is answered as unknown that many times, as a replica does that has not heard of it yet.
+    `before_answer` is called before each answer. `connections` counts the connections that were made. Ids are
+    given from `first_id` on.
     """
 
-    def __init__(self, *, basic_auth: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, *, basic_auth: str | None = None, tls: ssl.SSLContext | None = None, first_id: int = 1
+    ) -> None:
         self.requests: list[str] = []
         self.fail_with: int | None = None
+        self.lagging: dict[int, int] = {}
+        self.before_answer: Callable[[], None] = lambda: None
+        self._first_id = first_id
         self._basic_auth = basic_auth
         self._lock = threading.Lock()
         self._schemas: list[dict[str, Any]] = []
@@ -46,6 +56,14 @@ class RegistryServer:
         scheme, host = ("https", "localhost") if self._tls else ("http", "127.0.0.1")
         return f"{scheme}://{host}:{self._server.server_address[1]}"
 
+    @property
+    def connections(self) -> int:
+        return self._server.connections
+
+    def hang_up(self) -> None:
+        """Close every connection that is open, as a server does with those that have been idle for long."""
+        self._server.hang_up()
+
     def __enter__(self) -> RegistryServer:
         self._thread.start()
         return self
@@ -55,6 +73,7 @@ class RegistryServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_up()
         self._thread.join(timeout=10)
 
     def register(
@@ -71,7 +90,7 @@ class RegistryServer:
         with self._lock:
             if entry not in self._schemas:
                 self._schemas.append(entry)
-            schema_id = self._schemas.index(entry) + 1
+            schema_id = self._schemas.index(entry) + self._first_id
             versions = self._subjects.setdefault(subject, [])
             if schema_id not in versions:
                 versions.append(schema_id)
@@ -80,6 +99,7 @@ class RegistryServer:
     def answer(self, path: str, authorization: str | None) -> tuple[int, dict[str, Any]]:
         """What a GET gives: a status and a document."""
         self.requests.append(path)
+        self.before_answer()
         if self.fail_with is not None:
             return self.fail_with, {"error_code": 50001, "message": "told to fail"}
         if self._basic_auth is not None:
@@ -95,8 +115,12 @@ class RegistryServer:
         return 404, {"error_code": 404, "message": "no such resource"}
 
     def _answer_id(self, text: str) -> tuple[int, dict[str, Any]]:
-        if text.isdecimal() and 1 <= int(text) <= len(self._schemas):
-            return 200, dict(self._schemas[int(text) - 1])
+        number = int(text) - self._first_id if text.isdecimal() else -1
+        lag = self.lagging.get(number + self._first_id, 0)
+        if lag:
+            self.lagging[number + self._first_id] = lag - 1
+        elif 0 <= number < len(self._schemas):
+            return 200, dict(self._schemas[number])
         return 404, {"error_code": 40403, "message": "schema not found"}
 
     def _answer_version(self, subject: str, text: str) -> tuple[int, dict[str, Any]]:
@@ -108,12 +132,32 @@ class RegistryServer:
             return 404, {"error_code": 40402, "message": "version not found"}
         schema_id = versions[version - 1]
         return 200, {
-            "subject": subject, "version": version, "id": schema_id, **self._schemas[schema_id - 1],
+            "subject": subject, "version": version, "id": schema_id,
+            **self._schemas[schema_id - self._first_id],
         }  # fmt: skip
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.connections = 0
+        self._open: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections += 1
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        for each in list(self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in the middle is its own business, and nothing to print."""
@@ -122,6 +166,8 @@ class _Server(ThreadingHTTPServer):
 def _handler(registry: RegistryServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10
+        protocol_version = "HTTP/1.1"  # connections are kept
+        disable_nagle_algorithm = True  # or the second piece of an answer waits for the client
 
         def do_GET(self) -> None:
             self._send(*registry.answer(self.path, self.headers.get("Authorization")))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 from penstock.formats import jit
@@ -27,11 +27,8 @@ _SOURCES = ("*kernel*.py", "*shapes*.py", "*steps*.py", "rules.py")
 @functools.cache
 def _stamp() -> tuple[str, int]:
     """Shaped like numba's own stamp; changes with the sources of kernels here and with the formats."""
-    digest = hashlib.sha256(jit.source_stamp()[0].encode())
-    folder = Path(__file__).parent
-    for path in sorted({path for pattern in _SOURCES for path in folder.rglob(pattern)}):
-        digest.update(path.read_bytes())
-    return digest.hexdigest(), 0
+    ours = jit.hash_sources(resources.files("penstock.apps.accesslog"), _SOURCES)
+    return hashlib.sha256(f"{jit.source_stamp()[0]}|{ours}".encode()).hexdigest(), 0
 
 
 def kernel(function: Callable[..., Any]) -> jit.Kernel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 
 #: Verb to what it does; its file is penstock/cli/accesslog/<verb>.py with `add_arguments` and `run`.
 VERBS: dict[str, str] = {
@@ -30,6 +31,8 @@ HAS_MANY_VERBS = True
 
 #: A verb whose file has another name: `run` here is what every command has.
 FILES = {"run": "run_pipeline"}
+#: Verbs that run kernels.
+COMPILING = ("classify", "demo", "replay", "rules", "run", "score", "ship", "simulate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,4 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     verb = FILES.get(arguments.verb, arguments.verb)
     module = importlib.import_module(f"penstock.cli.accesslog.{verb}")
-    return int(module.run(arguments))
+    with _showing_compilation(arguments.verb):
+        return int(module.run(arguments))
+
+
+def _showing_compilation(verb: str) -> AbstractContextManager[None]:
+    """Return the block that shows a first compilation; an empty one for verbs that need no compiler."""
+    if verb not in COMPILING:
+        return nullcontext()
+    from penstock.cli.compilation import ACCESS_LOG, showing_compilation
+
+    return showing_compilation(ACCESS_LOG if verb in ("demo", "run") else None)

@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         allow=gather_allowed(arguments),
         trusted_proxies=arguments.trusted_proxy,
         trust_crawlers=not arguments.distrust_crawlers,
+        block_private=arguments.block_private,
     )
     listed = advance(find_database(arguments), now_us=now_us)
     bans = gate.apply(listed.bans)

@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import io
 import shutil
+import signal
 import sys
 import threading
 from collections import Counter
@@ -26,8 +27,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from penstock.cli.accesslog.blocked_count import BlockedCount
 from penstock.cli.accesslog.demo_servers import Servers
 from penstock.cli.accesslog.display import Display
+from penstock.cli.accesslog.outputs import finish, list_troubles, make_blocklist_output
 from penstock.cli.accesslog.run_pipeline import prepare_kernels, start_spark
 from penstock.cli.terminal import ProgressBar, complain, escape, say
 from penstock.core.errors import OptionError
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.apps.accesslog.defence.scoring import Found, Label, Score, Visits
     from penstock.apps.accesslog.reporting.report_data import Check, ReportData
-    from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
+    from penstock.apps.accesslog.stream.pipeline import Pipeline
     from penstock.apps.accesslog.stream.settings import PipelineSettings
 
 TOPIC, PARTITIONS = "access-log", 4
@@ -63,10 +66,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        return _run(arguments)
-    except KeyboardInterrupt:
+        with unwinding_on_signals():
+            return _run(arguments)
+    except (KeyboardInterrupt, SystemExit):
         complain("Ended before there was anything to report, or before the report was written.")
         raise
+
+
+@contextlib.contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end this by an exception, so that all that was started is ended and removed.
+
+    By itself SIGTERM ends Python at once, and Kafka's folder stays. Only the first one counts: another must
+    not interrupt the tidying up.
+    """
+
+    def unwind(number: int, _: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.getsignal(each) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
+    for each in before:
+        signal.signal(each, unwind)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -77,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
     seconds = arguments.seconds or (_FOR_EVER_S if attended else 60)
     say("Starting Kafka on this computer ...")
     with ExitStack() as stack:
-        kafka = stack.enter_context(LocalKafka(progress=ProgressBar("fetching Kafka")))
+        kafka = stack.enter_context(LocalKafka(progress=ProgressBar("Fetching Kafka")))
         _create_topic(kafka.bootstrap)
         settings = _prepare(kafka.bootstrap, folder)
         say("Starting Spark (local[2]) ...")
@@ -95,8 +125,8 @@ def _run(arguments: argparse.Namespace) -> int:
             _run_pipeline(spark, settings, folder, servers)
         say("The servers have stopped; taking what is left ...")
         servers.ship_rest()
-        _run_pipeline(spark, settings, folder, None)
-    return conclude(folder, settings)
+        is_behind = _run_pipeline(spark, settings, folder, None)
+    return conclude(folder, settings) or is_behind
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -153,24 +183,27 @@ def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
 
 def _run_pipeline(
     spark: SparkSession, settings: PipelineSettings, folder: Path, servers: Servers | None
-) -> None:
-    """Until the servers have stopped or somebody asks; without them until nothing is left."""
+) -> int:
+    """Run until the servers have stopped or somebody asks; without them until nothing is left.
+
+    Return 1 if the blocklists are not up to date at the end, else 0.
+    """
     from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
     from penstock.apps.accesslog.stream.pipeline import Pipeline
 
     pipeline = Pipeline(spark, settings)
-    display = Display(pipeline)
-    lists = BlocklistWriter(settings.place, folder / LISTS, ("text", "json", "nftables"))
+    formats = ("text", "json", "nftables")
+    lists = make_blocklist_output(BlocklistWriter(settings.place, folder / LISTS, formats))
+    display = Display(pipeline, BlockedCount(settings), lambda: list_troubles([lists]))
+    pipeline.add_listener(lists.follow)
     pipeline.add_listener(display.show)
-
-    def refresh(news: BatchNews) -> None:
-        lists.refresh(has_new_decisions=bool(news.decisions.num_rows))
-
-    pipeline.add_listener(refresh)
+    pipeline.stream.add_listener(display.watch)
     if servers is not None:
         threading.Thread(target=_stop_when_over, args=(servers, pipeline), daemon=True).start()
-    outcome = pipeline.run(until_idle=servers is None)
+    with display.ticking():
+        outcome = pipeline.run(until_idle=servers is None)
     display.close(outcome.reason)
+    return finish([lists])
 
 
 def _stop_when_over(servers: Servers, pipeline: Pipeline) -> None:

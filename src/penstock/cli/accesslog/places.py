@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.apps.accesslog.defence.networks import demand_network
+from penstock.cli.terminal import count
 from penstock.core.places import Place, parse_place
 from penstock.core.references import read_option_file, resolve_reference
+
+_MOST_SHOWN = 3
 
 
 def add_database_argument(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +32,7 @@ def find_database(arguments: argparse.Namespace) -> Place:
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--allow", metavar="CIDR", action="append", default=[], help="never in a list; may be given again"
+        "--allow", metavar="CIDR", action="append", default=[], help="never block it; may be given again"
     )
     parser.add_argument(
         "--allow-file",
@@ -37,15 +41,46 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the same from a file: one address or network on each line, # begins a comment",
     )
+    add_proxy_argument(parser)
+    parser.add_argument(
+        "--distrust-crawlers",
+        action="store_true",
+        help="do not spare what search engines publish as their networks",
+    )
+    parser.add_argument(
+        "--block-private",
+        action="store_true",
+        help="also block private, loopback and link-local addresses, which are spared otherwise",
+    )
+
+
+def add_unnamed_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--block-unnamed-proxy",
+        action="store_true",
+        help="also block an address that looks like a proxy which was not named: nearly all lines, with "
+        "X-Forwarded-For of many clients; it is spared otherwise",
+    )
+
+
+def add_proxy_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trusted-proxy",
         metavar="CIDR",
         action="append",
         default=[],
-        help="a proxy in front of the web servers; never in a list",
+        help="a proxy in front of the web servers: it is never blocked, and names the client",
     )
-    parser.add_argument(
-        "--distrust-crawlers", action="store_true", help="list also what search engines publish as theirs"
+
+
+def describe_unlisted(clients: Sequence[str]) -> str:
+    """Return a sentence on clients that rules wanted blocked and that no list can hold, with a few names."""
+    shown = ", ".join(clients[:_MOST_SHOWN])
+    more = ", ..." if len(clients) > _MOST_SHOWN else ""
+    return (
+        f"{count(len(clients), 'client')} named by a rule and not in any list: {shown}{more}. Lists hold "
+        "addresses, and never loopback. If these are names of hosts, log addresses: `HostnameLookups Off`, "
+        "or %a in place of %h."
     )
 
 

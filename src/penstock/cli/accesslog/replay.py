@@ -1,13 +1,17 @@
 """Run log files through the defence and write down whom it would have blocked, when and why.
 
 penstock accesslog replay /var/log/apache2/access.log* --decisions found.csv
+penstock accesslog replay access.log --decisions found.csv --allow-file /etc/penstock/allowed
 zcat old.log.gz | penstock accesslog replay - --decisions found.csv --rules my-rules/
 
-The decisions are those that a running pipeline makes of the same lines (it spares 127.0.0.1 and its like;
-a file is taken for the log of the server it is named after: web1.log, web1.log.2.gz). `request_index` is the
+The decisions are those that a running pipeline makes of the same lines (a file is taken for the log of the
+server it is named after: web1.log, web1.log.2.gz). Before that it shows what the format makes of the first
+line. Local addresses are spared, unless you say --block-private. `request_index` is the
 place of the line that caused a decision among the client's lines in the given files; the first row of a
-client is its detection, later ones are longer bans. Files may be compressed with gzip; `-` is the
-standard input.
+client is its detection. A later row is a new ban after the one before has ended, another
+class of attack while a ban runs (that does not prolong it), or a ban by a rule about many clients
+(`distributed.*`), which begins at that moment and may end later than the one that runs. Files may be
+compressed with gzip; `-` is the standard input.
 """
 
 from __future__ import annotations
@@ -16,15 +20,27 @@ import argparse
 import csv
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from penstock.apps.accesslog.blocking.blocklists import can_be_listed
 from penstock.apps.accesslog.defence.bans import DefenceSettings
 from penstock.apps.accesslog.defence.replay import replay
+from penstock.cli.accesslog.first_look import FirstLook
+from penstock.cli.accesslog.log_format import add_log_format_argument
+from penstock.cli.accesslog.places import (
+    add_gate_arguments,
+    add_unnamed_argument,
+    describe_unlisted,
+    gather_allowed,
+)
 from penstock.cli.accesslog.rule_choice import HELP, describe_rules, load_rules
+from penstock.cli.accesslog.sparing import Sparing
 from penstock.cli.terminal import complain, count
 from penstock.core.errors import OptionError
+from penstock.formats.accesslog import make_parser
 
 COLUMNS = ("client", "decided_at", "request_index", "rule", "class", "action")
 
@@ -34,15 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions", metavar="OUT.csv", required=True, help="where to write; - is the output"
     )
-    parser.add_argument("--format", metavar="F", default="auto", help="how lines are written (default: auto)")
+    add_log_format_argument(parser, with_old_name=True)
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
-    parser.add_argument("--allow", metavar="CIDR", action="append", default=[], help="never block these")
-    parser.add_argument(
-        "--trusted-proxy", metavar="CIDR", action="append", default=[], help="proxies that tell the client"
-    )
     parser.add_argument(
         "--all-actions", action="store_true", help="also what was allowed, or in its time of grace"
     )
+    add_gate_arguments(parser)
+    add_unnamed_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,24 +68,38 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rules:
         complain(describe_rules(arguments.rules, ruleset))
     settings = DefenceSettings(
-        ruleset, allow=tuple(arguments.allow), trusted_proxies=tuple(arguments.trusted_proxy)
+        ruleset,
+        allow=tuple(gather_allowed(arguments)),
+        trusted_proxies=tuple(arguments.trusted_proxy),
+        trust_crawlers=not arguments.distrust_crawlers,
+        block_private=arguments.block_private,
     )
-    replayed = replay(arguments.logs, settings, log_format=arguments.format)
+    look = FirstLook(
+        make_parser(arguments.log_format, settings.trusted_proxies),
+        is_whole=True,
+        spares=not arguments.block_unnamed_proxy,
+    )
+
+    def spare_unnamed() -> DefenceSettings:
+        return replace(settings, allow=(*settings.allow, *look.fronts))
+
+    replayed = replay(
+        arguments.logs, settings, log_format=arguments.log_format, look=look, resettle=spare_unnamed
+    )
     counted = replayed.counters
     parsed, bad = counted.get("lines", 0), counted.get("bad", 0)
-    if bad and not parsed:
-        raise OptionError(
-            "NOTHING_PARSED",
-            f"0 of {count(bad, 'line')} could be parsed (--format {arguments.format}).",
-            hint="Say how lines are written with --format: common, combined, or what your LogFormat says.",
-            facts={"lines": bad, "format": arguments.format},
-        )
     shown = ("block", "simulate", "allowed", "grace") if arguments.all_actions else ("block", "simulate")
     rows = [row for row in replayed.rows if row["action"] in shown]
     write_decisions(arguments.decisions, rows)
     told = f"{parsed + bad:,} lines, {bad:,} of them not parsed, {counted.get('late', 0):,} out of order"
-    clients = {row["client"] for row in rows if row["action"] == "block"}
+    clients = {row["client"] for row in rows}
     complain(f"{told}; {count(len(rows), 'decision')} about {count(len(clients), 'client')}.")
+    spared = dict.fromkeys(row["client"] for row in replayed.rows if row["action"] == "allowed")
+    blocked = dict.fromkeys(row["client"] for row in rows if row["action"] == "block")
+    if unlisted := [each for each in blocked if not can_be_listed(each)]:
+        complain(describe_unlisted(unlisted))
+    if spared:
+        complain(Sparing.of(settings, look.fronts).describe(list(spared)))
     return 0
 
 

@@ -7,45 +7,47 @@ penstock accesslog run --topic lines --database results.db --decisions-topic dec
 
 Lines, decisions and offsets are stored in one transaction for each batch: stopped or killed at any moment and
 started again, it goes on where it was, and each line counts once. The terminal shows lines a second, the lag,
-who was blocked and how long batches take; elsewhere that is a plain line every few seconds.
+who was blocked and how long batches take; elsewhere that is a plain line every 10 seconds while something
+changes or a batch is running, and one a minute while nothing does. SIGTERM and Ctrl-C let the running batch
+be finished and stored; a second one ends at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
+from penstock.cli.accesslog.blocked_count import BlockedCount
 from penstock.cli.accesslog.display import Display
-from penstock.cli.accesslog.places import add_gate_arguments, gather_allowed
+from penstock.cli.accesslog.first_look import FirstLook
+from penstock.cli.accesslog.log_format import add_log_format_argument
+from penstock.cli.accesslog.outputs import finish, list_troubles, open_outputs, resolve
+from penstock.cli.accesslog.places import add_gate_arguments, add_unnamed_argument, gather_allowed
 from penstock.cli.accesslog.rule_choice import HELP, describe_rules, find_rules, load_rules
+from penstock.cli.accesslog.sparing import Sparing
 from penstock.cli.connection import add_connection_arguments, connect, gather_settings
 from penstock.cli.spark_session import open_spark
-from penstock.cli.terminal import complain, count, escape, say
-from penstock.core.errors import BrokerError, PenstockError
+from penstock.cli.terminal import count, escape, say
+from penstock.core.errors import BrokerError
 from penstock.core.places import FilePlace, Place, parse_place
-from penstock.core.references import resolve_reference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.apps.accesslog.stream.pipeline import BatchNews
     from penstock.apps.accesslog.stream.settings import PipelineSettings
     from penstock.apps.accesslog.stream.stage import Tools
+    from penstock.core.client import ClientSettings
 
 #: How long a broker that does not answer is asked before anything else is started.
 _FIRST_ANSWER_MS = 15_000
 #: Who wrote so recently may still be running.
 _MAY_STILL_RUN_S = 15.0
-#: From when on it is said why one has to wait.
-_PATIENCE_S = 3.0
 #: Where Spark runs in this process its first words are of no use to anybody.
 _QUIET_SPARK = Path(__file__).with_name("spark-log4j2.properties")
 
@@ -60,9 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--create-tables", action="store_true", help="make the tables in a server's database")
     parser.add_argument("--name", default="accesslog", help="the stream's name (default: accesslog)")
-    parser.add_argument(
-        "--log-format", metavar="F", default="auto", help="how lines are written (default: auto)"
-    )
+    add_log_format_argument(parser)
     parser.add_argument("--interval", default="1s", metavar="TIME", help="of batches (default: 1s)")
     parser.add_argument("--lateness", default="1s", metavar="TIME", help="lines wait so long for others (1s)")
     parser.add_argument(
@@ -83,37 +83,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions-topic", metavar="TOPIC", default=None, help="send each decision there, its id as the key"
     )
+    parser.add_argument(
+        "--outage-timeout",
+        default="15m",
+        metavar="TIME",
+        help="how long it waits for brokers or a database that are away (default: 15m)",
+    )
     parser.add_argument("--until-idle", action="store_true", help="end when nothing is left to do")
     parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
     add_gate_arguments(parser)
+    add_unnamed_argument(parser)
     add_connection_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S
     from penstock.apps.accesslog.stream.pipeline import Pipeline
 
     settings = read_settings(arguments)
     say(escape(describe_rules(arguments.rules, settings.tools.defence.ruleset)))
-    demand_topic(arguments)
+    look = look_at_topic(
+        demand_topic(arguments),
+        settings,
+        has_more=not arguments.until_idle,
+        spares=not arguments.block_unnamed_proxy,
+    )
     prepare_tables(settings.place, arguments.create_tables)
     with ExitStack() as stack:
-        outputs = (_open_blocklists, _open_decisions_topic, _open_webhook)
-        after = [open_output(stack, arguments, settings) for open_output in outputs]
+        outputs = open_outputs(stack, arguments, settings)
         prepare_kernels(settings.tools)
         say(f"Starting Spark ({escape(arguments.master)}) ...")
         spark = stack.enter_context(start_spark(arguments.master))
         pipeline = Pipeline(spark, settings)
-        display = Display(pipeline)
+        if not look.is_done:
+            pipeline.look_first(look, hold_s=0.0 if look.is_known else LONGEST_HOLD_S)
+        pipeline.spare(lambda: look.fronts)
+        blocked = BlockedCount(settings)
+        display = Display(
+            pipeline,
+            blocked,
+            lambda: list_troubles(outputs),
+            describe_spared=lambda clients: Sparing.of(settings, look.fronts).describe(clients),
+        )
+        pipeline.stream.add_listener(display.watch)
+        for each in outputs:
+            pipeline.add_listener(each.follow)
         pipeline.add_listener(display.show)
-        for act in after:
-            if act is not None:
-                pipeline.add_listener(act)
-        for line in describe_standing(settings.place):
+        for line in describe_standing(settings.place, blocked):
             say(line)
         say(f"Reading {escape(settings.topic)} into {escape(str(settings.place))}; Ctrl-C stops it.")
-        outcome = pipeline.run(until_idle=arguments.until_idle)
+        with display.ticking():
+            outcome = pipeline.run(until_idle=arguments.until_idle)
         display.close(outcome.reason)
-    return 0
+        return finish(outputs)
 
 
 def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
@@ -122,7 +144,7 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
     load_rules(arguments.rules)  # none is refused, whatever else there is to say
     return PipelineSettings(
         arguments.topic,
-        parse_place(_resolve("--database", arguments.database)),
+        parse_place(resolve("--database", arguments.database)),
         gather_settings(arguments),
         name=arguments.name,
         log_format=arguments.log_format,
@@ -134,12 +156,14 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
         trusted_proxies=tuple(arguments.trusted_proxy),
         allow=tuple(gather_allowed(arguments)),
         trust_crawlers=not arguments.distrust_crawlers,
+        block_private=arguments.block_private,
         rules=find_rules(arguments.rules),
+        outage_timeout=arguments.outage_timeout,
     )
 
 
-def demand_topic(arguments: argparse.Namespace) -> None:
-    """A wrong broker or topic is told at once: before a database is made and Spark is started."""
+def demand_topic(arguments: argparse.Namespace) -> ClientSettings:
+    """Return how to reach the topic. A wrong broker or topic is told before anything is made or started."""
     from penstock.kafka.admin import topic_exists
 
     client = connect(arguments)
@@ -151,6 +175,39 @@ def demand_topic(arguments: argparse.Namespace) -> None:
             hint=f"Correct the name (case matters), or run `penstock topics create {arguments.topic}`.",
             facts={"missing": [arguments.topic]},
         )
+    return client
+
+
+def look_at_topic(
+    client: ClientSettings, settings: PipelineSettings, *, has_more: bool, spares: bool = True
+) -> FirstLook:
+    """Say what the format makes of the newest lines, and refuse one that cannot be right.
+
+    Where there are few lines or none, the look that is returned goes on with the first batches. `has_more`:
+    lines are waited for.
+    """
+    from penstock.apps.accesslog.parsing.samples import ENOUGH_LINES
+    from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S
+    from penstock.apps.accesslog.stream.sampling import read_newest, read_oldest
+    from penstock.apps.accesslog.stream.standing import read_format
+
+    is_known = read_format(settings.place) == settings.log_format
+    parser = settings.tools.parser
+    committed = replace(client, isolation_level="read_committed")
+    look = FirstLook(
+        parser,
+        lambda line: say(escape(line)),
+        is_known=is_known,
+        has_more=has_more,
+        spares=spares,
+        read_earlier=lambda: read_oldest(committed, settings.topic),
+    )
+    lines = read_newest(committed, settings.topic)
+    if not look(lines) and has_more:
+        has = f"{escape(settings.topic)} has {count(len(lines), 'line') if len(lines) else 'no line'} so far"
+        waits = "" if is_known else f" Decisions wait for that, {LONGEST_HOLD_S:.0f} s at most."
+        say(f"{has}: the first {ENOUGH_LINES} are looked at as they come.{waits}")
+    return look
 
 
 def prepare_tables(place: Place, asked: bool) -> None:
@@ -162,32 +219,25 @@ def prepare_tables(place: Place, asked: bool) -> None:
 
 
 def prepare_kernels(tools: Tools) -> None:
-    """Compile them, or find them compiled; whoever has to wait is told why."""
+    """Compile the kernels, or find them compiled. The command that calls this shows how far it is."""
     from penstock.apps.accesslog.stream.warming import warm_up
 
-    words = ["Loading the kernels; the first time on a computer they are compiled: a minute or two ..."]
-    patience = threading.Timer(_PATIENCE_S, say, words)
-    patience.start()
-    try:
-        warm_up(tools)
-    finally:
-        patience.cancel()
+    warm_up(tools)
 
 
-def describe_standing(place: Place) -> Iterator[str]:
+def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
     """What an earlier run has left, and whether it may still be there."""
-    from penstock.apps.accesslog.blocking.blocklists import read_bans
     from penstock.apps.accesslog.stream.liveness import read_last_batch_ms
     from penstock.stores.sql.sessions import Database
 
     now_s = time.time()
-    last_ms, bans = Database(place).run(
-        lambda session: (read_last_batch_ms(session), read_bans(session, now_us=int(now_s * 1e6)))
+    last_ms, number = Database(place).run(
+        lambda session: (read_last_batch_ms(session), blocked.read(session))
     )
     if last_ms is None:
         return
-    blocked = f"; {count(len(bans), 'client')} blocked from before" if bans else ""
-    yield f"Going on after the batch of {show_time(last_ms * 1000)}{blocked}."
+    before = f"; {count(number, 'client')} blocked from before" if number else ""
+    yield f"Going on after the batch of {show_time(last_ms * 1000)}{before}."
     ago_s = now_s - last_ms / 1000
     if ago_s < _MAY_STILL_RUN_S:
         yield f"That was {max(ago_s, 0):.0f} s ago: if that run still goes, this one takes over and it ends."
@@ -204,80 +254,3 @@ def start_spark(master: str) -> Iterator[SparkSession]:
         settings["spark.log.level"] = "ERROR"
     with open_spark(master, "penstock-accesslog", settings) as spark:
         yield spark
-
-
-# --- what happens after a batch ---------------------------------------------------------------------------
-
-
-def _open_blocklists(
-    stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
-) -> Callable[[BatchNews], None] | None:
-    if arguments.blocklist_dir is None:
-        return None
-    from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, demand_place
-
-    demand_place(Path(arguments.blocklist_dir))
-    formats = tuple(arguments.blocklist_format) or ("text", "json")
-    writer = BlocklistWriter(
-        settings.place,
-        arguments.blocklist_dir,
-        formats,
-        allow=settings.allow,
-        trusted_proxies=settings.trusted_proxies,
-        trust_crawlers=settings.trust_crawlers,
-    )
-    return lambda news: _try(lambda: writer.refresh(has_new_decisions=bool(news.decisions.num_rows)))
-
-
-def _open_decisions_topic(
-    stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
-) -> Callable[[BatchNews], None] | None:
-    """What a run before this one stored and did not send any more goes first; also after a failure."""
-    if arguments.decisions_topic is None:
-        return None
-    from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
-
-    client = replace(connect(arguments), client_id="penstock-decisions")
-    topic = stack.enter_context(closing(DecisionsTopic(settings.place, client, arguments.decisions_topic)))
-    topic.demand_topic()
-    topic.send()
-    is_behind = False
-
-    def send(news: BatchNews) -> None:
-        nonlocal is_behind
-        if is_behind:
-            topic.send()
-        elif news.decisions.num_rows:
-            is_behind = True
-            topic.send_these(news.decisions)
-        is_behind = False
-
-    return lambda news: _try(lambda: send(news))
-
-
-def _open_webhook(
-    stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
-) -> Callable[[BatchNews], None] | None:
-    if arguments.webhook is None:
-        return None
-    from penstock.apps.accesslog.monitoring.alerts import Webhook
-    from penstock.apps.accesslog.monitoring.telling import AlertTeller
-
-    webhook = Webhook(_resolve("--webhook", arguments.webhook))
-    teller = stack.enter_context(closing(AlertTeller(settings.place, webhook)))
-    teller.tell()
-    return lambda news: _try(lambda: teller.tell(has_new_alerts=bool(news.alerts.num_rows)))
-
-
-def _try(act: Callable[[], object]) -> None:
-    """The results are stored; what follows them may fail and is tried again after the next batch."""
-    try:
-        act()
-    except PenstockError as error:
-        complain(str(error))
-
-
-def _resolve(option: str, text: str) -> str:
-    return resolve_reference(
-        option, text, environ=os.environ, read_file=lambda path: Path(path).read_text(encoding="utf-8")
-    )

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         allow=gather_allowed(arguments),
         trusted_proxies=arguments.trusted_proxy,
         trust_crawlers=not arguments.distrust_crawlers,
+        block_private=arguments.block_private,
         requests_per_s=rate,
         stale_after_s=stale_after_ms / 1000,
     )

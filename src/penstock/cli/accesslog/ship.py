@@ -6,9 +6,12 @@ penstock accesslog ship access.log --topic lines --once --history    all there i
 
 Files may be rotated, emptied, copied away or appear later; patterns are looked at again and again. Where it
 was is kept in Kafka, in the same transactions as the lines: after a crash it goes on behind the last line
-that readers with isolation.level=read_committed can see. The key of a record is the client, so a client's
-lines keep their order; the name of the server is in the header `server`. A last line without its newline is
-left for the next time. SIGTERM and Ctrl-C end the transaction under way.
+that readers with isolation.level=read_committed can see. Name all files of a server in one command: a second
+one for other files needs a --name of its own, and is refused without. The key of a record is the client, so
+a client's lines keep their order: give --log-format and --trusted-proxy as you give them to `run`, so that
+both find the same client. The name of the server is in the header `server`. A last line without its newline
+is left for the next time. SIGTERM and Ctrl-C end the transaction under way. What it says on stderr begins
+with the time and the topic.
 """
 
 from __future__ import annotations
@@ -23,19 +26,29 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from penstock.cli.accesslog.first_look import FirstLook
+from penstock.cli.accesslog.log_format import add_log_format_argument
+from penstock.cli.accesslog.places import add_proxy_argument
 from penstock.cli.connection import add_connection_arguments, add_json_argument, connect
-from penstock.cli.terminal import complain, count, escape, say
+from penstock.cli.terminal import complain, complain_dated, count, escape, say
 from penstock.core.errors import BrokerError, OptionError
+from penstock.core.log_lines import in_stream
 
 if TYPE_CHECKING:
+    from penstock.apps.accesslog.parsing.sample_checks import Finding
     from penstock.apps.accesslog.shipping.shipper import Shipped
+    from penstock.formats.accesslog import Parser
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 JSON_VERSION = 1
 _SHOWN_EVERY_S = 0.5
+#: Files that are looked at before they are shipped, and how far.
+_LOOKED_AT, _LOOKED_AT_BYTES = 8, 1 << 20
+#: The condition of a format that fits no line.
+_NO_FIT = "NOTHING_PARSED"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", choices=("client", "server", "none"), default="client", help="what keeps its order"
     )
+    add_log_format_argument(parser)
+    add_proxy_argument(parser)
     parser.add_argument("--once", action="store_true", help="end when all that is there is shipped")
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
@@ -55,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--history", action="store_true", help="rotated files as well, packed ones (.gz) too")
     parser.add_argument(
-        "--name", default="", help="what this shipper's position is kept under (SERVER/TOPIC)"
+        "--name",
+        default="",
+        help="what this shipper's position is kept under (SERVER/TOPIC); two at a time need two names",
     )
     parser.add_argument("--positions-topic", default=None, metavar="TOPIC", help="where positions are kept")
     parser.add_argument("--compression", choices=CODECS, default="lz4")
@@ -73,7 +90,17 @@ def run(arguments: argparse.Namespace) -> int:
                 f"--{option.replace('_', '-')} is {getattr(arguments, option)}.",
                 hint=f"Give a whole number from {least} on.",
             )
+    with in_stream(arguments.topic):
+        return _ship(arguments)
+
+
+def _ship(arguments: argparse.Namespace) -> int:
+    from penstock.formats.accesslog import make_parser
+
     absent = list_absent(arguments.files)
+    parser = make_parser(arguments.log_format, arguments.trusted_proxy)
+    if arguments.key == "client":
+        look_at_files(arguments.files, parser, is_whole=arguments.once)
     client = connect(arguments)
     from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC
     from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
@@ -91,6 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         topic=arguments.topic,
         server=arguments.server or socket.gethostname(),
         key=arguments.key,
+        parser=parser,
         name=arguments.name,
         positions_topic=arguments.positions_topic or DEFAULT_TOPIC,
         once=arguments.once,
@@ -101,9 +129,9 @@ def run(arguments: argparse.Namespace) -> int:
         poll_ms=arguments.poll_ms,
     )
     if not arguments.once:
-        complain(f"Shipping to {settings.topic} as {escape(settings.server)}.")
+        complain_dated(f"Shipping to {settings.topic} as {escape(settings.server)}.")
         for each in absent:
-            complain(f"{escape(each)} is not there yet; waiting for it.")
+            complain_dated(f"{escape(each)} is not there yet; waiting for it.")
     show = _Progress()
     with _ending_on_signals() as stopping:
         try:
@@ -127,6 +155,47 @@ def list_absent(files: Sequence[str]) -> list[str]:
         if not (glob.glob(each, recursive=True) if glob.has_magic(each) else os.path.exists(each)):
             absent.append(each)
     return absent
+
+
+class _KeyLook(FirstLook):
+    """A look that also says what follows for the keys, once: nobody can change those of lines in a topic."""
+
+    _has_told = False
+
+    def _judge(self, findings: Sequence[Finding]) -> None:
+        super()._judge(findings)
+        if not self._has_told and any(each.is_fatal or each.condition == _NO_FIT for each in findings):
+            self._has_told = True
+            complain_dated(
+                "The lines are shipped all the same. Where no client is found, the first word of a line is "
+                "its key: lines of many clients may share one key and one partition, and a client's lines "
+                "may lose their order. Lines keep the keys that they are shipped with; to give them others, "
+                "stop this, name the format with --log-format, and ship into a new topic."
+            )
+
+
+def look_at_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = False) -> None:
+    """Warn if the clients in these files are doubtful; refuse a format that was named and cannot be right.
+
+    With `auto` nothing is refused: every line is shipped, and one that fits nothing has a key all the same.
+    `is_whole`: no more lines will come, so a format that was named and fits none of a few is refused, too.
+    """
+    from penstock.apps.accesslog.defence.replay import look_first, open_log, read_blocks
+
+    names = [name for each in patterns for name in sorted(glob.glob(each, recursive=True))]
+    look = _KeyLook(
+        parser,
+        tell=None,
+        is_known=parser.log_format == "auto",
+        is_whole=is_whole,
+        warn=complain_dated,
+    )
+    with ExitStack() as stack:
+        files = {}
+        for number, name in enumerate(names[:_LOOKED_AT]):
+            with suppress(OptionError):  # what cannot be read is told by whoever ships it
+                files[number] = read_blocks(stack.enter_context(open_log(name)), _LOOKED_AT_BYTES)
+        look_first(files, look)
 
 
 class _Progress:
@@ -181,7 +250,8 @@ def _ending_on_signals() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stopping.set()
         if sys.stderr.isatty():
-            complain("\nEnding the transaction under way ...")
+            complain("")  # behind the line that changes
+            complain_dated("Ending the transaction under way ...")
 
     before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
     try:

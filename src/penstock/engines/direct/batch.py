@@ -30,7 +30,8 @@ class BatchReport:
     """What is known of a batch, at the moment it was made.
 
     `planned`: where the stream goes on; `committed`: what is stored, None where nothing ever was.
-    `rows_written` is what a sink says; without one nobody knows.
+    `rows_written` is what a sink says; None without one, and where a commit that nobody answered was found
+    done. `error`: why the attempt failed; None in the report of a batch that is done.
     """
 
     id: int
@@ -47,8 +48,9 @@ class BatchReport:
     error: str | None = None
 
     @property
-    def records(self) -> int:
-        """Offsets in all ranges. Gaps of compaction and transactions count, as everywhere in Kafka."""
+    def offsets(self) -> int:
+        """How many offsets all ranges have. Records are as many or fewer: what compaction took, what was
+        aborted and the markers of transactions have offsets, too. Count the frame's rows for records."""
         return sum(each.size for each in self.ranges)
 
     def __str__(self) -> str:
@@ -153,7 +155,7 @@ class Batch:
         return self._run
 
     def __repr__(self) -> str:
-        return f"Batch({self.id}, {self.time_ms}, {sum(each.size for each in self.ranges)} records)"
+        return f"Batch({self.id}, {self.time_ms}, {sum(each.size for each in self.ranges)} offsets)"
 
 
 def _not_manual() -> OffsetStoreError:

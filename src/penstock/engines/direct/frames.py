@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import DataLossError
+from penstock.core.log_lines import in_stream
 from penstock.core.model import At, Log, RangeOrder
+from penstock.core.options import invalid
+from penstock.core.outages import Patience, waiting_for_servers
 from penstock.engines.reading.tasks import WorkPartition, read_partition
 
 if TYPE_CHECKING:
@@ -29,20 +32,24 @@ ArrowFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterable[pa.Rec
 
 @dataclass(frozen=True)
 class ReadOrders:
-    """What each task of a frame runs. `strict`: a missing offset is an error, not a gap."""
+    """What each task of a frame runs. `strict`: a missing offset is an error, not a gap. `stream` and
+    `patience`: for whom, which is said in what a task logs."""
 
     source: Log
     tasks: tuple[WorkPartition, ...]
     stages: tuple[ArrowFunction, ...] = ()
     strict: bool = False
+    stream: str = ""
+    patience: Patience | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                rows = self._read(self.tasks[index])
-                for stage in self.stages:
-                    rows = iter(stage(rows))
-                yield from rows
+        with in_stream(self.stream), waiting_for_servers(self.patience):
+            for batch in batches:
+                for index in batch.column(0).to_pylist():
+                    rows = self._read(self.tasks[index])
+                    for stage in self.stages:
+                        rows = iter(stage(rows))
+                    yield from rows
 
     def _read(self, task: WorkPartition) -> Iterator[pa.RecordBatch]:
         if not self.strict:
@@ -79,12 +86,30 @@ def make_frame(
     *,
     stages: Sequence[ArrowFunction] = (),
     strict: bool = False,
+    stream: str = "",
+    patience: Patience | None = None,
 ) -> DataFrame:
     """One task for each work order; none at all is a frame without rows."""
     if not tasks:
         return spark.createDataFrame([], schema)
     rows = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-    return rows.mapInArrow(ReadOrders(source, tuple(tasks), tuple(stages), strict), schema)
+    orders = ReadOrders(source, tuple(tasks), tuple(stages), strict, stream, patience)
+    return rows.mapInArrow(orders, schema)
+
+
+def read_schema(schema: str | StructType | pa.Schema) -> StructType:
+    """Return the columns of a frame, however they are written."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        parsed = StructType.fromDDL(schema)
+        if not isinstance(parsed, StructType):
+            raise invalid("schema", schema, "columns and their types, such as `name string, count bigint`")
+        return parsed
+    return from_arrow_schema(schema)
 
 
 def _gap(wanted: RangeOrder, missing: int, found: int | None) -> DataLossError:

@@ -3,24 +3,25 @@ that positions such as `Latest()` become numbers."""
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.core.errors import OffsetStoreError
+from penstock.core.errors import BrokerError, OffsetStoreError
+from penstock.core.log_lines import get_logger
 from penstock.core.model import Position, TopicPartition
-from penstock.core.offset_stores import Change
-from penstock.core.options_direct import DirectOptions, reading_of
-from penstock.core.places import Place
+from penstock.core.offset_stores import SEEK, Change
+from penstock.core.options_direct import DirectOptions
 from penstock.core.start_order import choose_start
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.reading.watch import StreamWatch
 from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.stores.sql.moved_rows import Rows
+from penstock.stores.sql.sink import SqlSink
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _NOWHERE = StreamPosition({})
 
@@ -38,14 +39,14 @@ def find_start(
             "The store knows this stream, but not one offset of it.",
             hint="Restore the store. To start anew, say where with `seek`, or give the stream another name.",
         )
-    forced = watch.resolve(reading_of(seek)) if seek else _NOWHERE
+    forced = watch.resolve(options.make_reading(seek)) if seek else _NOWHERE
     known = stored or _NOWHERE
     asked = {
         each: position
         for each, position in options.starting.items()
         if each not in known.offsets and each not in known.gone and each not in forced.offsets
     }
-    explicit = watch.resolve(reading_of(asked)) if asked else _NOWHERE
+    explicit = watch.resolve(options.make_reading(asked)) if asked else _NOWHERE
     # A stream that has run before finds its new partitions while it runs, and reads them from their start.
     rule = watch.resolve(options.first_reading) if stored is None else _NOWHERE
     partitions = sorted({*forced.offsets, *known.offsets, *explicit.offsets, *rule.offsets})
@@ -62,7 +63,7 @@ def find_start(
 
 
 def move_results(
-    place: Place,
+    sink: SqlSink,
     stream: str,
     watch: StreamWatch,
     options: DirectOptions,
@@ -71,10 +72,11 @@ def move_results(
     """Carry out a seek where a database keeps the results; False when it has none of this stream yet.
 
     As `penstock offsets rewind` does: it is recorded, and opens a generation. What is read again is written
-    again, and an audit must be able to tell that from a batch that was written twice.
+    again, and an audit must be able to tell that from a batch that was written twice. A seek back is refused
+    if a table of the sink adds up records that it would read again; a new table does not hold them.
     """
     try:
-        ledger = SinkOffsetStore(place)
+        ledger = SinkOffsetStore(sink.place)
     except OffsetStoreError as error:
         if error.condition not in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND"):
             raise
@@ -85,8 +87,19 @@ def move_results(
     start = find_start(watch, options, stored, seek)
     if start != stored:
         who = f"{socket.gethostname()}/{os.getpid()}"
-        ledger.change(stream, Change(time.time_ns() // 1_000_000, who, "seek", stored, start))
+        change = Change(time.time_ns() // 1_000_000, who, SEEK, stored, start)
+        ledger.move(stream, change, Rows(written=frozenset(each.name for each in sink.tables)))
     return True
+
+
+def doubt_seek(error: BrokerError) -> BrokerError:
+    """Return what a stream raises that was asked to stop before its seek was over."""
+    return BrokerError(
+        "STOPPED_WAITING",
+        f"{error.what} Its `seek` was not carried out, or not everywhere.",
+        hint="Start it again with the same `seek`.",
+        facts=error.facts,
+    )
 
 
 def _name_logs(position: StreamPosition, looks: tuple[StreamPosition, ...]) -> StreamPosition:

@@ -1,9 +1,10 @@
 """Asking a direct stream to stop: from another thread, by a signal, or by a file that appears.
 
 Rule: to ask is all that happens here; the loop looks between batches, so a running batch is finished and its
-offsets are stored. Why a pipe and not an event: a signal arrives in the very thread that waits, and an event
-that is set there while that thread holds its lock waits for itself, for ever. (The lock here may be taken
-again by who holds it.) To ask after the end does nothing: by then the pipe's number may be a file's.
+offsets are stored. Who waits for brokers meanwhile hears of it where nothing is at stake (`hearing`). Why a
+pipe and not an event: a signal arrives in the very thread that waits, and an event that is set there while
+that thread holds its lock waits for itself, for ever. (The lock here may be taken again by who holds it.) To
+ask after the end does nothing: by then the pipe's number may be a file's.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from penstock.core.outages import hearing_stop
+
 _LOOK_AT_FILE_S = 0.5
 
 
 class StopSwitch:
-    """Set once, by anybody. `reason` says by whom."""
+    """Set once, by anybody. `reason` says by whom, `find_moment` when."""
 
     def __init__(self, marker: Path | None = None) -> None:
         self.reason: str | None = None
+        self._moment: float | None = None
         self._marker = marker
         self._turn = threading.RLock()
         self._pipe: tuple[int, int] | None = None  # there while somebody may wait
@@ -33,6 +37,7 @@ class StopSwitch:
     def set(self, reason: str) -> None:
         with self._turn:
             if self.reason is None:
+                self._moment = time.monotonic()
                 self.reason = reason
             if self._pipe is not None:
                 with contextlib.suppress(BlockingIOError):  # full: it was set often enough
@@ -43,6 +48,15 @@ class StopSwitch:
         if self.reason is None and self._marker is not None and self._marker.exists():
             self.set(f"the file {self._marker}")
         return self.reason is not None
+
+    def find_moment(self) -> float | None:
+        """Return when it was set, on the monotonic clock; None: it is not."""
+        return self._moment if self.is_set else None
+
+    def hearing(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which questions to brokers are given up soon after it was set. Only for those
+        whose answer is not needed then: looks at the log, and never the offsets of work that is done."""
+        return hearing_stop(self.find_moment)
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until it is set."""

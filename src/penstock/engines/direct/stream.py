@@ -16,34 +16,35 @@ says. Spark has no part in this but to run the frames: no checkpoint, no listene
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
+from penstock.core.log_lines import get_logger, in_stream
 from penstock.core.model import Log, Position, TopicPartition
 from penstock.core.offset_stores import OffsetStore, check_stream_name
 from penstock.core.options import invalid
 from penstock.core.options_direct import DELIVERIES, Delivery, parse_direct_options
+from penstock.core.outages import Patience, has_stopped, waiting_for_servers
 from penstock.core.sinks import Sink, SinkWriter
 from penstock.core.strategies import Starts, Strategy, read_positions
 from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import StreamPosition
 from penstock.core.values import parse_delay_ms
 from penstock.engines.direct.batch import Batch, BatchReport
-from penstock.engines.direct.frames import ArrowFunction, make_frame
+from penstock.engines.direct.frames import ArrowFunction, make_frame, read_schema
 from penstock.engines.direct.keeping import Keeper
-from penstock.engines.direct.loop import BatchLoop, Event, Job, LoopSettings
+from penstock.engines.direct.loop import BatchLoop, Job, LoopSettings
 from penstock.engines.direct.pace import DirectPace
 from penstock.engines.direct.records import RecordFunction, handle_records
-from penstock.engines.direct.start import find_start, move_results
+from penstock.engines.direct.reports import Event, RunOutcome, RunReports
+from penstock.engines.direct.start import doubt_seek, find_start, move_results
 from penstock.engines.direct.stopping import StopSwitch, stop_on_signals
 from penstock.engines.reading.decoders import make_typed, refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -58,9 +59,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-_REPORTS_KEPT = 100
 _NOWHERE = StreamPosition({})
 
 Listener = Callable[[Event, BatchReport], None]
@@ -68,14 +68,6 @@ Listener = Callable[[Event, BatchReport], None]
 
 Commit: TypeAlias = Literal["automatic", "manual"]
 COMMITS: tuple[Commit, ...] = ("automatic", "manual")
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """Why a run ended, and after how many batches. A run that failed raises instead."""
-
-    reason: str
-    batches: int
 
 
 class DirectStream:
@@ -119,36 +111,42 @@ class DirectStream:
             read_file=lambda path: Path(path).read_text(encoding="utf-8"),
             environ=os.environ,
         )
+        self._patience = Patience(self._options.outage_timeout_ms / 1000)
         for warning in self._options.stream.warnings:
             log.warning("%s", warning)
         self._spark = spark
         self._source = source or KafkaLog(self._options.stream.client)
         self.name = _choose_name(name, self._options.stream.fixed_group, is_needed=offsets is not None)
-        self._keeper = Keeper(self._open_store(offsets), self.name)
-        self._owns_store = isinstance(offsets, str)
+        self._keeper = Keeper(self._open_store(offsets), self.name, is_owner=isinstance(offsets, str))
         self._is_named = name is not None or self._options.stream.fixed_group is not None
         self._is_named_in_vain = name is not None and offsets is None
         self._delivery, self._commit = _check_choices(delivery, commit)
         self._seek = read_positions(seek or {})
         self._must_resume, self._attempts, self._empty = must_resume, batch_attempts, empty_batches
         self._typed = make_typed(self._options.stream.formats, self._options.stream.columns)
-        self._schema = _read_schema(name_schema(self._options.stream.columns, self._typed))
+        self._schema = read_schema(name_schema(self._options.stream.columns, self._typed))
         self._stages: list[ArrowFunction] = []
         self._functions: list[Callable[[Batch], object]] = []
         self._sink: tuple[Sink, Callable[[Batch], Any]] | None = None
         self._listeners: list[Listener] = []
         self._switch = StopSwitch(Path(stop_file) if stop_file is not None else None)
         self._thread: threading.Thread | None = None
-        self._has_run = False
+        self._has_run = self._is_writer = False
         self._loop: BatchLoop | None = None
         self._outcome: RunOutcome | None = None
         self._failure: BaseException | None = None
-        self.reports: deque[BatchReport] = deque(maxlen=_REPORTS_KEPT)
+        told = self._told = RunReports()
+        self.reports, self.failed_attempts = told.completed, told.failed  # the last 100 of each
 
     @property
     def planned(self) -> StreamPosition:
         """Where the next batch begins."""
         return _NOWHERE if self._loop is None else self._loop.planned
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Who has asked to stop; None: nobody has yet. May be read from other threads."""
+        return self._switch.reason
 
     @property
     def committed(self) -> StreamPosition | None:
@@ -164,12 +162,12 @@ class DirectStream:
         """
         self._refuse_after_start()
         self._stages.append(function)
-        self._schema = _read_schema(schema)
+        self._schema = read_schema(schema)
         return self
 
     def map(self, function: RecordFunction, schema: str | StructType | pa.Schema) -> DirectStream:
         """Turn each record into a row with plain Python. For small jobs: it is slow, as Python is."""
-        wanted = _read_schema(schema)
+        wanted = read_schema(schema)
         return self.arrow(handle_records(function, wanted), wanted)
 
     def for_each_batch(self, function: Callable[[Batch], object]) -> DirectStream:
@@ -261,12 +259,25 @@ class DirectStream:
     # --- the loop ---------------------------------------------------------------------------------------
 
     def _run(self, most: int | None, until_idle: bool) -> RunOutcome:
+        try:
+            return self._run_batches(most, until_idle)
+        except BrokerError as error:
+            if self._loop is not None or not has_stopped(error):
+                raise
+            if self._seek:
+                raise doubt_seek(error) from error
+            if self._is_writer:
+                raise  # another program is fenced: who started this one should know that it did no more
+            return RunOutcome(self._switch.reason or "", 0)  # nothing has been changed
+
+    def _run_batches(self, most: int | None, until_idle: bool) -> RunOutcome:
         with ExitStack() as stack:
+            stack.enter_context(in_stream(self.name if self._is_named else ""))
             stack.callback(self._switch.close)
-            if self._owns_store:
-                stack.callback(self._keeper.close)
+            stack.callback(self._keeper.close)
             settings = self._check_settings()
-            refuse_missing_letter_box(self._typed, self._options.stream.client)
+            with self._switch.hearing():
+                refuse_missing_letter_box(self._typed, self._options.stream.client)
             pace = None
             if self._options.pacing is not None:
                 pace = DirectPace(self._options.pacing, learns=self._options.learns)
@@ -276,23 +287,30 @@ class DirectStream:
             if self._sink is not None:
                 sink = self._sink[0]
                 if seek and isinstance(sink, SqlSink):
-                    is_done = move_results(sink.place, self.name, watch, self._options, seek)
+                    with self._switch.hearing():  # by the looks at the log, which come before the move
+                        is_done = move_results(sink, self.name, watch, self._options, seek)
                     seek = {} if is_done else seek
+                self._is_writer = True
                 writer = open_sink(sink, self.name, self._spark)
                 stack.callback(writer.close)
             start = self._find_start(watch, writer, seek)
             read_state = None if writer is None else self._make_state_reader(writer)
-            job = Job(self._make_frame, lambda batch: self._work(batch, writer), self._tell, read_state)
+            job = Job(
+                self._make_frame,
+                lambda batch: self._work(batch, writer),
+                self._tell,
+                read_state,
+                lambda begin: self._register(begin, _NOWHERE, writer),
+                getattr(writer, "reach", lambda: None),
+            )
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
+            stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all
             done = self._loop.run(most, until_idle)
             self._keeper.flush(self._options.stream.client.default_api_timeout_ms / 1000)
-            reason = self._switch.reason or (
-                "nothing is left"
-                if until_idle
-                else f"{done} {'batch is' if done == 1 else 'batches are'} done"
-            )
+            are_done = f"{done} {'batch is' if done == 1 else 'batches are'} done"
+            reason = self._switch.reason or ("nothing is left" if until_idle else are_done)
             log.info("The stream %s stopped after %d batches: %s.", self.name, done, reason)
-            return RunOutcome(reason, done)
+            return RunOutcome(reason, done, self._told.offsets)
 
     def _check_settings(self) -> LoopSettings:
         is_manual = self._commit == "manual"
@@ -303,7 +321,8 @@ class DirectStream:
                 "This stream was not told what to do with its batches.",
                 hint="Call `for_each_batch(function)` or `write(sink)` before it runs.",
             )
-        return LoopSettings(self._interval_ms, self._attempts, self._empty, delivery, is_manual)
+        outage_s = self._options.outage_timeout_ms / 1000
+        return LoopSettings(self._interval_ms, self._attempts, self._empty, delivery, is_manual, outage_s)
 
     def _check_delivery(self, is_manual: bool) -> Delivery | None:
         delivery = self._delivery
@@ -339,7 +358,8 @@ class DirectStream:
         """Where this run begins; a stream seen for the first time is registered in its store. `seek`: what
         the sink has not been moved to yet."""
         keeper = self._keeper
-        stored = beside = keeper.load()
+        with self._switch.hearing():
+            stored = beside = keeper.load()
         if writer is not None:
             stored = writer.position
             if beside is not None and stored is not None and beside.offsets != stored.offsets:
@@ -354,21 +374,44 @@ class DirectStream:
                 "leave `must_resume` out, or say where with `seek`.",
                 facts={"stream": self.name},
             )
-        start = find_start(watch, self._options, stored, seek)
-        if (stored is None or self._seek) and start.offsets:  # a pattern may match nothing yet
-            # Now, not with the first batch: `latest` would mean another place after a crash.
-            if writer is not None and (stored is None or seek):
-                writer.write({}, stored or _NOWHERE, replace(start, starts=start.offsets))
-            keeper.keep(start, may_go_back=bool(self._seek))
+        with self._switch.hearing():
+            start = find_start(watch, self._options, stored, seek)
+        if not start.offsets and not start.gone:
+            log.warning(
+                "Nothing that %s selects is there yet. It waits, and reads what it finds from the first "
+                "offset. Until then nothing is stored: a stream that is started again begins as a new one.",
+                self.name,
+            )
+        elif stored is None or self._seek:
+            is_new_there = stored is None or seek
+            self._register(start, stored or _NOWHERE, writer if is_new_there else None)
         if writer is not None or keeper.has_store:
             keeper.committed = start
         return start
+
+    def _register(self, start: StreamPosition, before: StreamPosition, writer: SinkWriter | None) -> None:
+        """Store where the stream begins. Now, not with the first batch: `latest` would mean another place
+        after a crash."""
+        if writer is not None:
+            writer.write({}, before, replace(start, starts=start.offsets))
+            self._keeper.committed = start
+        self._keeper.keep(start, may_go_back=bool(self._seek))
 
     def _make_frame(self, before: StreamPosition, end: StreamPosition) -> DataFrame:
         stream = self._options.stream
         tasks = make_tasks(stream, plan_batch(before, end, stream.limits), self._typed)
         strict = not self._options.allow_gaps
-        return make_frame(self._spark, self._source, tasks, self._schema, stages=self._stages, strict=strict)
+        is_waiting = self._loop is not None and self._loop.tasks_answered
+        return make_frame(
+            self._spark,
+            self._source,
+            tasks,
+            self._schema,
+            stages=self._stages,
+            strict=strict,
+            stream=self.name if self._is_named else "",
+            patience=self._patience if is_waiting else None,
+        )
 
     def _make_state_reader(self, writer: SinkWriter) -> Callable[[str], DataFrame] | None:
         """Only a sink that can read its tables as of its own offsets has one."""
@@ -376,6 +419,11 @@ class DirectStream:
         return None if read is None else lambda table: self._spark.createDataFrame(read(table))
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
+        # An attempt whose COMMIT was not answered may have been written. What `transform` would make of the
+        # tables now is not what was written then.
+        is_written = getattr(writer, "is_written", None)
+        if is_written is not None and is_written(batch.start, batch.end):
+            return None  # how many rows it had, it did not live to tell
         for function in self._functions:
             function(batch)
         if self._sink is None or writer is None:
@@ -387,11 +435,11 @@ class DirectStream:
                 "The function given to `write` has returned nothing.",
                 hint="Let it `return` a frame, frames by table, or {} for a batch without results.",
             )
-        return writer.write(results, batch.start, batch.end).rows
+        written = writer.write(results, batch.start, batch.end)
+        return None if written.was_repeated else written.rows
 
     def _tell(self, event: Event, report: BatchReport) -> None:
-        if event in ("completed", "failed"):
-            self.reports.append(report)
+        self._told.note(event, report)
         for listener in self._listeners:
             listener(event, report)
 
@@ -410,20 +458,6 @@ def _read_interval(interval: str | int) -> int:
         return parse_delay_ms(str(interval))
     except ValueError as error:
         raise invalid("interval", str(interval), str(error)) from None
-
-
-def _read_schema(schema: str | StructType | pa.Schema) -> StructType:
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
-
-    if isinstance(schema, StructType):
-        return schema
-    if isinstance(schema, str):
-        parsed = StructType.fromDDL(schema)
-        if not isinstance(parsed, StructType):
-            raise invalid("schema", schema, "columns and their types, such as `name string, count bigint`")
-        return parsed
-    return from_arrow_schema(schema)
 
 
 def _choose_name(name: str | None, group: str | None, *, is_needed: bool) -> str:

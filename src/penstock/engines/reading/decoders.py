@@ -31,7 +31,7 @@ def make_typed(formats: FormatTable, columns: tuple[str, ...]) -> TypedColumns |
         decoders=build_decoders(formats, environ=os.environ),
         output=columns,
         on_error=formats.on_decode_error,
-        quota=formats.decode_error_quota,
+        quota=formats.quota,
         dead_letter_topic=formats.dead_letter_topic,
     )
 

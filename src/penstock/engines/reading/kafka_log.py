@@ -24,6 +24,12 @@ class KafkaLog:
 
         return KafkaLogView(self.client)
 
+    def open_recalling_view(self, recall_ms: int) -> LogView:
+        """Return a view that may tell of topics what was learned at most so long ago, without asking."""
+        from penstock.kafka.control import KafkaLogView
+
+        return KafkaLogView(self.client, recall_ms=recall_ms)
+
     def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
         from penstock.kafka.reader import KafkaReader
 

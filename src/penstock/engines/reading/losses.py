@@ -6,16 +6,16 @@ asked for one wants no loss to be forgotten.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 
 from penstock.core.errors import DataLossError
+from penstock.core.log_lines import get_logger
 from penstock.core.losses import Loss
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.core.places import Place
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Losses that are not told again; a stream that always loses must not fill its memory with them.
 _REMEMBERED = 10_000
@@ -25,10 +25,13 @@ class LossBook:
     """The losses of one query's driver. Each is told once, however often it is seen."""
 
     def __init__(self, ledger: Place | None) -> None:
-        self.ranges = 0
-        self.offsets = 0
+        self._ranges = self._offsets = self._open_ends = 0
         self._ledger = ledger
         self._told: dict[tuple[object, ...], None] = {}
+
+    def sum_up(self) -> dict[str, int]:
+        """Return the counts for a report: of how many ranges nobody knows the size stands beside the sum."""
+        return {"ranges": self._ranges, "offsets": self._offsets, "openEnds": self._open_ends}
 
     def is_known(self, loss: Loss) -> bool:
         return _key(loss) in self._told
@@ -41,9 +44,10 @@ class LossBook:
             write_losses(self._ledger, new)
         for each in new:
             self._told[_key(each)] = None
-            self.ranges += 1
-            self.offsets += each.size
-            log.warning("[%s] %s Going on without it (failOnDataLoss=false).", each.condition, each.detail)
+            self._ranges += 1
+            self._offsets += each.size
+            self._open_ends += not each.has_known_end
+            log.warning("[%s] %s %s (failOnDataLoss=false).", each.condition, each.detail, each.goes_on)
         while len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
 
@@ -59,7 +63,9 @@ def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None
     end = wanted.until.offset if isinstance(wanted.until, At) else begin
     start = int(str(loss.facts.get("offset", begin)))
     until = max(start, int(str(loss.facts.get("until", end))))
-    write_losses(ledger, [Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)])
+    # The driver made the ledger. A file that is not here is on another host, and a new one nobody would read.
+    kept = Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)
+    write_losses(ledger, [kept], create=False)
 
 
 def _holds(wanted: RangeOrder, offset: int) -> bool:
@@ -77,10 +83,12 @@ def check_ledger(ledger: Place) -> None:
     open_loss_ledger(ledger)
 
 
-def write_losses(ledger: Place, losses: Sequence[Loss]) -> None:
+def write_losses(ledger: Place, losses: Sequence[Loss], *, create: bool = True) -> None:
+    """Write to a ledger that `check_ledger` has opened; wait for it if its database is away."""
     from penstock.stores.losses import open_loss_ledger
 
-    open_loss_ledger(ledger).record(losses, seen_ms=time.time_ns() // 1_000_000)
+    opened = open_loss_ledger(ledger, create=create, was_reached=True)
+    opened.record(losses, seen_ms=time.time_ns() // 1_000_000)
 
 
 def _key(loss: Loss) -> tuple[object, ...]:

@@ -17,10 +17,13 @@ from typing import TypeVar
 from penstock.core.bounds import BatchRead, Snapshot, check_ends
 from penstock.core.errors import BrokerError
 from penstock.core.model import LogView, TopicPartition, TopicView
-from penstock.core.planning import Limits, Questions, find_questions
+from penstock.core.planning import Limits, Questions, find_questions, find_unwritten
 from penstock.core.selection import name_topics
 
 Seen = TypeVar("Seen")
+
+#: Nobody listens, or who listens stands still.
+_NOBODY_THERE = ("BROKER_UNREACHABLE", "BROKER_TIMEOUT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def look(open_view: Callable[[], LogView], question: Callable[[LogView], Seen], 
         except BrokerError as error:
             # A refused login is not tried again: that can lock an account. Nor is an address where nobody
             # answered for the whole of one call's time: three minutes tell no more than one.
-            nobody_there = error.facts.get("last_condition") == "BROKER_UNREACHABLE"
+            nobody_there = error.facts.get("last_condition") in _NOBODY_THERE
             if not error.retriable or nobody_there or attempt >= patience.attempts:
                 raise
         patience.wait()
@@ -61,7 +64,11 @@ def survey(
     group: str,
     now_ms: int,
 ) -> Snapshot:
-    """What planning needs to know. `group` is whose commits are meant by `committed`."""
+    """What planning needs to know. `group` is whose commits are meant by `committed`.
+
+    An end beyond the log's is asked for again: a transaction that was just committed, or a record that not
+    all replicas have, is visible a moment later.
+    """
 
     def ask(view: LogView) -> Snapshot:
         named = name_topics(reading.selection)
@@ -69,7 +76,13 @@ def survey(
         questions = find_questions(reading, limits, topics, now_ms)
         return _ask(view, group, topics, questions, now_ms)
 
-    return look(open_view, ask, patience)
+    snapshot = look(open_view, ask, patience)
+    for _ in range(1, patience.attempts):
+        if not find_unwritten(reading, snapshot):
+            break
+        patience.wait()
+        snapshot = look(open_view, ask, patience)
+    return snapshot
 
 
 def _ask(

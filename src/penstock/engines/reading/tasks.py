@@ -7,28 +7,28 @@ here, for all three: an option that only one of them passed on would be forgotte
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from penstock.core.errors import DataLossError
-from penstock.core.model import OFFERED, Log, Narrowing, RangeOrder, WorkOrder
+from penstock.core.bounds import count_offsets
+from penstock.core.errors import BrokerError, DataLossError
+from penstock.core.log_lines import get_logger
+from penstock.core.model import OFFERED, At, Log, RangeOrder, TopicPartition, WorkOrder
 from penstock.core.options_batch import BatchOptions
 from penstock.core.options_stream import StreamOptions
 from penstock.core.places import Place
 from penstock.core.typed import TypedColumns
+from penstock.engines.reading.kafka_log import KafkaLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
-
-_EVERYTHING = Narrowing()
+log = get_logger(__name__)
 
 
 class WorkPartition(InputPartition):
@@ -66,7 +66,6 @@ def make_order(
     options: BatchOptions | StreamOptions,
     ranges: tuple[RangeOrder, ...],
     typed: TypedColumns | None,
-    narrowing: Narrowing = _EVERYTHING,
 ) -> WorkOrder:
     return WorkOrder(
         ranges=ranges,
@@ -75,7 +74,6 @@ def make_order(
         fail_on_data_loss=options.fail_on_data_loss,
         poll_timeout_ms=options.poll_timeout_ms,
         use_pool=options.connection_pool,
-        narrowing=narrowing,
     )
 
 
@@ -98,9 +96,29 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
     else:
         from penstock.engines.reading.typed import TypedRows
 
-        with closing(TypedRows(partition.typed, partition.order.client)) as rows:
+        find_most = partial(find_most_rows, source, partition.order.ranges)
+        with closing(TypedRows(partition.typed, partition.order.client, find_most)) as rows:
             yield from rows.convert(batches)
     spare_the_collector()
+
+
+def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> int | None:
+    """Return how many rows these ranges have at most, of which `so_far` are read; None: nobody can tell.
+
+    Ends that are still words were looked up when the reading began. Asked for now they lie no nearer, and
+    what is still to be read lies between them.
+    """
+    words = [each for each in ranges if not (isinstance(each.start, At) and isinstance(each.until, At))]
+    if not words:
+        return count_offsets(ranges, {}, {})
+    if not isinstance(source, KafkaLog):
+        return None  # only Kafka's view is known to work in a task
+    asked = {TopicPartition(each.topic, each.partition) for each in words}
+    try:
+        with closing(source.open_view()) as view:
+            return so_far + count_offsets(ranges, view.earliest(asked), view.latest(asked))
+    except BrokerError:
+        return None  # it only saves reading on; whoever reads on meets it
 
 
 @cache

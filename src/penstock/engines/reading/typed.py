@@ -3,12 +3,15 @@
 Rule: a dead letter is with the brokers before its batch goes on, so a task that ends well has lost none; one
 that is repeated writes them again under the same key (topic/partition/offset), so a compacted dead-letter
 topic holds each once. Rows are settled in columns, not one by one.
+
+A share of bad rows is a share of all that the task reads, so it counts at the task's end: bad rows come in
+clusters, and a share of what was read so far would fail a task that begins with one. Before the end a task
+fails only when the share is exceeded whatever comes: a wrong schema must not have it read everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,24 +20,37 @@ import pyarrow.compute as pc
 
 from penstock.core.columns import ColumnDecoder, Decoded
 from penstock.core.errors import DecodeError
-from penstock.core.typed import DEAD_LETTER, ERROR_COLUMN, FAIL, SOURCES, TypedColumns
+from penstock.core.log_lines import get_logger
+from penstock.core.typed import DEAD_LETTER, ERROR_COLUMN, FAIL, SOURCES, Quota, TypedColumns
+from penstock.engines.reading.letters import LetterBox
 
 if TYPE_CHECKING:
     from penstock.core.client import ClientSettings
-    from penstock.kafka.writer import Writer
+
+log = get_logger(__name__)
 
 #: Formats whose kernels this process has.
 _READY: set[str] = set()
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 class TypedRows:
-    """One task's decoding: `convert` for each batch; `close` at the end."""
+    """One task's decoding: `convert` for each batch; `close` at the end.
 
-    def __init__(self, typed: TypedColumns, client: ClientSettings) -> None:
+    `find_most` tells how many rows the task reads at most, given how many it has read; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        typed: TypedColumns,
+        client: ClientSettings,
+        find_most: Callable[[int], int | None] | None = None,
+    ) -> None:
         self._typed, self._client = typed, client
-        self._bad = 0
-        self._writer: Writer | None = None
+        self._find_most = find_most
+        self._most: int | None = None
+        self._rows = self._bad = 0
+        self._first: dict[str, Any] = {}  # the place and the reason of the first bad row
+        self._box: LetterBox | None = None
 
     def convert(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -45,36 +61,49 @@ class TypedRows:
                 columns[name] = decoded.column
                 if decoded.errors is not None:
                     errors = _join_errors(errors, SOURCES[name], decoded.errors)
+            self._rows += batch.num_rows
             if errors is not None:
                 self._settle(batch, errors)
             if ERROR_COLUMN in self._typed.output:
                 columns[ERROR_COLUMN] = pa.nulls(batch.num_rows, pa.string()) if errors is None else errors
             chosen = self._typed.output
             yield pa.RecordBatch.from_arrays([columns[name] for name in chosen], names=list(chosen))
+        quota = self._typed.quota
+        if quota is not None and not quota.allows(self._bad, self._rows):
+            raise _too_many(self._first, self._bad, self._rows, quota)
+        if quota is not None and quota.is_overridden(self._bad, self._rows):
+            log.warning("%s", _tell_overridden(self._bad, self._rows, quota))
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._box is not None:
+            self._box.close()
 
     def _settle(self, batch: pa.RecordBatch, errors: pa.Array) -> None:
         bad = np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False))
         self._bad += bad.size
         if self._typed.on_error == FAIL:
             raise _explain(batch, errors, int(bad[0]), bad.size)
-        if self._typed.quota is not None and self._bad > self._typed.quota:
-            raise _too_many(batch, errors, int(bad[0]), self._bad, self._typed.quota)
+        self._first = self._first or _facts(batch, errors, int(bad[0]))
+        quota = self._typed.quota
+        if quota is not None and self._bad > quota.floor and self._cannot_keep(quota):
+            raise _too_many(self._first, self._bad, self._rows, quota)
         if self._typed.on_error == DEAD_LETTER:
-            topic = self._typed.dead_letter_topic
-            assert topic is not None
             rows = pa.array(bad)
-            self._open_writer().write(topic, make_letters(batch.take(rows), errors.take(rows)))
+            self._open_box().write(batch.take(rows), errors.take(rows))
 
-    def _open_writer(self) -> Writer:
-        from penstock.kafka.writer import Writer
+    def _cannot_keep(self, quota: Quota) -> bool:
+        """Return whether the bad rows so far are too many for all that the task can read."""
+        if not quota.share:
+            return True
+        if self._find_most is not None:
+            self._most, self._find_most = self._find_most(self._rows), None  # asked for once
+        return self._most is not None and not quota.allows(self._bad, self._most)
 
-        if self._writer is None:
-            self._writer = Writer(replace(self._client, client_id=f"{self._client.client_id}-dead-letters"))
-        return self._writer
+    def _open_box(self) -> LetterBox:
+        if self._box is None:
+            assert self._typed.dead_letter_topic is not None
+            self._box = LetterBox(self._client, self._typed.dead_letter_topic)
+        return self._box
 
 
 def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
@@ -89,44 +118,6 @@ def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
     compile_in_turn(f"{kind}|{source_stamp()[0]}", lambda: decoded.append(decoder.decode(values)))
     _READY.add(kind)
     return decoded[-1]
-
-
-def make_letters(rows: pa.RecordBatch, errors: pa.Array) -> pa.RecordBatch:
-    """The records of a dead-letter topic: original value, a key that names the place, provenance headers."""
-    place = {name: pc.cast(rows.column(name), pa.string()) for name in ("topic", "partition", "offset")}
-    key = pc.binary_join_element_wise(place["topic"], place["partition"], place["offset"], "/")
-    provenance: dict[str, pa.Array] = {
-        **{f"penstock.{name}": pc.cast(each, pa.binary()) for name, each in place.items()},
-        "penstock.timestamp": pc.cast(
-            pc.strftime(rows.column("timestamp"), "%Y-%m-%dT%H:%M:%SZ"), pa.binary()
-        ),
-        "penstock.error": pc.cast(errors, pa.binary()),
-        "penstock.key": rows.column("key"),
-    }
-    return pa.RecordBatch.from_arrays(
-        [
-            pc.cast(key, pa.binary()),
-            rows.column("value"),
-            _add_headers(provenance, rows.column("headers")),
-        ],
-        names=["key", "value", "headers"],
-    )
-
-
-def _add_headers(provenance: dict[str, pa.Array], original: pa.Array) -> pa.Array:
-    """Ours first, then those the record came with."""
-    count, ours = len(original), len(provenance)
-    lengths = pc.fill_null(pc.list_value_length(original), 0).to_numpy(zero_copy_only=False)
-    names = pa.concat_arrays([pa.repeat(name, count) for name in provenance])
-    made = pa.StructArray.from_arrays([names, pa.concat_arrays(provenance.values())], fields=list(_HEADER))
-    given = pc.list_flatten(original).cast(_HEADER)
-    offsets = np.concatenate([[0], np.cumsum(lengths + ours)]).astype(np.int32)
-    row = np.repeat(np.arange(count), lengths + ours)
-    within = np.arange(offsets[-1]) - offsets[row]
-    first = np.concatenate([[0], np.cumsum(lengths)])[row]
-    index = np.where(within < ours, within * count + row, ours * count + first + within - ours)
-    values = pa.concat_arrays([made, given]).take(pa.array(index))
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
 def _join_errors(before: pa.Array | None, source: str, errors: pa.Array) -> pa.Array:
@@ -153,12 +144,21 @@ def _explain(batch: pa.RecordBatch, errors: pa.Array, row: int, count: int) -> D
     )
 
 
-def _too_many(batch: pa.RecordBatch, errors: pa.Array, row: int, count: int, quota: int) -> DecodeError:
-    facts = {**_facts(batch, errors, row), "bad": count, "quota": quota}
+def _tell_overridden(bad: int, rows: int, quota: Quota) -> str:
+    return (
+        f"Of the {rows} records that this task has read, {bad} could not be decoded, more than the "
+        f"{float(quota.share * 100):g} % of `decodeErrorQuota`. They are borne because `decodeErrorFloor` "
+        f"lets each task bear {quota.floor} in any case; set it lower for the share to count."
+    )
+
+
+def _too_many(first: dict[str, Any], bad: int, rows: int, quota: Quota) -> DecodeError:
+    facts = {**first, "bad": bad, "rows": rows, "floor": quota.floor, "share": float(quota.share)}
     return DecodeError(
         "DECODE_QUOTA_EXCEEDED",
-        f"{count} records of this task could not be decoded; {quota} are allowed (decodeErrorQuota). One of "
+        f"Of the {rows} records that this task has read, {bad} could not be decoded; {quota}. The first of "
         f"them is {facts['topic']}-{facts['partition']} offset {facts['offset']}: {facts['reason']}.",
-        hint="The producers or the schema have probably changed. Correct the schema, or raise the quota.",
+        hint="The producers or the schema have probably changed: correct the schema. To bear more, raise "
+        "`decodeErrorQuota`, or set it to `off`.",
         facts=facts,
     )

@@ -7,16 +7,17 @@ last batch, losses already told) only saves questions and words.
 
 from __future__ import annotations
 
-import logging
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from penstock.core.bounds import BatchRead
+from penstock.core.bounds import BatchRead, Snapshot
 from penstock.core.errors import BrokerError
 from penstock.core.lag import count_within, measure_lags, summarize
+from penstock.core.log_lines import get_logger
 from penstock.core.model import Log, LogView, Peek, TopicPartition, TopicView
 from penstock.core.options_stream import StreamOptions
 from penstock.core.selection import Selection, leave_out
@@ -35,8 +36,9 @@ from penstock.core.streaming import (
 from penstock.engines.reading.losses import LossBook, check_ledger
 from penstock.engines.reading.survey import Patience, look, survey
 from penstock.stores.offsets.commits import GroupCommits
+from penstock.stores.offsets.renewal import Renewal
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Looks at the size and age of waiting records: how often, and at how many partitions at once.
 _PEEK_INTERVAL_S = 5.0
@@ -85,8 +87,11 @@ class StreamWatch:
         *,
         pace: StreamPace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        recall_view: Callable[[], LogView] | None = None,
     ) -> None:
+        """`recall_view` opens a view that may tell of topics what it learned a short time ago."""
         self._options, self._source, self._clock = options, source, clock
+        self._recall_view = recall_view
         self._patience = Patience(
             options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep
         )
@@ -111,21 +116,23 @@ class StreamWatch:
         """The first position of a new query."""
         position = self.resolve(self._options.reading)
         log.info("A new query starts at %s.", write_position(position)["offsets"])
+        if not position.offsets and self._targets is None:  # AvailableNow has told it, and does not wait
+            log.warning(
+                "Nothing that is selected is there yet. The query waits, and reads what it finds later from "
+                "the first offset."
+            )
         self._offer(position)
         return position
 
     def resolve(self, reading: BatchRead) -> StreamPosition:
         """Where this reading starts, in numbers."""
-        options = self._options
-        snapshot = survey(
-            self._source.open_view,
-            reading,
-            NUMBERS,
-            self._patience,
-            group=options.client.group_id or "",
-            now_ms=time.time_ns() // 1_000_000,
-        )
-        position = resolve_start(reading, snapshot)
+        position, snapshot = self._bind(reading)
+        for _ in range(1, self._patience.attempts):
+            if position.offsets:
+                break
+            # A broker that has just come up may know no topic yet, and then all of them would look new.
+            self._patience.wait()
+            position, snapshot = self._bind(reading)
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
         # Where a leader was elected meanwhile it is not known under which one the start was told.
         changed = {
@@ -133,6 +140,17 @@ class StreamWatch:
         }
         epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
         return replace(position, leader_epochs=epochs)
+
+    def _bind(self, reading: BatchRead) -> tuple[StreamPosition, Snapshot]:
+        snapshot = survey(
+            self._source.open_view,
+            reading,
+            NUMBERS,
+            self._patience,
+            group=self._options.client.group_id or "",
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        return resolve_start(reading, snapshot), snapshot
 
     def fix_targets(self) -> None:
         """AvailableNow: what is there now is what this run will read."""
@@ -185,7 +203,7 @@ class StreamWatch:
         lags = measure_lags(offsets, ends, self._recall_times(offsets), self._recall_sizes(), now_ms=now_ms)
         report = write_position(StreamPosition(ends))
         report["lag"] = summarize(lags)
-        report["losses"] = {"ranges": self._losses.ranges, "offsets": self._losses.offsets}
+        report["losses"] = self._losses.sum_up()
         report["newPartitions"] = self._added
         if self._commits is not None:
             report["groupCommits"] = {
@@ -210,12 +228,16 @@ class StreamWatch:
 
     def _chart(self, position: StreamPosition, selection: Selection) -> Course:
         """What has happened to the log. What looks like loss is looked at again before it is believed."""
-        attempt = 1
+        # What is only remembered is believed while nothing new has come. After a failure, and before a loss
+        # is believed, the brokers are asked: that look is none of the attempts.
+        recalled = [] if self._recall_view is None else [self._recall_view]
+        views = itertools.chain(recalled, itertools.repeat(self._source.open_view))
+        attempt = 1 - len(recalled)
         while True:
             last = attempt >= self._patience.attempts
             try:
                 view = look(
-                    self._source.open_view, lambda view: self._look(view, position, selection), self._patience
+                    lambda: next(views)(), lambda view: self._look(view, position, selection), self._patience
                 )
             except BrokerError as error:
                 # Deleted between two questions: the next look does not find it at all.
@@ -251,14 +273,18 @@ class StreamWatch:
         for looks_left in reversed(range(_LOOKS_AT_LEADERS)):
             partitions = choose_partitions(selection, topics, position)
             latest = view.latest(partitions) if partitions else {}
-            # An end is kept with the epoch it was told under. If a leader was elected between the two
-            # questions, the rows it has taken would look like others in the place of those that were meant.
+            # An end is kept with the topic and the epoch it was told under. If a leader was elected between
+            # the two questions, the rows it has taken would look like others in the place of those that were
+            # meant; and a topic that is only remembered may be another one by now. So whoever has something
+            # new to read asks the brokers, also where `view` recalls.
             if not partitions or not looks_left or latest == position.offsets:
                 break
-            now = view.describe({each.topic for each in partitions})
-            if all(_have_same_leaders(topics[each], now.get(each)) for each in now):
+            chosen = {each.topic for each in partitions}
+            with closing(self._source.open_view()) as fresh:
+                now = fresh.describe(chosen)
+            if all(_have_same_leaders(topics[each], now.get(each)) for each in chosen):
                 break
-            topics = {**topics, **now}
+            topics = {name: each for name, each in topics.items() if name not in chosen} | dict(now)
         starts, epochs = find_doubtful(position, partitions, topics, latest)
         # What an old epoch ends at is settled once another leader is there: ask once, not at every trigger.
         asked = {
@@ -334,7 +360,19 @@ class StreamWatch:
 
             commit_offsets(client, group, offsets, timeout_ms=client.default_api_timeout_ms)
 
-        return GroupCommits(commit, group)
+        def renew(offsets: Offsets) -> None:
+            from penstock.kafka.groups import Commit
+            from penstock.kafka.renewals import renew_commits
+
+            ours = {each: Commit(offset) for each, offset in offsets.items()}
+            renew_commits(client, group, ours, timeout_ms=client.default_api_timeout_ms)
+
+        def ask_retention_ms() -> int | None:
+            from penstock.kafka.renewals import find_retention_ms
+
+            return find_retention_ms(client, group, timeout_ms=client.default_api_timeout_ms)
+
+        return GroupCommits(commit, group, renew=renew, renewal=Renewal(ask_retention_ms))
 
     def _offer(self, position: StreamPosition) -> None:
         if self._commits is not None:

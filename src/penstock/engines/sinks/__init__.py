@@ -20,11 +20,20 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
     """Become the stream's writer. A sink of another kind than ours is asked itself, and takes frames."""
     from penstock.stores.sql import SqlSink
 
-    if not isinstance(sink, SqlSink):
-        return sink.open(stream)
-    from penstock.engines.sinks.sql import FrameWriter
+    if isinstance(sink, SqlSink):
+        from penstock.engines.sinks.sql import FrameWriter
 
-    return FrameWriter(sink.open(stream), spark)
+        return FrameWriter(sink.open(stream), spark)
+    from penstock.engines.sinks.files import FileWriter
+
+    writer = sink.open(stream)
+    if isinstance(writer, FileWriter):
+        try:
+            writer.check_shared(spark)
+        except BaseException:
+            writer.close()
+            raise
+    return writer
 
 
 def keep_provenance(frame: DataFrame) -> DataFrame:

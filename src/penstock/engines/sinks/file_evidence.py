@@ -121,7 +121,8 @@ def _make_facts(stream: str, position: StreamPosition, seen: Sequence[Seen]) -> 
         1,
         {**position.gone, **position.offsets},
         tuple(NotedRange(each.path.name, 1, part) for each in seen for part in each.batch.ranges),
-        tuple(NotedBatch(each.path.name, 1, each.rows, each.rows) for each in seen),
+        # Rows of a batch that read nothing come from no range.
+        tuple(NotedBatch(each.path.name, 1, each.rows, each.rows) for each in seen if each.batch.ranges),
     )
 
 

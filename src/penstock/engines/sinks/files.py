@@ -5,10 +5,12 @@ commit. What is about to be renamed is noted before and the offsets are stored a
 leaves either no folder and the old offsets, or the folder and a note from which the next start stores the
 offsets. A batch that is done again replaces its folder. A seek back is noted before folders go, too; and
 nothing is deleted where it can be seen, for a crash would leave half of it. One writer: the next one is
-refused while this one lives, a paused one included, because two would both rename.
+refused while this one lives, a paused one included, because two would both rename. A writer publishes only
+over what it has left itself: a folder that was put back to an earlier copy meanwhile is not written over.
 
-The folder must be on a disk that all executors see. `spark.read.parquet(folder)` reads all batches; the
-column `batch` says which one a row is of.
+The folder must be on a disk that all executors see: a stream looks when it starts, and each batch is compared
+with what its tasks say they wrote before it becomes visible. `spark.read.parquet(folder)` reads all batches;
+the column `batch` says which one a row is of.
 
     stream.write(FileSink("results"))
 """
@@ -27,16 +29,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from penstock.core.errors import OptionError, SinkError
-from penstock.core.file_batches import StoredBatch, choose_dropped, make_batch, name_batch
+from penstock.core.errors import OptionError, PenstockError, SinkError
+from penstock.core.file_batches import (
+    Logs,
+    StoredBatch,
+    choose_dropped,
+    explain_gone,
+    find_ahead,
+    find_refusal,
+    list_logs,
+    make_batch,
+    name_batch,
+)
+from penstock.core.ledgers import explain_moved
 from penstock.core.sinks import Written
 from penstock.core.stream_batch import list_ranges
 from penstock.core.stream_offsets import StreamPosition, read_position, write_position
+from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
 from penstock.stores.offsets.documents import write_name
 from penstock.stores.offsets.file import FileOffsetStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Format: TypeAlias = Literal["parquet", "orc", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "orc", "json", "csv")
@@ -78,13 +92,18 @@ class FileWriter:
         self._note = own / f"{self._name}.next"
         self._lock = _lock(own / f"{self._name}.lock", stream)
         self._store = FileOffsetStore(own / "offsets")
-        with _telling(own):
-            mine = re.compile(rf"new-{re.escape(self._name)}-[0-9a-f]{{16}}")  # not those of a stream "x-y"
-            for left in own.glob("new-*"):
-                if mine.fullmatch(left.name):
-                    shutil.rmtree(left)
-            self._finish()
-        self._position = self._store.load(stream)
+        self._newest: tuple[Path, StoredBatch] | None = None
+        self._tried: Path | None = None
+        try:
+            with _telling(own):
+                self._begin(own)
+            self._position = self._store.load(stream)
+            self._refuse_ahead()
+        except PenstockError:
+            self.close()  # the next one may find it mended
+            raise
+        #: What the offsets may be: those stored last, then those of attempts that failed since.
+        self._left: list[StreamPosition | None] = [self._position]
 
     @property
     def position(self) -> StreamPosition | None:
@@ -92,6 +111,7 @@ class FileWriter:
 
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
         """`results`: a frame; nothing (an empty mapping) moves the offsets alone, back as well."""
+        self._check_left()
         if (
             self._position is not None
             and self._position.offsets == end.offsets
@@ -104,14 +124,37 @@ class FileWriter:
                 rows = self._publish(results, before, end)
             else:
                 self._go_back(end)
+            self._left.append(end)
             self._store.save(self._stream, end, may_go_back=True)
             self._note.unlink(missing_ok=True)
-        self._position = end
+        self._position, self._left, self._tried = end, [end], None
         return Written(rows)
+
+    def check_shared(self, spark: SparkSession) -> None:
+        """Refuse a folder that the executors see otherwise than this program does."""
+        with _telling(self._folder):
+            check_shared(spark, self._folder / OWN)
 
     def close(self) -> None:
         """Let the next writer in. What was written stays."""
         self._lock.close()
+
+    # --- the start --------------------------------------------------------------------------------------
+
+    def _begin(self, own: Path) -> None:
+        """Clear away or finish what a crash has left."""
+        mine = re.compile(rf"new-{re.escape(self._name)}-[0-9a-f]{{16}}")  # not those of a stream "x-y"
+        for left in own.glob("new-*"):
+            if mine.fullmatch(left.name):
+                shutil.rmtree(left)
+        self._finish()
+
+    def _refuse_ahead(self) -> None:
+        """Refuse offsets that are older than the folders: rows would be there twice."""
+        with _telling(self._folder):
+            refusal = find_ahead(self._stream, self._position, self._list_mine(), self._list_logs())
+        if refusal is not None:
+            raise refusal
 
     # --- one batch --------------------------------------------------------------------------------------
 
@@ -119,23 +162,38 @@ class FileWriter:
         batch = make_batch(self._stream, list_ranges(before, end), end.topic_ids)
         place = self._choose_place(batch)
         beside = self._name_beside()
-        frame.write.format(self._format).save(str(beside))
-        rows = _count_rows(frame, beside, self._format)
-        _write(beside / RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": rows}))
+        told = save_frame(frame, self._format, beside)
+        check_files(frame, beside, self._format, told)
+        _write(beside / RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": told.rows}))
         for path in beside.rglob("*"):
             _flush(path)
         _flush(beside)
+        self._check_left()  # once more: tasks may have written for long
         self._note_next(place.name, end)
         if place.exists():
             self._drop(place)  # an earlier run of the same batch
+        self._tried = place
         _make_visible(beside, place)
-        return rows
+        self._newest = place, batch
+        return told.rows
+
+    def _check_left(self) -> None:
+        """Refuse to write where another state is found than this writer has left."""
+        with _telling(self._folder):
+            refusal = find_refusal(self._stream, self._left, self._store.load(self._stream))
+            if refusal is None and self._newest is not None and not self._newest[0].exists():
+                refusal = explain_gone(self._stream, self._newest[0].name, self._newest[1])
+            if refusal is None and not _is_held(self._lock):
+                refusal = explain_moved(self._stream, f"The lock file {self._lock.name} was replaced")
+        if refusal is not None:
+            raise refusal
 
     def _choose_place(self, batch: StoredBatch) -> Path:
-        """The batch's folder; where another batch has that name, the next number that is free."""
+        """The batch's folder; where another batch has that name, the next number that is free. Batches that
+        read nothing are all named alike: only one whose attempt has just failed is done again."""
         name = f"batch={name_batch(batch.stream, batch.ranges)}"
         number, place = 1, self._folder / name
-        while place.exists() and read_batch(place) != batch:
+        while place.exists() and (read_batch(place) != batch or (not batch.ranges and place != self._tried)):
             number += 1
             place = self._folder / f"{name}~{number}"
         return place
@@ -166,16 +224,22 @@ class FileWriter:
     def _go_back(self, position: StreamPosition) -> None:
         """A seek back: batches that will be read again go first, or their rows would be there twice. Noted
         before: a crash in between would leave offsets that speak of rows which are gone."""
-        stored = {path: batch for path in self._folder.glob("batch=*") if (batch := read_batch(path))}
-        mine = {path: batch for path, batch in stored.items() if batch.stream == self._stream}
-        going = choose_dropped(mine, position.offsets)
+        going = choose_dropped(self._list_mine(), position, self._list_logs())
         if going:
             self._note_next(None, position)
         for path in going:
             self._drop(path)
 
+    def _list_mine(self) -> dict[Path, StoredBatch]:
+        return list_batches(self._folder, self._stream)
+
+    def _list_logs(self) -> Logs:
+        return list_logs(self._store.list_changes(self._stream))
+
     def _drop(self, path: Path) -> None:
         """Out of sight in one step, then away."""
+        if self._newest is not None and self._newest[0] == path:
+            self._newest = None
         beside = self._name_beside()
         path.rename(beside)
         _flush(path.parent)
@@ -207,13 +271,10 @@ def read_batch(path: Path) -> StoredBatch | None:
         return None
 
 
-def _count_rows(frame: DataFrame, folder: Path, kind: Format) -> int:
-    """What really is in the files. Parquet says so in its footers; the others are read once more."""
-    if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
-    return frame.sparkSession.read.format(kind).schema(frame.schema).load(str(folder)).count()
+def list_batches(folder: Path, stream: str) -> dict[Path, StoredBatch]:
+    """Return the stream's batches that can be seen in a sink's folder."""
+    stored = {path: batch for path in folder.glob("batch=*") if (batch := read_batch(path))}
+    return {path: batch for path, batch in stored.items() if batch.stream == stream}
 
 
 def _write(path: Path, text: str) -> None:
@@ -245,6 +306,14 @@ def _lock(path: Path, stream: str) -> IO[str]:
             facts={"stream": stream, "lock": str(path)},
         ) from error
     return file
+
+
+def _is_held(lock: IO[str]) -> bool:
+    """Whether the file of that name is still the one that was locked; whoever replaced it let others in."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

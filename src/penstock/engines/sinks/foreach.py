@@ -2,8 +2,9 @@
 
 Rule: a batch is known by its query and its number, and its offsets are what Spark wrote into the checkpoint
 before it ran the batch. Spark repeats the last batch after a crash, with the same number and the same
-offsets: what is in the ledger under that name is not written again. A query with another id over a ledger
-that has rows is an error and no fresh start: it would read from wherever its options say, and write twice.
+offsets: what is in the ledger under that name is not written again. What is written follows the batch before:
+a ledger that is older has lost results. A query with another id over a ledger that has rows is an error and
+no fresh start: it would read from wherever its options say, and write twice.
 
     query = stream.writeStream.option("checkpointLocation", place).foreachBatch(
         for_each_batch(sink, "visits", checkpoint=place)
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import OffsetStoreError
+from penstock.core.log_lines import in_stream
+from penstock.core.named_batches import is_next, is_written, name_batch
 from penstock.core.offset_log import read_entry
 from penstock.core.stream_offsets import StreamPosition
 from penstock.engines.sinks.sql import FrameWriter
@@ -55,17 +58,19 @@ class BatchFunction:
         self._writer: FrameWriter | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        with in_stream(self._stream):
+            self._write(frame, batch_id)
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
         spark = frame.sparkSession
         query = read_query_id(spark, self._checkpoint)
         end = self._read(spark, batch_id)
         before = self._read(spark, batch_id - 1) if batch_id else StreamPosition({})
         try:
-            writer = self._open(spark)
-            name = f"{query}/{batch_id}"
-            if self._is_done(writer, query, batch_id, before, end):
+            if self._is_written(spark, query, batch_id, before, end):
                 return
             results = frame if self._transform is None else self._transform(frame, batch_id)
-            writer.write(results, before, end, name=name)
+            self._open(spark).write(results, before, end, name=name_batch(query, batch_id))
         except BaseException:
             self.close()
             raise
@@ -81,25 +86,20 @@ class BatchFunction:
             self._writer = FrameWriter(self._sink.open(self._stream), spark)
         return self._writer
 
+    def _is_written(
+        self, spark: SparkSession, query: str, batch_id: int, before: StreamPosition, end: StreamPosition
+    ) -> bool:
+        """Whether the batch is in the results, as the database says now: since a writer of an earlier run has
+        looked, it may have gone back."""
+        was_open = self._writer is not None
+        ledger = self._open(spark).writer.ledger
+        if was_open and not is_next(ledger, query, batch_id):
+            self.close()
+            ledger = self._open(spark).writer.ledger
+        return is_written(ledger, self._stream, query, batch_id, before, end)
+
     def _read(self, spark: SparkSession, batch_id: int) -> StreamPosition:
         return read_entry(read_text(spark, self._checkpoint, f"offsets/{batch_id}"))
-
-    def _is_done(
-        self, writer: FrameWriter, query: str, batch_id: int, before: StreamPosition, end: StreamPosition
-    ) -> bool:
-        position = writer.position
-        if position is None:
-            if batch_id:
-                raise _explain_empty(self._stream, batch_id)
-            return False
-        known, _, number = writer.writer.last_batch.rpartition("/")
-        if known != query:
-            raise _explain_replaced(self._stream, known, query)
-        if int(number) < batch_id:
-            return False
-        if int(number) == batch_id and (position.offsets, position.gone) == (end.offsets, end.gone):
-            return True
-        raise _explain_behind(self._stream, int(number), batch_id)
 
 
 # --- the checkpoint ---------------------------------------------------------------------------------------
@@ -138,35 +138,4 @@ def _not_found(path: str) -> OffsetStoreError:
         f"There is no {path}.",
         hint="`checkpoint` must be the same folder as the query's `checkpointLocation`.",
         facts={"path": path},
-    )
-
-
-def _explain_replaced(stream: str, known: str, query: str) -> OffsetStoreError:
-    return OffsetStoreError(
-        "CHECKPOINT_REPLACED",
-        f"The results of the stream {stream} are of {f'query {known}' if known else 'another engine'}; this "
-        f"is query {query}, which has a checkpoint of its own.",
-        hint="Start the query with the checkpoint it had. If that is lost, give the stream another name, and "
-        "decide what the results that are there are worth.",
-        facts={"stream": stream, "known": known, "query": query},
-    )
-
-
-def _explain_empty(stream: str, batch_id: int) -> OffsetStoreError:
-    return OffsetStoreError(
-        "LEDGER_EMPTY",
-        f"The query is at batch {batch_id}, and the ledger knows nothing of the stream {stream}: the results "
-        "of all batches before are not in this database.",
-        hint="Use the database and the stream name that the query had, or start it with a new checkpoint.",
-        facts={"stream": stream, "batch": batch_id},
-    )
-
-
-def _explain_behind(stream: str, known: int, batch_id: int) -> OffsetStoreError:
-    return OffsetStoreError(
-        "CHECKPOINT_WENT_BACK",
-        f"The results of the stream {stream} go up to batch {known}; the checkpoint runs batch {batch_id} "
-        "with other offsets.",
-        hint="The checkpoint was restored to an earlier state: put back the newest one.",
-        facts={"stream": stream, "known": known, "batch": batch_id},
     )

@@ -91,6 +91,14 @@ class FrameWriter:
         self._last = Measured(records, size) if records else self._last
         return written
 
+    def is_written(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
+        """Return whether this batch is in the results, from an attempt before. Ask before working on it."""
+        return self.writer.is_written(before, end, name)
+
+    def reach(self) -> None:
+        """Raise an error if the database does not take writes now."""
+        self.writer.reach()
+
     def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
         """A table of the sink as of `position`."""
         return self.writer.read_state(table, columns)

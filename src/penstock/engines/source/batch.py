@@ -3,33 +3,22 @@
 Rule: planning asks the brokers about offsets and fetches nothing. Offsets are compared in `core.planning`
 and bound in the log's reader, never here.
 
-Spark fails every read of a source that defines `pushFilters` unless an internal setting is on, so that
-method exists only on the reader that the option `pushFilters` asks for.
+Why no filters are taken (`pushFilters` is not defined here): Spark 4.3 keeps the filters of one use of a
+frame for the next use of the same frame, which would then miss rows.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.core.filters import Comparison, narrow
-from penstock.core.model import Log, Narrowing, RangeOrder
+from penstock.core.log_lines import get_logger
+from penstock.core.model import Log
 from penstock.core.options_batch import BatchOptions
-from penstock.core.planning import explain_losses, step
+from penstock.core.planning import explain_absent, step
 from penstock.core.typed import TypedColumns
 from penstock.engines.reading.decoders import refuse_missing_letter_box
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -39,16 +28,7 @@ from penstock.engines.reading.tasks import WorkPartition, make_order, read_parti
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
-
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    In: "in",
-}
+log = get_logger(__name__)
 
 
 class BatchReader(DataSourceReader):
@@ -59,7 +39,6 @@ class BatchReader(DataSourceReader):
     ) -> None:
         self.options, self.typed = options, typed
         self.source = source or KafkaLog(options.client)
-        self.narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
@@ -75,39 +54,13 @@ class BatchReader(DataSourceReader):
         plan = step(options.reading, snapshot, options.limits)
         for news in plan.news:
             log.warning("%s", news)
-        if plan.losses:
-            error = explain_losses(plan.losses)
+        committed_only = options.client.isolation_level == "read_committed"
+        for error in explain_absent(plan, snapshot, committed_only=committed_only):
             if options.fail_on_data_loss:
                 raise error
-            log.warning("%s", error)
-        kept = (self._keep(task) for task in plan.tasks)
-        orders = (make_order(options, ranges, self.typed, self.narrowing) for ranges in kept if ranges)
+            log.warning("[%s] %s Reading what is there (failOnDataLoss=false).", error.condition, error.what)
+        orders = (make_order(options, ranges, self.typed) for ranges in plan.tasks)
         return [WorkPartition(order, typed=self.typed) for order in orders]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self.source, partition)
-
-    def _keep(self, task: tuple[RangeOrder, ...]) -> tuple[RangeOrder, ...]:
-        wanted = self.narrowing.partitions
-        return task if wanted is None else tuple(each for each in task if each.partition in wanted)
-
-
-class FilteringBatchReader(BatchReader):
-    """A batch reader that also takes filters on partition, offset and a lower bound of time."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow by what is understood; all filters go back, so Spark applies each of them as well."""
-        self.narrowing = narrow(_comparisons(filters))
-        return list(filters)
-
-
-def _comparisons(filters: Iterable[Filter]) -> Iterator[Comparison]:
-    for each in filters:
-        operator = _OPERATORS.get(type(each))
-        if operator is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]
-            value = each.value  # type: ignore[attr-defined]
-            yield Comparison(
-                each.attribute[0],  # type: ignore[attr-defined]
-                operator,
-                tuple(value) if operator == "in" else value,
-            )

@@ -10,7 +10,6 @@ user, so it imports nothing heavy: numba, pyarrow and kafka-python come when a r
 
 from __future__ import annotations
 
-import logging
 import os
 import uuid
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.core.errors import OptionError, PenstockError
+from penstock.core.log_lines import get_logger
 from penstock.core.options_batch import parse_batch_options
 from penstock.core.options_stream import check_load, parse_stream_options
 from penstock.core.versions import check_versions
@@ -35,7 +35,7 @@ from penstock.engines.reading.tasks import name_schema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class PenstockDataSource(DataSource):
@@ -52,7 +52,7 @@ class PenstockDataSource(DataSource):
         return name_schema(columns, make_typed(formats, columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.engines.source.batch import BatchReader, FilteringBatchReader
+        from penstock.engines.source.batch import BatchReader
 
         options = parse_batch_options(
             dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
@@ -61,8 +61,7 @@ class PenstockDataSource(DataSource):
         _warn(options.warnings)
         typed = make_typed(options.formats, options.columns)
         refuse_changed_schema(typed, schema)
-        kind = FilteringBatchReader if options.push_filters else BatchReader
-        return kind(options, typed=typed)
+        return BatchReader(options, typed=typed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.engines.source.stream import RefusedStream

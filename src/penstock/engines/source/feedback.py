@@ -10,14 +10,15 @@ One that gets lost costs one measurement. Without a listener the reader goes by 
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-log = logging.getLogger(__name__)
+from penstock.core.log_lines import get_logger
+
+log = get_logger(__name__)
 
 _MAX_BYTES = 512  # ours have half of that; a longer one is cut, and then it is not JSON
 _MOST_AT_ONCE = 1000  # a flood of datagrams must not hold up a trigger

@@ -6,18 +6,18 @@ the query listener says its trigger took (see `feedback`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
 from penstock.core.pacing import PaceState, Pacing
 from penstock.core.stream_offsets import StreamPosition, write_position
 from penstock.core.streaming import Course
 from penstock.engines.source.feedback import FeedbackPort, name_end
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _BATCHES_BEFORE_A_WORD = 5
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -29,7 +30,7 @@ from penstock.core.model import Log
 from penstock.core.options_stream import StreamOptions
 from penstock.core.stream_batch import plan_batch
 from penstock.core.stream_offsets import NOT_STARTED, read_position, write_position
-from penstock.core.stream_start import refuse_untold_start
+from penstock.core.stream_start import holds_start, refuse_unknown_start
 from penstock.core.typed import TypedColumns
 from penstock.core.values import INT64_MAX
 from penstock.engines.reading.decoders import refuse_missing_letter_box
@@ -61,7 +62,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_missing_letter_box(self.typed, self.options.client)
             pacing = self.options.pacing
             pace = None if pacing is None else Pace(pacing, time.monotonic)
-            self._watch = StreamWatch(self.options, self.source, pace=pace)
+            recall_view = None
+            if isinstance(self.source, KafkaLog) and self.options.metadata_cache_ms is not None:
+                recall_view = partial(self.source.open_recalling_view, self.options.metadata_cache_ms)
+            self._watch = StreamWatch(self.options, self.source, pace=pace, recall_view=recall_view)
         return self._watch
 
     def initialOffset(self) -> dict[str, Any]:
@@ -85,11 +89,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options, until = self.options, read_position(end)
-        # A first batch that Spark's own connector planned does not tell where it begins; ours does.
-        untold = start == NOT_STARTED and not until.starts
-        if untold:
-            refuse_untold_start(options.start)
-        begin = self.watch.resolve_start() if untold else read_position(start)
+        # The start of a first batch that Spark's own connector planned is not stored; of ours it is.
+        is_unknown = start == NOT_STARTED and not holds_start(until)
+        if is_unknown:
+            refuse_unknown_start(options.start)
+        begin = self.watch.resolve_start() if is_unknown else read_position(start)
         return make_tasks(options, plan_batch(begin, until, options.limits), self.typed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -40,7 +40,6 @@ MAX_BYTES = 4 << 20
 #: Makes an uninitialised array of so many items of a type.
 NewMemory: TypeAlias = Callable[[int, Any], np.ndarray[Any, Any]]
 
-_BEGINNING = np.iinfo(np.int64).min
 _NOBODY = np.empty(0, np.int64)
 _NO_ENTRIES = np.empty((0, 2), np.int64)
 _REASONS = {
@@ -66,7 +65,6 @@ class RecordDecoder:
         columns: Sequence[str],
         *,
         check_crcs: bool = True,
-        since_ms: int | None = None,
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -76,7 +74,6 @@ class RecordDecoder:
         self._topic, self._partition = topic, partition
         self._columns = tuple(columns)
         self._check_crcs = check_crcs
-        self._since = _BEGINNING if since_ms is None else since_ms
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._table = np.empty((256, k.TABLE_WIDTH), np.int64)
         self._count = 0
@@ -165,7 +162,7 @@ class RecordDecoder:
             state = self._state
             state[k.SEGMENT], state[k.POSITION] = 0, -1
             while True:
-                code = columns.fill(source, segments, state, start, until, self._since)
+                code = columns.fill(source, segments, state, start, until)
                 if code == k.DONE:
                     break
                 if code == k.FULL:
@@ -180,7 +177,7 @@ class RecordDecoder:
 
     def compile_fill(self) -> None:
         """Make the filling kernel ready without a record (see `warmup`)."""
-        self._take().fill(self._buffer, self._table[:0], _fresh_state(), 0, 0, self._since)
+        self._take().fill(self._buffer, self._table[:0], _fresh_state(), 0, 0)
 
     # --- steps ----------------------------------------------------------------------------------------
 
@@ -424,12 +421,12 @@ class _ColumnSet:
 
     def fill(
         self, source: np.ndarray[Any, Any], segments: np.ndarray[Any, Any], state: np.ndarray[Any, Any],
-        start: int, until: int, since: int,
+        start: int, until: int,
     ) -> int:  # fmt: skip
         key, value, headers = self.wants
         return int(
             k.fill(
-                source, segments, len(segments), state, start, until, since, self.rows,
+                source, segments, len(segments), state, start, until, self.rows,
                 key, value, headers, self.time_scale, *self._arrays,
             )
         )  # fmt: skip

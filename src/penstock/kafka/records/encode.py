@@ -115,19 +115,26 @@ class Encoder:
         self._buffer = np.empty(HEADER_BYTES + max_batch_bytes, np.uint8)
 
     def encode(
-        self, columns: RecordColumns, rows: Longs | None = None, stamp: ProducerStamp | None = None
+        self,
+        columns: RecordColumns,
+        rows: Longs | None = None,
+        stamp: ProducerStamp | None = None,
+        *,
+        room: int | None = None,
     ) -> Iterator[EncodedBatch]:
         """Batches of the given rows in the given order, each below the size limit before compression.
 
-        A record that is larger than the limit gets a batch of its own; the broker decides about it.
+        `room` is a lower limit for this call. A record that is larger than the limit gets a batch of its own;
+        the broker decides about it.
         """
         rows = np.arange(columns.rows, dtype=np.int64) if rows is None else rows
         stamp = stamp or ProducerStamp()
+        most = self._max_batch_bytes if room is None else min(room, self._max_batch_bytes)
         keys, values, headers = columns.keys, columns.values, columns.headers
         at = 0
         while at < rows.size:
             done, end, highest = write_records(
-                self._buffer, self._max_batch_bytes, rows, at, columns.times_ms,
+                self._buffer, most, rows, at, columns.times_ms,
                 keys.starts, keys.valid, keys.data, values.starts, values.valid, values.data,
                 headers.firsts, headers.keys.starts, headers.keys.data,
                 headers.values.starts, headers.values.valid, headers.values.data,

@@ -206,7 +206,7 @@ def set_bit(bits, row, valid):
 
 @kernel
 def fill(
-    buf, segments, count, state, start, until, since, max_rows,
+    buf, segments, count, state, start, until, max_rows,
     want_key, want_value, want_headers, time_scale,
     offsets, times, time_types,
     key_ends, key_bits, keys, value_ends, value_bits, values,
@@ -214,9 +214,9 @@ def fill(
 ):  # fmt: skip
     """Decode records of `segments` (rows of the batch table, BEGIN..END being the records themselves).
 
-    Appends rows with `start <= offset < until` and a time of at least `since` until the segments are used
-    up (DONE), the output is full (FULL), or one record is larger than the whole output (OVERSIZED, with
-    what it needs in `state`). Any other code is damage, its offset in `state[BAD_AT]`.
+    Appends rows with `start <= offset < until` until the segments are used up (DONE), the output is full
+    (FULL), or one record is larger than the whole output (OVERSIZED, with what it needs in `state`). Any
+    other code is damage, its offset in `state[BAD_AT]`.
     `times` are milliseconds times `time_scale`; 0: not wanted. As milliseconds any number is a time.
     """
     segment, record, at = state[SEGMENT], state[RECORD], state[POSITION]
@@ -291,7 +291,7 @@ def fill(
                 code = BAD_RECORD
                 break
             time = row[MAX_TIME] if append_time else row[BASE_TIME] + delta_time
-            if offset < start or offset >= until or time < since:
+            if offset < start or offset >= until:
                 previous = offset
                 record += 1
                 at = after

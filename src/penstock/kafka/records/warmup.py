@@ -16,25 +16,32 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import IO
 
 import llvmlite.binding
 import numba
 import numpy as np
+import pyarrow as pa
+from numba.core import event
 
+from penstock.core.log_lines import get_logger
 from penstock.kafka.records import bounds, codecs, jit, kernels
 from penstock.kafka.records.arrow_types import ARROW_TYPES
 from penstock.kafka.records.decode import RecordDecoder
+from penstock.kafka.records.encode import Encoder, record_columns
+from penstock.kafka.records.murmur2 import group_rows, partition_of_keys
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: How long to wait for a process that compiles; on a busy machine it takes half of this.
 LOCK_PATIENCE_S = 60.0
+#: The kind of numba's event while we wait; a program that shows compilations listens to it too.
+WAITING = "penstock:waiting"
 _LOCK_PAUSE_S = 0.05
 _done = False
 
@@ -51,6 +58,14 @@ def ensure_compiled() -> None:
     _done = True
 
 
+def compile_encoding() -> None:
+    """Make the kernels ready that a writer calls: for the partition of each record, and for the records."""
+    columns = record_columns(pa.record_batch({"key": pa.array([b"k"]), "value": pa.array([b"v"])}), now_ms=0)
+    rows, _ = group_rows(partition_of_keys(columns.keys, 2), 2)
+    for _ in Encoder(max_batch_bytes=1_000).encode(columns, rows):
+        pass
+
+
 def _compile_in_turn() -> None:
     place = _cache_place()
     if place is None or _mark(place).exists():
@@ -59,9 +74,12 @@ def _compile_in_turn() -> None:
     with open(place / "penstock-kernels.lock", "a") as lock:
         _wait_for(lock)
         # From here on also without the lock: numba replaces its files whole, so two at a time lose only time.
-        if not _mark(place).exists():
-            _remove_stale(place)
-        _decode_nothing()
+        if _mark(place).exists():  # somebody else was faster
+            _decode_nothing()
+            return
+        _remove_stale(place)
+        with _telling("the decoding kernels"):
+            _decode_nothing()
         _mark(place).touch()
 
 
@@ -78,34 +96,55 @@ def compile_in_turn(what: str, compile_it: Callable[[], None]) -> None:
             if not mark.exists():
                 with open(place / "penstock-formats.lock", "a") as lock:
                     _wait_for(lock)
-                    compile_it()
-                    mark.touch()
-                return
+                    if not mark.exists():
+                        with _telling("the kernels of a value format"):
+                            compile_it()
+                        mark.touch()
+                        return
     except OSError:
         log.debug("Nothing can be kept of what is compiled.", exc_info=True)
     compile_it()
 
 
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Log why the first query on a computer takes so long; a bar is for commands."""
+    log.info("Compiling %s, once on this computer; `penstock warmup` does it beforehand.", what)
+    began_s = time.monotonic()
+    yield
+    log.info("Compiled %s in %.1f s.", what, time.monotonic() - began_s)
+
+
 def _wait_for(lock: IO[str]) -> None:
-    """Until we have the lock, or have waited long enough."""
+    """Wait until we have the lock, or have waited long enough."""
+    if _take(lock):
+        return
+    log.info("Another process is compiling these kernels. Waiting for it, at most %g s.", LOCK_PATIENCE_S)
     deadline = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with event.trigger_event(WAITING):
+        while not _take(lock):
             if time.monotonic() >= deadline:
                 log.warning("Nobody else finished compiling within %g s; compiling alone.", LOCK_PATIENCE_S)
                 return
             time.sleep(_LOCK_PAUSE_S)
-        else:
-            return
+
+
+def _take(lock: IO[str]) -> bool:
+    """Take the lock; return whether it was free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remove_stale(place: Path) -> None:
     """Forget what other sources were compiled to. What the same sources gave another processor stays."""
     if any(place.glob(f"penstock-kernels-{_source_key()}-*.compiled")):
         return
-    ours = {path.stem for path in Path(str(kernels.__file__)).parent.glob("*.py")}  # the writer's kernels too
+    # All of this folder, the writer's kernels too; it may be in a zip.
+    sources = resources.files("penstock.kafka.records").iterdir()
+    ours = {Path(entry.name).stem for entry in sources if entry.name.endswith(".py")}
     indexes = [path for path in place.glob("*.nbi") if path.name.partition(".")[0] in ours]
     for path in (*place.glob("penstock-kernels-*.compiled"), *indexes):
         with contextlib.suppress(FileNotFoundError):  # another process out of turn was faster
@@ -144,8 +183,9 @@ def _source_key() -> str:
     """Other sources or another numba make another key."""
     parts = [numba.__version__]
     for module in (kernels, bounds, jit):
-        stat = os.stat(str(module.__file__))
-        parts.append(f"{module.__file__}:{stat.st_mtime_ns}:{stat.st_size}")
+        name = module.__name__.rpartition(".")[2]
+        source = resources.files("penstock.kafka.records").joinpath(f"{name}.py").read_bytes()
+        parts.append(f"{module.__file__}:{hashlib.sha256(source).hexdigest()}")
     return _shorten("|".join(parts))
 
 

@@ -48,6 +48,9 @@ class CheckpointOffsetStore:
     def __repr__(self) -> str:
         return f"CheckpointOffsetStore({str(self._folder)!r})"
 
+    def __str__(self) -> str:
+        return f"the checkpoint {self._folder}"
+
     @property
     def keeps_state(self) -> bool:
         """Whether the query has state, which a move leaves as it is."""
@@ -93,7 +96,8 @@ class CheckpointOffsetStore:
         lines = self._read_lines(done[-1])[_HEAD_LINES:]
         return [str(number) for number, line in enumerate(lines) if _is_readable(line)]
 
-    def change(self, stream: str, change: Change) -> None:
+    def check_change(self, stream: str, change: Change) -> None:
+        """Raise what `change` would raise, and change nothing."""
         done = self.list_batches()
         if not done:
             raise OffsetStoreError(
@@ -103,6 +107,11 @@ class CheckpointOffsetStore:
                 facts={"folder": str(self._folder)},
             )
         refuse_moved(stream, self.load(stream), change)
+        self._find_source(stream, self._read_lines(done[-1]))
+
+    def change(self, stream: str, change: Change) -> None:
+        self.check_change(stream, change)
+        done = self.list_batches()
         lines = self._read_lines(done[-1])
         place = _HEAD_LINES + self._find_source(stream, lines)
         lines[place] = _write_like(json.loads(lines[place]), change.after)
@@ -128,7 +137,7 @@ class CheckpointOffsetStore:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise self._unreadable(batch, f"{type(error).__name__}") from error
+            raise self._unreadable(batch, _tell(error)) from error
         if not lines or lines[0] != _LAYOUT or len(lines) <= _HEAD_LINES:
             raise self._unreadable(
                 batch, f"its layout is {lines[0] if lines else 'nothing'!r}, not {_LAYOUT!r}"
@@ -161,6 +170,12 @@ class CheckpointOffsetStore:
             hint="If a file was damaged, restore it; a checkpoint of another layout cannot be moved here.",
             facts={"folder": str(self._folder), "batch": batch},
         )
+
+
+def _tell(error: OSError | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    return (error.strerror or "its disk refuses it").lower()
 
 
 def _numbers(folder: Path) -> set[int]:

@@ -3,8 +3,9 @@
 Rules: one thread commits, in order; what is offered while it is busy is merged into one commit, so a slow
 coordinator is never asked for what is out of date. A commit that failed is counted and logged, and goes out
 again with the next one. Who offers a position may be told what became of it: the callback gets *that*
-position, not the newest one, and the error. Why not commit where a batch ends: a coordinator that does not
-answer would hold up every batch by its timeout.
+position, not the newest one, and the error. What is committed and followed by nothing is renewed before it
+expires, by the same thread. Why not commit where a batch ends: a coordinator that does not answer would hold
+up every batch by its timeout.
 
     commits = GroupCommits(commit, "nightly")
     commits.offer(position, lambda position, error: ...)
@@ -19,8 +20,10 @@ from contextlib import ExitStack
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.core.errors import OffsetStoreError, PenstockError
+from penstock.core.log_lines import get_logger
+from penstock.stores.offsets.renewal import Renewal
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 What = TypeVar("What")
 #: Called in the thread that commits, so it must not wait for one.
@@ -32,17 +35,23 @@ def take_newer(older: What, newer: What) -> What:
 
 
 class GroupCommits(Generic[What]):
-    """`merge` makes one of an older and a newer offer; by itself the newer takes the older's place."""
+    """`merge` makes one of an older and a newer offer; by itself the newer takes the older's place. `renew`
+    commits once more what stands, when `renewal` says so."""
 
     def __init__(
         self,
         commit: Callable[[What], None],
         group: str,
         merge: Callable[[What, What], What] = take_newer,
+        *,
+        renew: Callable[[What], None] | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
         self.done = 0
         self.failed = 0
         self._commit, self._group, self._merge = commit, group, merge
+        self._renew, self._renewal = renew, renewal
+        self._kept: What | None = None  # committed last
         self._changed = threading.Condition()
         self._offered: What | None = None
         self._callbacks: list[tuple[What, Callback[What]]] = []
@@ -92,7 +101,7 @@ class GroupCommits(Generic[What]):
         """Forget what is not committed yet, and wait for the commit under way: the position is put elsewhere
         by hand, and nothing that was offered before may come after that."""
         with self._changed:
-            self._offered = self._left = self._newest = None
+            self._offered = self._left = self._newest = self._kept = None
             dropped, self._callbacks = self._callbacks, []
         error = OffsetStoreError(
             "OFFSETS_MOVED", f"Group {self._group} was moved by hand before this commit."
@@ -101,7 +110,7 @@ class GroupCommits(Generic[What]):
             callback(what, error)
         with self._changed:
             self._changed.wait_for(lambda: not self._busy, timeout_s)
-            self._left = self._newest = None
+            self._left = self._newest = self._kept = None
 
     def close(self) -> None:
         """End the thread once it has nothing to do."""
@@ -117,23 +126,62 @@ class GroupCommits(Generic[What]):
     def _run(self) -> None:
         try:
             self._run_until_closed()
-        except BaseException:  # one that nobody foresaw, or of a callback; what waits needs another thread
+        except BaseException:  # one that nobody foresaw, or of a callback
             with self._changed:
                 self._has_died = True
-                if self._offered is not None:
+                # What waits, and what stands and must be renewed, needs another thread.
+                if self._offered is not None or self._find_wait_s() is not None:
                     self._wake()
             raise
 
     def _run_until_closed(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._offered is not None or self._closed)
-                if self._offered is None:
+                wait_s = self._find_wait_s()
+                self._changed.wait_for(lambda: self._offered is not None or self._closed, wait_s)
+                if self._offered is None and self._closed:
                     return
-                what = self._offered if self._left is None else self._merge(self._left, self._offered)
-                self._offered, self._left, self._busy = None, None, True
-                callbacks, self._callbacks = self._callbacks, []
-            self._try(what, callbacks)
+                what = self._offered
+                if what is not None:
+                    what = what if self._left is None else self._merge(self._left, what)
+                    self._offered, self._left = None, None
+                    self._busy = True
+                    callbacks, self._callbacks = self._callbacks, []
+            if what is None:
+                self._try_again()
+            else:
+                self._try(what, callbacks)
+
+    def _find_wait_s(self) -> float | None:
+        """How long to wait for an offer before renewals are looked at; None: for ever."""
+        if self._renewal is None or self._renew is None or self._kept is None:
+            return None
+        return self._renewal.find_wait_s()
+
+    def _try_again(self) -> None:
+        """Renew what stands, if it is time. Any error is logged, and it is tried again later: an idle stream
+        offers nothing new, so nothing else would start the renewals again."""
+        if self._renew is None or self._renewal is None:
+            return
+        try:
+            if not self._renewal.is_due():  # may ask the brokers, and nobody needs to wait for that
+                return
+            with self._changed:
+                # What is offered meanwhile goes first. What was dropped meanwhile must not come back.
+                stands = self._kept if self._offered is None else None
+                self._busy = stands is not None
+            if stands is not None:
+                self._renew(stands)
+                self._renewal.note_renewal()
+        except Exception as error:
+            self._renewal.note_failure()
+            log.warning("The offsets of group %s were not renewed, and may expire: %s", self._group, error)
+            if not isinstance(error, PenstockError):
+                raise  # ends this thread; `_run` starts another, which tries again after a pause
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
 
     def _try(self, what: What, callbacks: list[tuple[What, Callback[What]]]) -> None:
         failure: BaseException | None = None
@@ -158,6 +206,9 @@ class GroupCommits(Generic[What]):
         with self._changed:
             if failure is None:
                 self.done += 1
+                self._kept = what
+                if self._renewal is not None:
+                    self._renewal.note_commit()
             else:
                 self.failed += 1
                 self._left = what

@@ -64,6 +64,19 @@ class FileOffsetStore:
     def __repr__(self) -> str:
         return f"FileOffsetStore({str(self._folder)!r})"
 
+    def __str__(self) -> str:
+        return f"the folder {self._folder}"
+
+    def find_inner(self) -> Path | None:
+        """Return the folder of offsets inside, if this is the folder of a file sink and not a store."""
+        inner = self._folder / "_penstock" / "offsets"
+        return inner if inner.is_dir() else None
+
+    def find_file_sink(self) -> Path | None:
+        """Return the folder of the file sink whose offsets these are; None if they are a store of its own."""
+        own = self._folder.absolute().parent
+        return own.parent if self._folder.name == "offsets" and own.name == "_penstock" else None
+
     def load(self, stream: str) -> StreamPosition | None:
         path = self._path(stream)
         content = _read(path)

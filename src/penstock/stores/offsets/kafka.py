@@ -8,7 +8,8 @@ What a group keeps beside the offset and its leader epoch stands in the commit's
 that a topic made anew is noticed; where the last batch began; and the last change by hand.
 
 What a group cannot promise, and other stores can:
-- it does not tell a stream that was never seen from one whose offsets have expired: `load` gives None;
+- it does not tell a stream that was never seen from one whose offsets have expired: `load` gives None. While
+  a stream runs, `renew` keeps them; those of one that is not run for `offsets.retention.minutes` are lost;
 - it keeps no position without partitions and none of partitions that are gone (with a topic, Kafka deletes
   what was committed for it); a partition that left the stream stays in it;
 - it has no compare-and-set. A sync save looks at what is committed first, an async one at what this store
@@ -24,30 +25,31 @@ What a group cannot promise, and other stores can:
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote
 
 from penstock.core.client import ClientSettings
-from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.errors import BrokerError, OffsetStoreError, OptionError, PenstockError
+from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
 from penstock.core.offset_stores import Change, check_stream_name, refuse_going_back, refuse_moved
 from penstock.core.stream_offsets import StreamPosition
+from penstock.core.streaming import list_names
 from penstock.kafka.deadline import Deadline
 from penstock.kafka.groups import Commit, commit_offsets, fetch_commits
-from penstock.kafka.memberships import list_groups
+from penstock.kafka.memberships import describe_group, list_groups
+from penstock.kafka.renewals import find_retention_ms, renew_commits
 from penstock.kafka.routing import routing_for
 from penstock.stores.offsets.commits import Callback, GroupCommits
+from penstock.stores.offsets.renewal import Renewal
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 VERSION = 1
-#: How long `close` waits for the last commit.
-CLOSE_TIMEOUT_S = 30.0
 _LONGEST_WHO = 200  # a broker takes 4096 bytes of metadata
 
 Commits = Mapping[TopicPartition, Commit]
@@ -56,16 +58,30 @@ Commits = Mapping[TopicPartition, Commit]
 class KafkaOffsetStore:
     """`group` is required: there is no name that would be right for everybody."""
 
-    def __init__(self, client: ClientSettings, *, group: str, timeout_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        client: ClientSettings,
+        *,
+        group: str,
+        timeout_ms: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client, self._group = client, _check_group(group)
         self._timeout_ms = client.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._turn = threading.Lock()  # one commit at a time, from whichever thread
         self._committed: dict[str, Commits] = {}
         self._queues: dict[str, GroupCommits[StreamPosition]] = {}
+        self._clock = clock
+        self._renewals: dict[str, Renewal] = {}
+        self._told_moved: dict[str, tuple[TopicPartition, ...]] = {}
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self._client.bootstrap_servers)
         return f"KafkaOffsetStore({hosts!r}, group={self._group!r})"
+
+    def __str__(self) -> str:
+        hosts = ",".join(f"{host}:{port}" for host, port in self._client.bootstrap_servers)
+        return f"the group {self._group} at {hosts}"
 
     def name_group(self, stream: str) -> str:
         """The group that this stream is committed to."""
@@ -98,6 +114,45 @@ class KafkaOffsetStore:
                 lambda merged: self._commit_in_order(stream, merged), group, merge_positions
             )
         self._queues[stream].offer(position, callback)
+
+    def renew(self, stream: str, position: StreamPosition) -> None:
+        """Commit again what a stream that runs has committed, if it is time: else it would expire.
+
+        `position` is what the stream knows to be stored. Where the group stands elsewhere it was moved, by a
+        person or by another program, and is left there. A failure is logged and tried again later.
+        """
+        renewal = self._renewal(stream)
+        if not position.offsets or not renewal.is_due():
+            return
+        group = self.name_group(stream)
+        with self._turn:
+            last = self._committed.get(stream, {})
+            ours = {
+                each: last.get(each)
+                or Commit(
+                    offset, position.leader_epochs.get(each), _write_metadata(each, position, None, None)
+                )
+                for each, offset in position.offsets.items()
+            }
+            try:
+                moved = renew_commits(self._client, group, ours, timeout_ms=self._timeout_ms)
+            except PenstockError as error:
+                renewal.note_failure()
+                log.warning("The offsets of group %s were not renewed, and may expire: %s", group, error)
+                return
+            renewal.note_renewal()
+        if moved and moved != self._told_moved.get(stream):
+            names = list_names(moved)
+            log.warning("Group %s stands elsewhere than its stream, and is left there: %s.", group, names)
+        self._told_moved[stream] = moved
+
+    def _renewal(self, stream: str) -> Renewal:
+        if stream not in self._renewals:
+            group = self.name_group(stream)
+            self._renewals[stream] = Renewal(
+                lambda: find_retention_ms(self._client, group, timeout_ms=self._timeout_ms), self._clock
+            )
+        return self._renewals[stream]
 
     @property
     def commits_done(self) -> int:
@@ -134,6 +189,25 @@ class KafkaOffsetStore:
             refuse_moved(stream, _read_position(group, committed), change)
             self._commit(stream, change.after, committed, change)
 
+    def check_change(self, stream: str, change: Change) -> None:
+        """Raise what `change` would raise, and change nothing."""
+        group = self.name_group(stream)
+        refuse_moved(stream, self.load(stream), change)
+        try:
+            members = describe_group(self._client, group).members
+        except BrokerError as error:
+            if error.condition != "GROUP_NOT_FOUND":
+                raise
+            return
+        if members:
+            raise BrokerError(
+                "GROUP_HAS_MEMBERS",
+                f"The group {group} has {len(members)} members, and takes offsets from nobody else while a "
+                "consumer is in it.",
+                hint="Stop the consumers of the group first (`penstock groups describe` names them).",
+                facts={"group": group},
+            )
+
     def list_changes(self, stream: str) -> list[Change]:
         """The last one of each partition; those made together are one."""
         group = self.name_group(stream)
@@ -152,10 +226,13 @@ class KafkaOffsetStore:
         ]
 
     def close(self) -> None:
-        """Send the last commit: after a clean stop nothing is read twice."""
-        if not self.flush(CLOSE_TIMEOUT_S):
+        """Send the last commit: after a clean stop nothing is read twice. It has as long as any other."""
+        limit_s = self._timeout_ms / 1000
+        if not self.flush(limit_s):
             log.warning(
-                "The last position was not committed to group %s; its end is read again.", self._group
+                "The last position was not committed to group %s in %g s; its end is read again.",
+                self._group,
+                limit_s,
             )
         for queue in self._queues.values():
             queue.close()
@@ -193,6 +270,7 @@ class KafkaOffsetStore:
             metadata=texts,
             leader_epochs=position.leader_epochs,
         )
+        self._renewal(stream).note_commit()
         self._committed[stream] = {
             **committed,
             **{

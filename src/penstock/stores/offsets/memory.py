@@ -16,6 +16,9 @@ class MemoryOffsetStore:
         self._changes: dict[str, list[Change]] = {}
         self._turn = threading.Lock()
 
+    def __str__(self) -> str:
+        return "the memory of this process"
+
     def load(self, stream: str) -> StreamPosition | None:
         return self._positions.get(check_stream_name(stream))
 

@@ -23,8 +23,10 @@ from penstock.core.model import TopicPartition
 from penstock.core.offset_stores import Change, check_stream_name, refuse_going_back, refuse_moved
 from penstock.core.places import Place, parse_place
 from penstock.core.stream_offsets import StreamPosition, read_position, write_position
+from penstock.stores.sql.ledger import LEDGER
 from penstock.stores.sql.schema import Tables, ensure_tables, read_version
 from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.waiting import RECONNECT_TIMEOUT_S
 
 VERSION = 1
 STREAMS, OFFSETS, CHANGES = "penstock_streams", "penstock_offsets", "penstock_offset_changes"
@@ -52,9 +54,15 @@ class SqlOffsetStore:
             self._database.run(lambda session: ensure_tables(session, self.place, _TABLES), writes=True)
         else:
             self._database.run(self._demand_tables)
+        # It was there. From now on a restart or a fail-over of the database is waited out.
+        self._database = Database(self.place, RECONNECT_TIMEOUT_S)
 
     def __repr__(self) -> str:
         return f"SqlOffsetStore({str(self.place)!r}, namespace={self._namespace!r})"
+
+    def __str__(self) -> str:
+        apart = "" if self._namespace == "default" else f" (namespace {self._namespace})"
+        return f"the database {self.place}{apart}"
 
     def load(self, stream: str) -> StreamPosition | None:
         check_stream_name(stream)
@@ -88,7 +96,8 @@ class SqlOffsetStore:
 
         self._database.run(make, writes=True)
 
-    def list_changes(self, stream: str) -> list[Change]:
+    def list_changes(self, stream: str, *, after: int = -1) -> list[Change]:
+        """What was changed by hand, the oldest first; `after`: only changes with a higher number."""
         check_stream_name(stream)
         rows = self._database.run(lambda session: self._select(session, CHANGES, _CHANGE, stream))
         return [
@@ -96,10 +105,11 @@ class SqlOffsetStore:
                 int(at_ms),
                 who,
                 verb,
-                None if json.loads(before) is None else read_position(json.loads(before)),
-                read_position(json.loads(after)),
+                None if json.loads(then) is None else read_position(json.loads(then)),
+                read_position(json.loads(now)),
             )
-            for _, at_ms, who, verb, before, after in sorted(rows)
+            for number, at_ms, who, verb, then, now in sorted(rows)
+            if int(number) > after
         ]
 
     def close(self) -> None:
@@ -109,10 +119,13 @@ class SqlOffsetStore:
 
     def _demand_tables(self, session: Session) -> None:
         if read_version(session, self.place, _TABLES) is None:
+            is_sink = read_version(session, self.place, LEDGER) is not None
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
                 f"There are no tables for offsets at {self.place}.",
-                hint="Check the place: it must be the one that the stream names as its store.",
+                hint=f"A sink keeps offsets there with its results: say sink:{self.place}."
+                if is_sink
+                else "Check the place: it must be the one that the stream names as its store.",
                 facts={"place": str(self.place)},
             )
 

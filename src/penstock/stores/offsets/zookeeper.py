@@ -17,6 +17,7 @@ nobody has written since.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -65,6 +66,9 @@ class ZooKeeperOffsetStore:
 
     def __repr__(self) -> str:
         return f"ZooKeeperOffsetStore({self._hosts!r}, prefix={self._prefix!r})"
+
+    def __str__(self) -> str:
+        return f"ZooKeeper at {self._hosts}{self._prefix}"
 
     def load(self, stream: str) -> StreamPosition | None:
         node = self._node(stream)
@@ -272,7 +276,9 @@ def _not_found(place: str) -> OffsetStoreError:
 
 
 def _failed(place: str, error: Exception) -> OffsetStoreError:
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    # Most errors of its client say nothing but their kind: NoAuthError is "no auth".
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error")).lower()
+    said = str(error) or kind
     return OffsetStoreError(
         "ZOOKEEPER_FAILED",
         f"{place} failed: {said}.",

@@ -1,7 +1,8 @@
-"""Makes the tables of a sink: a step of its own, taken once, by somebody who may.
+"""Makes the tables of a sink and its ledger: a step of its own, taken once, by somebody who may.
 
 Rule: a running stream never makes or changes tables of a user's. Types, keys and rights are a decision, and
-one that is taken by accident at three in the morning, from whatever the first batch looked like, stays.
+one that is taken by accident at three in the morning, from whatever the first batch looked like, stays. The
+stream itself then needs rights on rows only, and where tasks stage rows, the right to make tables for that.
 
     create_tables(sink, {"visits": pa.schema([("page", pa.string()), ("hits", pa.int64())])})
     create_tables(sink, {"visits": "page STRING, hits BIGINT"})
@@ -17,7 +18,9 @@ import pyarrow as pa
 from penstock.core.errors import OptionError
 from penstock.core.places import Dialect
 from penstock.stores.sql.columns import name_type
+from penstock.stores.sql.ledger import LEDGER
 from penstock.stores.sql.names import check_name, quote, quote_all, quote_table
+from penstock.stores.sql.schema import ensure_tables
 from penstock.stores.sql.sessions import Database, Session
 from penstock.stores.sql.sink import PROVENANCE, SqlSink, Table
 
@@ -25,13 +28,15 @@ _PROVENANCE = pa.schema(list(zip(PROVENANCE, (pa.string(), pa.int32(), pa.int64(
 
 
 def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
-    """Make the named tables that are not there: from Arrow schemas, Spark's types, or text as in Spark."""
+    """Make the named tables that are not there, and the sink's ledger: from Arrow schemas, Spark's types, or
+    text as in Spark."""
     statements = [
         _make_statement(sink.place.dialect, sink.find_table(name), read_schema(schema))
         for name, schema in schemas.items()
     ]
 
     def make(session: Session) -> None:
+        ensure_tables(session, sink.place, LEDGER)
         session.lock_schema(sink.place)
         for statement in statements:
             session.execute(statement)

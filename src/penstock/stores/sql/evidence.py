@@ -15,19 +15,21 @@ from typing import TypeVar
 
 from penstock.core.audit import NotedBatch, NotedRange, Spoiled, StreamFacts, TableFacts
 from penstock.core.digests import Kept, OffsetDigest, add_digests
-from penstock.core.errors import SinkError
+from penstock.core.errors import OptionError, SinkError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offset_stores import Change, unknown_stream
 from penstock.core.places import Place
+from penstock.core.repeats import unite_ranges
 from penstock.stores.offsets.ledger import SinkOffsetStore
 from penstock.stores.sql import connections
-from penstock.stores.sql.accounts import DELETED, Account, read_accounts
+from penstock.stores.sql.accounts import Account, join_account_modes, make_books, read_accounts
 from penstock.stores.sql.digests import read_digests
 from penstock.stores.sql.history import History, select_history
-from penstock.stores.sql.ledger import WRITERS, read_entries
+from penstock.stores.sql.ledger import read_entries, read_generation
 from penstock.stores.sql.names import check_table_name, quote
 from penstock.stores.sql.sessions import Database, Session
 from penstock.stores.sql.sink import PROVENANCE, Table
+from penstock.stores.sql.spellings import spell_alike
 from penstock.stores.sql.targets import Target, find_target
 
 Result = TypeVar("Result")
@@ -57,10 +59,28 @@ def gather(
         chosen = streams if stream is None else [stream]
         facts = [_read_stream(session, each, histories[each], books, changes[each]) for each in chosen]
         filled = {each.table for (owner, _), some in books.items() if owner in chosen for each in some}
-        tables = [_read_table(session, name, books, histories, chosen) for name in sorted({*filled, *named})]
-        return facts, tables
+        spelled = set(spell_alike(session, [*sorted(filled), *named]).values())
+        _demand_tables(session, sorted(spelled - filled), sorted(filled), stream)
+        return facts, [_read_table(session, name, books, histories, chosen) for name in sorted(spelled)]
 
     return look_at_once(place, look)
+
+
+def _demand_tables(session: Session, named: Iterable[str], filled: Sequence[str], stream: str | None) -> None:
+    """Refuse names that neither the ledger nor the database has: that is a slip, and no finding."""
+    for name in named:
+        try:
+            find_target(session, Table(name))
+        except SinkError as error:
+            if error.condition != "TABLE_NOT_FOUND":
+                raise
+            whose = "No stream here has a" if stream is None else f"The stream {stream} has no"
+            raise OptionError(
+                "TABLE_NOT_IN_LEDGER",
+                f"{whose} table {name} in its books, and the database has none of that name, either.",
+                hint=f"The books have: {', '.join(filled) or 'none'}. Leave --table out to audit these.",
+                facts={"table": name, "tables": list(filled)},
+            ) from None
 
 
 def find_table(place: Place, name: str) -> Target:
@@ -92,12 +112,10 @@ def look_at_once(place: Place, work: Callable[[Session], Result]) -> Result:
 def _read_stream(
     session: Session, stream: str, history: History, books: Books, changes: tuple[Change, ...]
 ) -> StreamFacts:
-    mark = session.grammar.mark
-    generation = session.execute(f"SELECT generation FROM {WRITERS} WHERE stream = {mark}", [stream])
     entries = read_entries(session, stream, locked=False)
     return StreamFacts(
         stream,
-        int(generation[0][0]),
+        read_generation(session, stream),
         {each: entry.offset for each, entry in entries.items()},
         tuple(NotedRange(each.token, each.generation, each.range) for each in history.ranges),
         tuple(
@@ -111,6 +129,7 @@ def _read_stream(
             for each in history.batches
         ),
         changes,
+        tuple(make_books({token: some for (owner, token), some in books.items() if owner == stream})),
     )
 
 
@@ -122,8 +141,7 @@ def _read_table(
 ) -> TableFacts:
     mine = [(owner, each) for (owner, _), some in books.items() for each in some if each.table == name]
     streams = tuple(sorted({owner for owner, _ in mine})) or tuple(chosen)
-    modes = {each.mode for _, each in mine} - {DELETED}
-    mode = modes.pop() if len(modes) == 1 else "mixed" if modes else ""
+    mode = join_account_modes(each for _, each in mine)
     booked = sum(each.rows for _, each in mine) if mode == "append" else None
     try:
         target = find_target(session, Table(name))
@@ -194,19 +212,6 @@ def _join(one: Kept, other: Kept) -> Kept:
         min(one.first, other.first),
         max(one.last, other.last),
     )
-
-
-def unite_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The offsets that are in any of them, as few ranges, in order."""
-    united: list[OffsetRange] = []
-    for each in sorted(ranges):
-        last = united[-1] if united else None
-        if last is not None and last.topic_partition == each.topic_partition and each.start <= last.until:
-            until = max(last.until, each.until)
-            united[-1] = OffsetRange(last.topic, last.partition, last.start, until)
-        elif each.size:
-            united.append(each)
-    return united
 
 
 # --- where a digest differs -------------------------------------------------------------------------------

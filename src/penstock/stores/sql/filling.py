@@ -19,6 +19,8 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from penstock.core.digests import OffsetDigest, add_digests
+from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.log_lines import in_stream
 from penstock.core.model import TopicPartition
 from penstock.core.places import FilePlace, Place, ServerPlace
 from penstock.stores.sql import connections
@@ -27,11 +29,30 @@ from penstock.stores.sql.loading import PIECE_ROWS, load_rows
 from penstock.stores.sql.names import quote
 from penstock.stores.sql.sessions import Database, Session
 from penstock.stores.sql.staging import STAGE, StageReport, Staging, ensure_staging
+from penstock.stores.sql.waiting import RECONNECT_TIMEOUT_S, wait_out
 
 
 def fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> StageReport:
     """Load the rows as stage `number`, for good; how many there were."""
-    Database(staging.place).run(lambda session: ensure_staging(session, staging), writes=True)
+    with in_stream(staging.stream):
+        return _fill_stage(staging, number, batches)
+
+
+def _fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> StageReport:
+    database = Database(staging.place, staging.wait_s)  # the driver has reached it before
+    try:
+        database.run(lambda session: ensure_staging(session, staging), writes=True)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_REFUSED":
+            raise
+        raise SinkError(
+            "STAGING_REFUSED",
+            f"The sink's user may not make tables at {staging.place}, and tasks stage their rows in such "
+            f"tables. {error.what}",
+            hint="Give it the right to create tables there (docs/guides/delivery.md has the statements), or "
+            'let the rows go through the driver, which needs none: `SqlSink(..., strategy="driver")`.',
+            facts={"place": str(staging.place)},
+        ) from error
     counted = CountedRows(staging, number, batches)
     with connections.translate_errors(staging.place):
         if has_adbc(staging.place):
@@ -69,7 +90,8 @@ class CountedRows:
 
 def _fill(staging: Staging, counted: CountedRows) -> None:
     place = staging.place
-    with contextlib.closing(connections.connect(place, writes=True)) as connection:
+    opened = wait_out(place, lambda: connections.connect(place, writes=True), staging.wait_s)
+    with contextlib.closing(opened) as connection:
         session = Session(connection, place)
         for piece in _gather(counted):
             with connections.limit_silence(place, connection, connections.BULK_TIMEOUT_S):
@@ -110,7 +132,7 @@ def _fill_with_adbc(staging: Staging, counted: CountedRows) -> None:
     place = staging.place
     assert not isinstance(place, FilePlace)
     with (
-        contextlib.closing(open_adbc(place)) as connection,
+        open_adbc(place, writes=True, wait_s=staging.wait_s) as connection,
         contextlib.closing(connection.cursor()) as cursor,
     ):
         reader = pa.RecordBatchReader.from_batches(counted.schema, counted)
@@ -118,20 +140,36 @@ def _fill_with_adbc(staging: Staging, counted: CountedRows) -> None:
         connection.commit()
 
 
-def open_adbc(place: ServerPlace) -> Any:
-    """A connection of ADBC's. Its address holds the password, so it is made here and shown nowhere."""
+@contextlib.contextmanager
+def open_adbc(place: ServerPlace, *, writes: bool, wait_s: float = RECONNECT_TIMEOUT_S) -> Iterator[Any]:
+    """Yield a connection of ADBC's in a transaction. Its address holds the password, so it is made here and
+    shown nowhere. A database that is away is waited for: who loads or reads rows has reached it before."""
     from adbc_driver_postgresql import dbapi
 
     settings = {
-        **dict(place.settings),
+        **connections.list_settings(place),
+        "application_name": "penstock",
         "connect_timeout": connections.CONNECT_TIMEOUT_S,
         "tcp_user_timeout": 1000 * connections.ANSWER_TIMEOUT_S,
-        "options": f"-c statement_timeout={connections.BULK_TIMEOUT_S}s "
-        f"-c lock_timeout={connections.LOCK_TIMEOUT_S}s -c TimeZone=UTC",
     }
     password = place.password.reveal() if place.password else ""
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    return dbapi.connect(
-        f"postgresql://{percent(place.user, safe='')}:{percent(password, safe='')}@{host}:{place.port}/"
+    address = (
+        f"postgresql://{percent(place.user, safe='')}:{percent(password, safe='')}@{place.show_hosts()}/"
         f"{percent(place.database, safe='')}?{urlencode(settings, quote_via=percent)}"
     )
+
+    def connect() -> Any:
+        connection = dbapi.connect(address)
+        try:
+            with contextlib.closing(connection.cursor()) as cursor:
+                cursor.execute(connections.write_beginning())
+                connections.refuse_read_only(place, cursor.fetchone(), writes=writes)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    with contextlib.closing(wait_out(place, connect, wait_s)) as connection:
+        yield connection
+        # It has begun the next transaction. A pooler closes a session that is left in the middle of one.
+        connection.adbc_connection.set_autocommit(True)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.core.ledgers import Batch
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.places import Place
-from penstock.core.protocol import Batch
 from penstock.stores.sql.accounts import merge_accounts
-from penstock.stores.sql.ledger import BATCHES, RANGES, WRITERS
+from penstock.stores.sql.ledger import BATCHES, RANGES, read_generation
 from penstock.stores.sql.sessions import Database, Session
 
 #: Batches that are kept one by one, and how many more there may be before the rest is merged.
@@ -59,10 +59,7 @@ class History:
 
 def note_batch(session: Session, batch: Batch, epoch: int, now_ms: int) -> None:
     """Once per batch, and the ranges that it read; in the transaction that publishes it."""
-    mark = session.grammar.mark
-    generation = int(
-        session.execute(f"SELECT generation FROM {WRITERS} WHERE stream = {mark}", [batch.stream])[0][0]
-    )
+    generation = read_generation(session, batch.stream)
     rows = sum(stage.rows for stage in batch.stages)
     _insert_batches(
         session, batch.stream, [PublishedBatch(batch.token, generation, epoch, batch.name, now_ms, rows)]

@@ -11,8 +11,8 @@ nothing depends on it.
 
 from __future__ import annotations
 
+from penstock.core.ledgers import Entry
 from penstock.core.model import TopicPartition
-from penstock.core.protocol import Entry
 from penstock.stores.sql.schema import Tables
 from penstock.stores.sql.sessions import Session
 
@@ -98,6 +98,19 @@ def raise_epoch(session: Session, stream: str, epoch: int, owner: str, now_ms: i
         f"UPDATE {WRITERS} SET epoch = {mark}, owner = {mark}, taken_ms = {mark} WHERE stream = {mark}",
         [epoch, owner, now_ms, stream],
     )
+
+
+def read_generation(session: Session, stream: str) -> int:
+    """Return the number that batches of the stream are noted under; each move by hand raises it."""
+    mark = session.grammar.mark
+    found = session.execute(f"SELECT generation FROM {WRITERS} WHERE stream = {mark}", [stream])
+    return int(found[0][0])
+
+
+def was_moved(session: Session, stream: str) -> bool:
+    """Return whether anybody has ever moved the stream by hand."""
+    question = f"SELECT 1 FROM {WRITERS} WHERE stream = {session.grammar.mark} AND generation > 1"
+    return bool(session.execute(question, [stream]))
 
 
 def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, Entry]:

@@ -3,7 +3,9 @@
 Rule: one connection, one transaction at a time, and any error ends both. What a database promises after an
 error differs (PostgreSQL refuses all further statements, MySQL has undone one statement only after a lock
 timeout, and all of them after a deadlock), so nothing is built on it: whatever fails is rolled back, closed,
-and told as `StepFailedError`. Only a COMMIT that failed leaves a question, which the protocol asks.
+and told as `StepFailedError`. Only a COMMIT that failed leaves a question, which the protocol asks. A file
+of SQLite's that another one has replaced takes commits that nobody will ever read (in WAL mode without a
+word), so each transaction looks, at its beginning and at its end, whether the path still leads to it.
 
     epoch, ledger = drive(take_over("visits", owner), performer)
 """
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
+from penstock.core.ledgers import Stage
 from penstock.core.places import Place
 from penstock.core.protocol import (
     Abandon,
@@ -25,13 +28,12 @@ from penstock.core.protocol import (
     LockWriter,
     RaiseEpoch,
     ReadLedger,
-    Stage,
     Step,
     StepFailedError,
     SweepStages,
     WriteLedger,
 )
-from penstock.stores.sql import connections, ledger
+from penstock.stores.sql import connections, ledger, waiting
 from penstock.stores.sql.accounts import make_accounts, note_accounts
 from penstock.stores.sql.history import KEPT_BATCHES, merge_history, note_batch
 from penstock.stores.sql.insertion import count_held, count_staged
@@ -39,11 +41,8 @@ from penstock.stores.sql.sessions import Session
 from penstock.stores.sql.staging import HeldRows, StagedRows, drop_stagings, list_dead
 from penstock.stores.sql.targets import Target
 
-#: How long a database that was there may be away: a restart, a fail-over.
-RECONNECT_TIMEOUT_S = 30.0
 #: How long our transaction may lie still before the server ends it. Between steps we do next to nothing.
 IDLE_TIMEOUT_S = 60
-_RECONNECT_PAUSE_S = 0.2
 
 
 class Performer:
@@ -54,6 +53,7 @@ class Performer:
         self._place = place
         self._targets = targets
         self._connection: Any = None
+        self._file: tuple[int, int] | None = None
         self._was_connected = False
 
     def __call__(self, step: Step) -> Any:
@@ -61,7 +61,7 @@ class Performer:
             self.abandon()
             return None
         try:
-            with connections.translate_errors(self._place):
+            with connections.translate_errors(self._place), self._telling(step):
                 return self._perform(step)
         except SinkError:
             self.abandon()  # about the rows themselves: no second attempt would end otherwise
@@ -71,6 +71,13 @@ class Performer:
         except BaseException:
             self.abandon()
             raise
+
+    def _telling(self, step: Step) -> contextlib.AbstractContextManager[None]:
+        """Return what says that the database is silent, for steps that take no time but a wait's."""
+        is_short = isinstance(step, Begin | LockWriter | Commit) and self._place.dialect != "sqlite"
+        if not is_short:
+            return contextlib.nullcontext()
+        return waiting.telling(self._place, may_lock=isinstance(step, LockWriter))
 
     def abandon(self) -> None:
         """Roll back and close; whoever cannot be reached has rolled back."""
@@ -99,6 +106,8 @@ class Performer:
         with connections.limit_silence(self._place, self._connection, limit_s):
             if isinstance(step, Commit):
                 self._connection.commit()
+                if self._is_replaced():
+                    raise connections.tell_replaced(self._place, "was replaced, moved or removed")
                 return None
             return self._work(step, Session(self._connection, self._place))
 
@@ -143,29 +152,34 @@ class Performer:
 
     # --- the connection ---------------------------------------------------------------------------------
 
+    def _is_replaced(self) -> bool:
+        """Return whether the open file is not the one that the path leads to now."""
+        return self._file is not None and connections.identify_file(self._place) != self._file
+
     def _begin(self) -> None:
+        if self._is_replaced():
+            self.abandon()
+            if connections.identify_file(self._place) is None:  # to connect would make an empty one
+                raise connections.tell_replaced(self._place, "is not there any more: it was taken away")
         if self._connection is not None:
+            dead: tuple[type[BaseException], ...] = (OffsetStoreError, *connections.foreign_errors())
             try:
-                with connections.limit_silence(self._place, self._connection):
+                with connections.limit_silence(self._place, self._connection, connections.CONNECT_TIMEOUT_S):
                     connections.begin(self._place, self._connection)
-            except connections.foreign_errors():
-                self.abandon()  # it was idle since the last batch, and somebody has closed it
+            except dead:
+                # It was idle since the last batch: somebody has closed it, or its server is a standby now.
+                self.abandon()
         if self._connection is None:
-            self._connection = self._connect()
+            wait_s = waiting.find_wait_s() if self._was_connected else 0
+            # Asked before: one that is replaced meanwhile is then taken for another, and opened again.
+            file = connections.identify_file(self._place)
+            self._connection = waiting.wait_out(
+                self._place, lambda: connections.connect(self._place, writes=True), wait_s
+            )
+            self._file = file or connections.identify_file(self._place)
             self._was_connected = True
         with connections.limit_silence(self._place, self._connection):
             connections.limit_idleness(self._place, self._connection, IDLE_TIMEOUT_S)
-
-    def _connect(self) -> Any:
-        deadline = time.monotonic() + (RECONNECT_TIMEOUT_S if self._was_connected else 0)
-        while True:
-            try:
-                with connections.translate_errors(self._place):
-                    return connections.connect(self._place, writes=True)
-            except OffsetStoreError as error:
-                if error.condition != "DATABASE_UNREACHABLE" or time.monotonic() > deadline:
-                    raise
-            time.sleep(_RECONNECT_PAUSE_S)
 
 
 def _now_ms() -> int:

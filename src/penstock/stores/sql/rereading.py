@@ -8,7 +8,7 @@ noted. Offsets travel as columns, a window at a time, so memory does not grow wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -18,6 +18,7 @@ from penstock.core.client import ClientSettings
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, OffsetRange, RangeOrder, TopicPartition, WorkOrder
 from penstock.core.places import Place
+from penstock.core.repeats import subtract_ranges, unite_ranges
 from penstock.kafka.control import KafkaLogView
 from penstock.kafka.reader import KafkaReader
 from penstock.stores.sql.names import quote
@@ -38,8 +39,10 @@ def reread_partition(
     regions: Iterable[OffsetRange],
     client: ClientSettings,
     topic_id: bytes | None,
+    awaited: Sequence[OffsetRange] = (),
 ) -> Reread:
-    """Compare one partition in `regions`, which do not overlap."""
+    """Compare one partition in `regions`, which do not overlap. `awaited`: parts of them that are not read
+    again yet, so that records may lack their rows there."""
     with closing(KafkaLogView(client)) as view:
         topic = view.describe([partition.topic]).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
@@ -47,38 +50,45 @@ def reread_partition(
         if None not in (topic_id, topic.topic_id) and topic_id != topic.topic_id:
             return Reread(target.name, partition, problem="another topic has this name now.")
         earliest, latest = view.earliest([partition])[partition], view.latest([partition])[partition]
-    aged, beyond, read = [], [], []
-    records, missing, extra = 0, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    aged, beyond, read, late = [], [], [], []
+    records, unread, missing, extra = 0, 0, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     try:
-        for each in sorted(regions):
+        for each in sorted([*subtract_ranges(regions, awaited), *awaited]):
             start, until = (
                 min(each.until, max(each.start, earliest)),
                 max(each.start, min(each.until, latest)),
             )
             aged += [_make(each, each.start, start)] if start > each.start else []
             beyond += [_make(each, until, each.until)] if until < each.until else []
-            read += [_make(each, start, until)] if start < until else []
             for first in range(start, until, WINDOW_OFFSETS):
                 window = _make(each, first, min(until, first + WINDOW_OFFSETS))
                 log = _read_log(window, client, topic_id)
                 rows = _read_table(place, target, window)
-                records += log.size
-                missing.append(np.setdiff1d(log, rows, assume_unique=True))
+                absent = np.setdiff1d(log, rows, assume_unique=True)
                 extra.append(np.setdiff1d(rows, log, assume_unique=True))
+                if each in awaited and absent.size:
+                    late.append(window)
+                    unread += absent.size
+                else:
+                    read.append(window)
+                    records += log.size
+                    missing.append(absent)
     except DataLossError as error:
         return Reread(target.name, partition, problem=f"it changed while it was read: {error}")
-    absent, surplus = np.concatenate(missing), np.concatenate(extra)
+    lost, surplus = np.concatenate(missing), np.concatenate(extra)
     return Reread(
         target.name,
         partition,
-        tuple(read),
+        tuple(unite_ranges(read)),
         tuple(aged),
         tuple(beyond),
         records,
-        absent.size,
-        tuple(absent[:SHOWN].tolist()),
+        lost.size,
+        tuple(lost[:SHOWN].tolist()),
         surplus.size,
         tuple(surplus[:SHOWN].tolist()),
+        awaited=tuple(unite_ranges(late)),
+        unread=unread,
     )
 
 

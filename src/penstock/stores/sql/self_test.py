@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 
 from penstock.core.errors import SinkError
+from penstock.core.ledgers import Entry
 from penstock.core.model import TopicPartition
 from penstock.core.places import Place
-from penstock.core.protocol import Entry
 from penstock.stores.sql import connections
 from penstock.stores.sql.ledger import POSITIONS, WRITERS, lock_writer, write_entries
 from penstock.stores.sql.sessions import Database, Session

@@ -25,6 +25,7 @@ from penstock.stores.sql.connections import (
     limit_silence,
     translate_errors,
 )
+from penstock.stores.sql.waiting import RECONNECT_PAUSE_S, find_wait_s, is_away
 
 #: How often a transaction is begun that the database ended because two stood in each other's way.
 CONFLICT_ATTEMPTS = 8
@@ -122,33 +123,55 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database at a place. It holds no connection, so it can be pickled to any worker."""
+    """A database at a place. It holds no connection, so it can be pickled to any worker.
+
+    `wait_s`: how long it is waited for when it is away; give one for a database that was reached before.
+    """
 
     place: Place
+    wait_s: float = 0.0
 
-    def run(self, work: Callable[[Session], Result], *, writes: bool = False) -> Result:
-        """Do `work` in one transaction, and again from its beginning when another one stood in its way.
+    def run(
+        self, work: Callable[[Session], Result], *, writes: bool = False, limit_s: float | None = None
+    ) -> Result:
+        """Do `work` in one transaction, and again from its beginning when another one stood in its way or the
+        database went away before it was asked to commit.
 
-        Only work that `writes` makes an SQLite file that is not there.
+        Only work that `writes` makes an SQLite file that is not there. `limit_s`: how long the work may take,
+        if that is more than one answer may.
         """
+        deadline = time.monotonic() + min(self.wait_s, find_wait_s())
         attempt = 1
         while True:
+            commits: list[Session] = []
             try:
-                return self._run_once(work, writes)
+                return self._run_once(work, writes, commits, limit_s)
             except OffsetStoreError as error:
+                if is_away(error) and not commits and time.monotonic() < deadline:
+                    time.sleep(RECONNECT_PAUSE_S)
+                    continue
                 if error.condition != "DATABASE_CONFLICT" or attempt == CONFLICT_ATTEMPTS:
                     raise
             time.sleep(CONFLICT_PAUSE_S * attempt)
             attempt += 1
 
-    def _run_once(self, work: Callable[[Session], Result], writes: bool) -> Result:
+    def _run_once(
+        self,
+        work: Callable[[Session], Result],
+        writes: bool,
+        commits: list[Session],
+        limit_s: float | None,
+    ) -> Result:
+        """Do `work` once and return its result. `commits` gets the session that was asked to commit."""
         with (
             translate_errors(self.place),
             contextlib.closing(connect(self.place, writes=writes)) as connection,
-            limit_silence(self.place, connection),
+            limit_silence(self.place, connection, limit_s),
         ):
             try:
-                result = work(Session(connection, self.place))
+                session = Session(connection, self.place)
+                result = work(session)
+                commits.append(session)
                 connection.commit()
             except BaseException:
                 # A lock timeout of MySQL's undoes one statement and leaves the others standing.

@@ -12,7 +12,6 @@ tasks are many.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from penstock.core.digests import OffsetDigest
 from penstock.core.errors import OffsetStoreError
+from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
 from penstock.core.places import Place
 from penstock.stores.sql.columns import find_kind, name_type, settle_type
@@ -28,8 +28,9 @@ from penstock.stores.sql.names import quote
 from penstock.stores.sql.sessions import Database, Session
 from penstock.stores.sql.sink import DELETED, PROVENANCE
 from penstock.stores.sql.targets import Target
+from penstock.stores.sql.waiting import RECONNECT_TIMEOUT_S
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: The column that says which task attempt has written a row.
 STAGE = "penstock_stage"
@@ -38,7 +39,10 @@ _PREFIX = "penstock_stage_"
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A table that tasks fill. Complete and picklable: a task needs nothing else."""
+    """A table that tasks fill. Complete and picklable: a task needs nothing else.
+
+    `stream`: whose rows they are; `wait_s`: how long a task waits for a database that is away.
+    """
 
     place: Place
     table: str
@@ -46,6 +50,8 @@ class Staging:
     schema: pa.Schema
     declared: str
     is_digested: bool = False
+    stream: str = ""
+    wait_s: float = RECONNECT_TIMEOUT_S
 
     def name_stage(self, number: int) -> str:
         return f"{self.table}/{number}"
@@ -79,14 +85,23 @@ class HeldRows:
 
 
 def plan_staging(
-    place: Place, target: Target, schema: pa.Schema, *, stream: str, epoch: int, number: int, index: int
+    place: Place,
+    target: Target,
+    schema: pa.Schema,
+    *,
+    stream: str,
+    epoch: int,
+    number: int,
+    index: int,
+    wait_s: float = RECONNECT_TIMEOUT_S,
 ) -> Staging:
     """A staging table for one attempt at a batch; it is made when the first task needs it."""
     settled = pa.schema([pa.field(each.name, settle_type(each.type)) for each in schema])
     table = f"{_begin(stream)}{epoch}_{number}_{index}"
     # Only rows that stay as they are can be compared with their digest later.
     is_digested = target.table.mode == "append" and set(PROVENANCE) <= set(settled.names)
-    return Staging(place, table, target.name, settled, list_columns(target, settled), is_digested)
+    columns = list_columns(target, settled)
+    return Staging(place, table, target.name, settled, columns, is_digested, stream, wait_s)
 
 
 def ensure_staging(session: Session, staging: Staging) -> None:

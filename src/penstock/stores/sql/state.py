@@ -22,6 +22,7 @@ from penstock.stores.sql.filling import has_adbc, open_adbc
 from penstock.stores.sql.names import quote_all
 from penstock.stores.sql.sessions import Database
 from penstock.stores.sql.targets import Target
+from penstock.stores.sql.waiting import find_wait_s
 
 
 def read_rows(place: Place, target: Target, columns: Iterable[str] | None = None) -> pa.Table:
@@ -40,12 +41,12 @@ def read_rows(place: Place, target: Target, columns: Iterable[str] | None = None
     if isinstance(place, ServerPlace) and has_adbc(place):
         with (
             connections.translate_errors(place),
-            contextlib.closing(open_adbc(place)) as connection,
+            open_adbc(place, writes=False) as connection,
             contextlib.closing(connection.cursor()) as cursor,
         ):
             cursor.execute(statement)
             return cursor.fetch_arrow_table()
-    rows = Database(place).run(lambda session: session.execute(statement))
+    rows = Database(place, find_wait_s()).run(lambda session: session.execute(statement))
     values = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     return pa.table(
         {name: make_array(target.column(name), some) for name, some in zip(names, values, strict=True)}

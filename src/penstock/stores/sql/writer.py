@@ -9,23 +9,26 @@ and nobody could be asked, the batch is remembered: written again, it is settled
 
 from __future__ import annotations
 
-import logging
 import socket
 import uuid
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from os import getpid
 
 import pyarrow as pa
 
 from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
+from penstock.core.ledgers import Batch, Entry, Ledger, Stage, name_state
+from penstock.core.log_lines import get_logger
 from penstock.core.moves import plan_moves, read_ledger
 from penstock.core.offset_stores import check_stream_name
-from penstock.core.protocol import Batch, Entry, Ledger, Stage, drive, publish, settle, take_over
+from penstock.core.protocol import Result, Steps, drive, publish, settle, take_over
 from penstock.core.sinks import Written
 from penstock.core.stream_offsets import StreamPosition
 from penstock.stores.sql.digests import digest_rows
 from penstock.stores.sql.history import KEPT_BATCHES, MERGE_EVERY, merge_history
-from penstock.stores.sql.ledger import LEDGER
+from penstock.stores.sql.ledger import LEDGER, read_entries, was_moved
+from penstock.stores.sql.moved_rows import refuse_repeats
 from penstock.stores.sql.performer import Performer
 from penstock.stores.sql.schema import ensure_tables
 from penstock.stores.sql.self_test import check_rollback
@@ -41,8 +44,13 @@ from penstock.stores.sql.staging import (
 )
 from penstock.stores.sql.state import read_rows
 from penstock.stores.sql.targets import Target, find_target
+from penstock.stores.sql.waiting import find_wait_s
+from penstock.stores.sql.writers import explain_fence
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
+
+#: States of the ledger that a writer remembers, to tell one that it has seen before from a stranger's.
+KEPT_STATES = 1000
 
 
 class SqlWriter:
@@ -58,8 +66,15 @@ class SqlWriter:
         self._number = 0
         self._published = 0
         self._unsettled: Batch | None = None
+        self._asked: tuple[StreamPosition, StreamPosition, str] | None = None
         self.epoch, found = drive(take_over(stream, owner), performer)
         self._ledger: Ledger = dict(found)
+        self._trail = deque([name_state(found)], maxlen=KEPT_STATES)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The stream's entries, as this writer has found or left them."""
+        return self._ledger
 
     @property
     def position(self) -> StreamPosition | None:
@@ -125,6 +140,7 @@ class SqlWriter:
                 epoch=self.epoch,
                 number=self._number,
                 index=index,
+                wait_s=find_wait_s(),
             )
             for index, (table, schema) in enumerate(schemas.items())
         }
@@ -144,6 +160,20 @@ class SqlWriter:
         return (now.offsets, now.gone) == (dict(end.offsets), dict(end.gone)) and (
             (before.offsets, before.gone) != (end.offsets, end.gone)
         )
+
+    def is_written(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
+        """Settle a COMMIT that nobody answered; return whether this very batch is in the results.
+
+        Ask before working on a batch again. Tables show what the attempt before has left, so work that is
+        based on them would be done twice, or based on what another attempt changes meanwhile.
+        """
+        # A batch without records ends where it begins: only the attempt itself tells that it is this one.
+        was_asked = self._asked == (before, end, name)
+        return (self._settle() and was_asked) or self.is_done(before, end, name)
+
+    def reach(self) -> None:
+        """Raise an error if the database does not take writes now. It is not waited for."""
+        Database(self.sink.place).run(lambda session: session.execute("SELECT 1"), writes=True)
 
     def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
         """A table of the sink as of `position`: only this writer changes it, and one that was replaced finds
@@ -176,18 +206,17 @@ class SqlWriter:
         name: str,
         token: str,
     ) -> Written:
-        self._settle()
-        if self.is_done(before, end, name):
+        if self.is_written(before, end, name):
             return Written(0, was_repeated=True)
-        batch = Batch(
-            self.stream, plan_moves(before, end, self._ledger), stages, token or uuid.uuid4().hex, name
-        )
-        if not batch.moves:
+        moves = plan_moves(before, end, self._ledger)
+        batch = Batch(self.stream, moves, stages, token or uuid.uuid4().hex, name, tuple(self._trail))
+        if all(each.is_forgotten for each in batch.moves):
+            # Nothing would be left in the ledger to tell that this batch was written.
             return _refuse_rows_from_nowhere(batch)
         self._performer.sources = sources
-        self._unsettled = batch
+        self._unsettled, self._asked = batch, (before, end, name)
         try:
-            published = drive(publish(batch, self.epoch), self._performer)
+            published = self._drive(publish(batch, self.epoch))
         except PenstockError as error:
             if error.condition != "COMMIT_IN_DOUBT":
                 self._unsettled = None
@@ -198,6 +227,15 @@ class SqlWriter:
             self._merge_history()
         return Written(published.rows)
 
+    def _drive(self, steps: Steps[Result]) -> Result:
+        """Carry out the steps; a writer that was fenced is told whether another one or a person did it."""
+        try:
+            return drive(steps, self._performer)
+        except SinkError as error:
+            if error.condition != "WRITER_FENCED":
+                raise
+            raise explain_fence(self.sink.place, self.stream, self.epoch, error) from None
+
     def _merge_history(self) -> None:
         try:
             Database(self.sink.place).run(
@@ -206,13 +244,19 @@ class SqlWriter:
         except OffsetStoreError as error:
             log.warning("The history of %s is merged another time: %s", self.stream, error)
 
-    def _settle(self) -> None:
-        """Ask about the batch whose COMMIT nobody answered; if it is not there, it is not wanted any more."""
-        if self._unsettled is None:
-            return
-        if drive(settle(self._unsettled, self.epoch), self._performer):
-            self._take(self._unsettled)
+    def _settle(self) -> bool:
+        """Ask about the batch whose COMMIT nobody answered; return whether there is one and it is there.
+
+        If it is not there, it is not wanted any more.
+        """
+        batch = self._unsettled
+        if batch is None:
+            return False
+        is_there = self._drive(settle(batch, self.epoch))
+        if is_there:
+            self._take(batch)
         self._unsettled = None
+        return is_there
 
     def _take(self, batch: Batch) -> None:
         kept = {each.partition: each for each in batch.moves if not each.is_forgotten}
@@ -222,6 +266,7 @@ class SqlWriter:
             )
             for partition, move in kept.items()
         }
+        self._trail.append(name_state(self._ledger))
         self._unsettled = None
 
 
@@ -243,12 +288,51 @@ def open_writer(
     put one in that looks on, or that ends the program at a step."""
     check_stream_name(stream)
 
-    def prepare(session: Session) -> dict[str, Target]:
+    def prepare(session: Session) -> tuple[dict[str, Target], bool]:
         ensure_tables(session, sink.place, LEDGER)
-        return {table.name: find_target(session, table) for table in sink.tables}
+        targets = {table.name: find_target(session, table) for table in sink.tables}
+        return targets, was_moved(session, stream)
 
-    targets = Database(sink.place).run(prepare, writes=True)
+    try:
+        targets, is_moved = Database(sink.place).run(prepare, writes=True)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_REFUSED":
+            raise
+        raise _explain_refused(sink, error) from error
+    if is_moved:
+        _check_sums(sink, stream)
     check_rollback(sink.place, uuid.uuid4().hex)
     performer = hands(sink.place, targets)
     owner = owner or f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex[:8]}"
     return SqlWriter(sink, stream, targets, performer, owner)
+
+
+def _check_sums(sink: SqlSink, stream: str) -> None:
+    """Refuse to add records to sums that hold them already, because somebody took the stream back."""
+    from penstock.stores.offsets.ledger import SinkOffsetStore
+
+    try:
+        changes = SinkOffsetStore(sink.place).list_changes(stream)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_REFUSED":
+            raise
+        log.warning("Whether sums of %s count records twice could not be looked at: %s", stream, error)
+        return
+
+    def check(session: Session) -> None:
+        position = read_ledger(read_entries(session, stream, locked=False))
+        if position is not None:
+            refuse_repeats(session, stream, changes, sink.tables, position)
+
+    Database(sink.place).run(check)
+
+
+def _explain_refused(sink: SqlSink, error: OffsetStoreError) -> SinkError:
+    return SinkError(
+        "SINK_RIGHTS_MISSING",
+        f"The ledger or a table of the sink at {sink.place} may not be read, or is not there and may not be "
+        f"made by this user. {error.what}",
+        hint="Let the owner of the tables call `create_tables(sink, ...)` once, then grant the sink's user "
+        "the rights on rows that docs/guides/delivery.md lists.",
+        facts={"place": str(sink.place)},
+    )

@@ -45,6 +45,7 @@ class BlocklistWriter:
         allow: Iterable[str] = (),
         trusted_proxies: Iterable[str] = (),
         trust_crawlers: bool = True,
+        block_private: bool = False,
         clock_us: Callable[[], int] = _read_clock_us,
     ) -> None:
         if isinstance(place, str | os.PathLike):
@@ -52,32 +53,41 @@ class BlocklistWriter:
         self.place = place
         self.directory = Path(directory)
         self._formats = [find_format(name) for name in formats]
-        self._gate = Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers)
+        self._gate = Gate.of(
+            allow=allow,
+            trusted_proxies=trusted_proxies,
+            trust_crawlers=trust_crawlers,
+            block_private=block_private,
+        )
         self._clock_us = clock_us
         self._written: Listed | None = None
         self._next_end: int | None = None
         self._orders: tuple[object, ...] = ()
-
-    def demand_place(self) -> None:
-        """Fail now if the folder can hold no file: while nobody relies on a list yet."""
-        demand_place(self.directory)
+        self._is_behind = True
 
     def refresh(self, *, has_new_decisions: bool = True) -> bool:
-        """Bring the files up to date; whether any was written.
+        """Bring the files up to date; return whether any was written.
 
-        Without new decisions it is one small question to the database, unless a ban has ended since.
+        Without new decisions it is one small question to the database, unless a ban has ended since, a file
+        is gone, or the last attempt has failed.
         """
         now_us = self._clock_us()
+        is_behind = self._is_behind or not self._has_all_files()
+        self._is_behind = True  # until it is done: whoever fails on the way tries again
         orders = Database(self.place).run(_count_orders)
         has_ended = self._next_end is not None and self._next_end <= now_us
-        if self._written is not None and not has_new_decisions and not has_ended and orders == self._orders:
-            return False
-        listed = advance(self.place, now_us=now_us, known=self._written)
-        is_new = self._written is None or listed.cursor != self._written.cursor
-        changed = self._write(listed, now_us) if is_new else False
-        # Kept only now: whoever fails on the way tries again, with the next commit.
-        self._written, self._next_end, self._orders = listed, read_next_end(listed), orders
+        changed = False
+        if is_behind or has_new_decisions or has_ended or orders != self._orders:
+            listed = advance(self.place, now_us=now_us, known=self._written)
+            if is_behind or self._written is None or listed.cursor != self._written.cursor:
+                changed = self._write(listed, now_us)
+            self._written, self._next_end, self._orders = listed, read_next_end(listed), orders
+        self._is_behind = False
         return changed
+
+    def _has_all_files(self) -> bool:
+        """Return whether all files are there: somebody may have removed one, or the folder."""
+        return all(os.path.exists(self.directory / each.file_name) for each in self._formats)
 
     def _write(self, listed: Listed, now_us: int) -> bool:
         bans = self._gate.apply(listed.bans)
@@ -107,7 +117,7 @@ def demand_place(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, even_if_equal: bool = False) -> bool:
-    """Replace a file in one step; whether it was needed. The folder is made if it is not there."""
+    """Replace a file in one step; return whether it was needed. The folder is made if it is not there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_left_behind(path)

@@ -2,7 +2,8 @@
 
 Rules: a ban counts while its time runs, if it was enforced (not simulated) and no order of the operator's
 undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies,
-verified crawlers, and what nobody may block (loopback, multicast, a network too wide to be one attacker). An
+verified crawlers, private networks (unless asked for), and what nobody may block (loopback, multicast, a
+network too wide to be one attacker). An
 address inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names
 and fingerprints are no addresses and are in no list. Of a network whose clients were counted together only
 those are listed that took part: their neighbours have done nothing.
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from penstock.apps.accesslog.defence.allowing import NEVER_BLOCKED, list_crawlers
+from penstock.apps.accesslog.defence.allowing import LOCAL, NEVER_BLOCKED, list_crawlers
 from penstock.apps.accesslog.defence.networks import Network, NetworkSet, demand_network, parse_network
 from penstock.apps.accesslog.stream.orders import ORDERS, SCHEMA, read_orders
 from penstock.core.errors import OffsetStoreError
@@ -66,12 +67,18 @@ class Gate:
 
     @classmethod
     def of(
-        cls, *, allow: Iterable[str] = (), trusted_proxies: Iterable[str] = (), trust_crawlers: bool = True
+        cls,
+        *,
+        allow: Iterable[str] = (),
+        trusted_proxies: Iterable[str] = (),
+        trust_crawlers: bool = True,
+        block_private: bool = False,
     ) -> Gate:
-        """From what an operator wrote; NETWORK_INVALID for what is no address and no network."""
+        """From what an operator wrote; NETWORK_INVALID for what is neither an address nor a network."""
         allowed = [demand_network("allow", each) for each in allow]
         allowed += [demand_network("trusted proxies", each) for each in trusted_proxies]
         allowed += [network for _, network in list_crawlers()] if trust_crawlers else []
+        allowed += () if block_private else LOCAL
         distinct = tuple(sorted(set(allowed)))
         return cls(distinct, NetworkSet(distinct), {each: find_spans(distinct, each) for each in (4, 6)})
 
@@ -147,10 +154,10 @@ def read_spared(session: Session) -> list[Spared]:
 
 
 def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[Ban]:
-    """Bans from rows of decisions, less what orders have undone; each network once, with its last end."""
+    """Bans from rows of decisions, less what orders have undone; each network once, by `rank_ban`."""
     spared = NetworkSet(order.network for order in orders)
     has_spared = bool(spared)
-    latest: dict[Network, Ban] = {}
+    latest: dict[Network, tuple[tuple[float, float, str], Ban]] = {}
     for decision_id, subject, kind, client, decided_at, expires_at, rule, attack in rows:
         # Each client of a network or fingerprint that took part has its decision; its neighbours have done
         # nothing.
@@ -158,18 +165,39 @@ def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[B
         if has_spared and any(map(spared.touches, pieces)):
             undone = NetworkSet(order.network for order in orders if order.until_us > decided_at)
             pieces = tuple(left for piece in pieces for left in undone.subtract_from(piece))
+        rank = rank_ban(int(expires_at), int(decided_at), str(decision_id))
         for piece in pieces:
             known = latest.get(piece)
-            if known is None or (known.expires_at_us, known.decision_id) < (expires_at, decision_id):
-                latest[piece] = Ban(
-                    piece, int(expires_at), str(decision_id), str(rule or ""), str(attack or "")
-                )
-    return drop_covered(latest.values())
+            if known is None or known[0] < rank:
+                ban = Ban(piece, int(expires_at), str(decision_id), str(rule or ""), str(attack or ""))
+                latest[piece] = rank, ban
+    return drop_covered(ban for _, ban in latest.values())
+
+
+def rank_ban(expires_at: float, decided_at: float, decision_id: str = "") -> tuple[float, float, str]:
+    """Return what orders the bans of one client: the largest is the one that it is told by, with its class.
+
+    That is the ban that ends last; of several that end together the one decided first: what is found while a
+    ban runs does not prolong it.
+
+    >>> max([(600, 2, "later"), (600, 1, "first"), (500, 0, "short")], key=lambda each: rank_ban(*each))
+    (600, 1, 'first')
+    """
+    return expires_at, -decided_at, decision_id
+
+
+def can_be_listed(client: str) -> bool:
+    """Return whether a list can hold this client at all: a name of a host is no address, and is in none.
+
+    >>> [can_be_listed(each) for each in ("192.0.2.7", "2001:db8::/64", "a.example", "127.0.0.1")]
+    [True, True, False, False]
+    """
+    return bool(_find_blockable(client))
 
 
 @lru_cache(_REMEMBERED_TEXTS)  # the same hundred thousand are asked for after each commit of a flood
 def _find_blockable(text: str) -> tuple[Network, ...]:
-    """What may be blocked of a subject at all; nothing, if it is no address."""
+    """What may be blocked of a subject at all; nothing, if it is not an address."""
     network = parse_network(text or "")
     if network is None or network.prefix < _WIDEST_PREFIX[network.version]:
         return ()

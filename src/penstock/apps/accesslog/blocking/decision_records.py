@@ -14,7 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.apps.accesslog.blocking.blocklist_formats import show_time
 from penstock.apps.accesslog.blocking.blocklists import DECISIONS, demand_decisions
+from penstock.apps.accesslog.defence.clients import find_client
 from penstock.apps.accesslog.defence.networks import parse_network
 from penstock.stores.sql.sessions import Session
 
@@ -74,6 +76,25 @@ def read_decisions(
     return sorted(found, key=lambda each: place_of[each["decision_id"]])
 
 
+def relate(decision: Decision, asked: str) -> str:
+    """Return what a decision has to do with the client or network that was asked for.
+
+    `itself`; `its network`: a wider network was decided upon; `inside it`: one of the network that was asked
+    for; `a neighbour`: another client, which was counted together with it and alone is blocked.
+
+    >>> decision = {"kind": "net", "subject": "192.0.2.0/24", "client": "192.0.2.9"}
+    >>> [relate(decision, each) for each in ("192.0.2.9", "192.0.2.7", "192.0.2.0/24")]
+    ['itself', 'a neighbour', 'inside it']
+    """
+    wanted = parse_network(asked)
+    about = parse_network(str(decision["client"] or decision["subject"] or ""))
+    if wanted is None or about is None or about in (wanted, find_client(wanted)):
+        return "itself"
+    if about.holds(wanted):
+        return "its network"
+    return "inside it" if wanted.holds(about) else "a neighbour"
+
+
 def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[Decision]:
     """Decisions that the table `sent` does not know for this topic, the first one first."""
     demand_decisions(session)
@@ -91,6 +112,22 @@ def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[
 def make_decisions(rows: pa.Table) -> list[Decision]:
     """Decisions from rows of their table that somebody has at hand."""
     return [_read(tuple(row.values())) for row in rows.select(list(COLUMNS)).to_pylist()]
+
+
+def show_moments(decision: Decision) -> Decision:
+    """Return the decision with its moments as ISO texts, and in microseconds under a second name.
+
+    >>> show_moments({"decided_at": 1_700_000_000_250_000, "expires_at": None})
+    {'decided_at': '2023-11-14T22:13:20Z', 'decided_at_us': 1700000000250000, 'expires_at': None, \
+'expires_at_us': None}
+    """
+    shown: Decision = {}
+    for name, value in decision.items():
+        if name in MOMENTS:
+            shown |= {name: None if value is None else show_time(value), f"{name}_us": value}
+        else:
+            shown[name] = value
+    return shown
 
 
 def describe_line(line: Any) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -34,15 +35,24 @@ AT_ONCE = 1000
 
 
 class DecisionsTopic:
-    """Sends what was not sent yet. For one thread."""
+    """Sends what was not sent yet, and waits `patience_ms` for brokers that are away. For one thread."""
 
-    def __init__(self, place: str | os.PathLike[str] | Place, settings: ClientSettings, topic: str) -> None:
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | Place,
+        settings: ClientSettings,
+        topic: str,
+        *,
+        patience_ms: int = 120_000,
+    ) -> None:
         if isinstance(place, str | os.PathLike):
             place = parse_place(os.fspath(place))
         self.topic = topic
         self._database = Database(place)
-        self._settings = settings
-        self._writer = Writer(settings)
+        self._settings = replace(
+            settings, default_api_timeout_ms=min(settings.default_api_timeout_ms, patience_ms)
+        )
+        self._writer = Writer(self._settings, delivery_timeout_ms=patience_ms)
         self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
 
     def demand_topic(self) -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
 import os
 import re
 import socket
@@ -35,7 +34,7 @@ from typing import Any
 from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance
 from penstock.apps.accesslog.blocking.blocklist_formats import render, show_time, write_json
 from penstock.apps.accesslog.blocking.blocklists import Ban, Gate
-from penstock.apps.accesslog.blocking.decision_records import read_decision
+from penstock.apps.accesslog.blocking.decision_records import read_decision, show_moments
 from penstock.apps.accesslog.blocking.enforcement_guards import (
     BoundedReader,
     HostNames,
@@ -45,12 +44,13 @@ from penstock.apps.accesslog.blocking.enforcement_guards import (
     is_loopback,
     parse_listen,
 )
-from penstock.apps.accesslog.stream.liveness import read_last_batch_ms
+from penstock.apps.accesslog.stream.liveness import read_last_batch
 from penstock.core.errors import OptionError, PenstockError
+from penstock.core.log_lines import get_logger
 from penstock.core.places import Place, parse_place
 from penstock.stores.sql.sessions import Database
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:8477"
 LONGEST_LINE_BYTES = 2048
@@ -93,7 +93,14 @@ def _write(content: Mapping[str, Any]) -> bytes:
 class _Lists:
     """The list of this moment, looked up by one thread for all."""
 
-    def __init__(self, place: Place, gate: Gate, clock_us: Callable[[], int], stale_after_s: float) -> None:
+    def __init__(
+        self,
+        place: Place,
+        gate: Gate,
+        clock_us: Callable[[], int],
+        stale_after_s: float,
+        read_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._place, self._gate, self._clock_us = place, gate, clock_us
         self._stale_after_s = stale_after_s
         self._lock = threading.Lock()
@@ -101,6 +108,8 @@ class _Lists:
         self._listed: Listed | None = None
         self._bans: list[Ban] = []
         self._answers: dict[str, Answer] = {}
+        self._read_seconds = read_seconds
+        self._batches, self._counted_s = -1, 0.0
 
     def answer_list(self, kind: str) -> Answer:
         with self._lock:
@@ -125,8 +134,16 @@ class _Lists:
         """A list that nobody keeps up is not healthy, though it can be read."""
         with self._lock:
             cursor, entries = self._look().cursor, len(self._bans)
-        last_ms = Database(self._place).run(read_last_batch_ms)
-        age_s = None if last_ms is None else max(0.0, self._clock_us() / 1e6 - last_ms / 1e3)
+        last_ms, batches = Database(self._place).run(read_last_batch)
+        now_s = self._read_seconds()
+        with self._lock:
+            if batches != self._batches:
+                self._batches, self._counted_s = batches, now_s
+            counted_s = self._counted_s
+        age_s = None if last_ms is None else self._clock_us() / 1e6 - last_ms / 1e3
+        if age_s is not None and age_s < 0:
+            # The computer's clock was set back since: how long no batch was added tells whether it runs.
+            age_s = now_s - counted_s
         is_fresh = age_s is not None and age_s <= self._stale_after_s
         told = {
             "status": "ok" if is_fresh else "stale",
@@ -161,6 +178,7 @@ class EnforcementApi:
         allow: Iterable[str] = (),
         trusted_proxies: Iterable[str] = (),
         trust_crawlers: bool = True,
+        block_private: bool = False,
         requests_per_s: float = REQUESTS_PER_S,
         stale_after_s: float = STALE_AFTER_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -186,7 +204,12 @@ class EnforcementApi:
         self._place = place
         self._lists = _Lists(
             place,
-            Gate.of(allow=allow, trusted_proxies=trusted_proxies, trust_crawlers=trust_crawlers),
+            Gate.of(
+                allow=allow,
+                trusted_proxies=trusted_proxies,
+                trust_crawlers=trust_crawlers,
+                block_private=block_private,
+            ),
             clock_us,
             stale_after_s,
         )
@@ -250,7 +273,7 @@ class EnforcementApi:
         if wanted != path and _DECISION_ID.fullmatch(wanted):
             found = Database(self._place).run(lambda session: read_decision(session, wanted))
             if found is not None:
-                return Answer(200, _JSON, _write(found))
+                return Answer(200, _JSON, _write(show_moments(found)))
             return refuse(404, "DECISION_NOT_FOUND", "There is no decision with this id.")
         return refuse(404, "NOT_FOUND", "There is nothing here.")
 

@@ -46,7 +46,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not valid or int(port) > 65_535:
         raise OptionError(
             "LISTEN_INVALID",
-            f"{text[:80]!r} is no address to listen on.",
+            f"{text[:80]!r} is not an address to listen on.",
             hint="Write 127.0.0.1:8477, [::1]:8477 or localhost:8477.",
         )
     return str(network), int(port)

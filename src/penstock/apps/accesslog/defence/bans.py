@@ -1,10 +1,10 @@
 """Bans: the settings of the defence, who is never blocked, and decisions as rows.
 
 Rules. A ban begins short and doubles with each one that follows, up to a cap; for each quiet while the next
-one is a step shorter. Allowed ranges, verified crawlers, trusted proxies, and what nobody may block (loopback
-and its like) are never blocked: what a rule wants to do about them is written down as `allowed`. A client
-that an operator has let go has a time of grace: what happens then is written down as `grace`. A rule in
-simulation is written down as `simulate`.
+one is a step shorter. Allowed ranges, verified crawlers, trusted proxies, and local addresses (private,
+loopback, link-local) are not blocked: what a rule wants to do about them is written down as `allowed`. A
+client that an operator has let go has a time of grace: what happens then is written down as `grace`. A rule
+in simulation is written down as `simulate`.
 
 The id of a decision is made of what it is about and the line that caused it, so the same decision made again
 after a crash is the same row.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -76,7 +76,7 @@ class DefenceSettings:
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     trust_crawlers: bool = True
-    spare_local: bool = True  # what `allowing.NEVER_BLOCKED` holds
+    block_private: bool = False  # also block what `allowing.LOCAL` holds
 
     @classmethod
     def default(cls, **changes: Any) -> DefenceSettings:
@@ -86,7 +86,10 @@ class DefenceSettings:
     @cached_property
     def allowed(self) -> tuple[Any, ...]:
         return make_ranges(
-            self.allow, self.trusted_proxies, crawlers=self.trust_crawlers, local=self.spare_local
+            self.allow,
+            self.trusted_proxies,
+            crawlers=self.trust_crawlers,
+            block_private=self.block_private,
         )
 
 
@@ -101,14 +104,18 @@ class _Granted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the operator has let go: (network, from when, until when) in microseconds."""
+    """What the operator has let go: (network, from when, until when) in microseconds.
+
+    `spared`: addresses that are allowed beside those of the settings, since the first lines say so.
+    """
 
     graces: tuple[tuple[str, int, int], ...] = ()
+    spared: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, orders: Iterable[_Granted]) -> Orders:
+    def of(cls, orders: Iterable[_Granted], spared: tuple[str, ...] = ()) -> Orders:
         """From the orders that count in a batch."""
-        return cls(tuple((o.subject, o.taken_at, o.until) for o in orders if o.taken_at is not None))
+        return cls(tuple((o.subject, o.taken_at, o.until) for o in orders if o.taken_at is not None), spared)
 
 
 def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
@@ -119,6 +126,8 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
         first, last = bounds_of(demand_network("orders", subject))
         bounds[n] = [*first, *last]
         times[n] = since, until
+    if orders.spared:
+        settings = replace(settings, allow=(*settings.allow, *orders.spared))
     first_high, first_low, last_high, last_low = settings.allowed
     return s.Limits(
         float(settings.score_half_life_us), settings.ban_us, settings.most_ban_us, settings.forget_us,

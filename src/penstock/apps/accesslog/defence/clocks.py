@@ -9,6 +9,14 @@ A partition that is known but has shown no line yet holds the watermark back as 
 is idle frees it; such a decision is made from the wall clock, so it is a part of the clocks and stored with
 them: a batch that is done again finds it. When all are idle nothing is waited for.
 
+Wall clocks are wrong at times, and the log must go on. A partition that was last seen in the future (the
+computer's clock was set back) is waited for from now on as if it had been seen now. A partition whose clock
+is ahead of the wall, and whose new lines are all earlier, had a server with a wrong clock (`future_clocks`):
+it counts as silent, gives up what it has ahead of the watermark (`set_right`), and while nobody else sends
+the watermark goes on with half the speed of the wall (`run_on`). At half the speed the log catches up, and
+lines of different minutes still have different times: at one moment, ordinary visitors would look like a
+flood.
+
 Why not the time of arrival: a restart, a replay or another batch size would count other lines together.
 
 >>> clocks = advance(Clocks.begin([0, 1]), {0: 9_000_000}, lateness_us=1_000_000)
@@ -80,12 +88,29 @@ def decide_idle(
         clock = partitions.get(number, Clock())
         if number in active:
             clock = replace(clock, is_idle=False, seen_at_us=now_us)
-        elif clock.seen_at_us == NEVER:
+        elif clock.seen_at_us == NEVER or clock.seen_at_us > now_us:
             clock = replace(clock, seen_at_us=now_us)
         elif now_us - clock.seen_at_us >= idle_after_us:
             clock = replace(clock, is_idle=True)
         partitions[number] = clock
     return replace(clocks, partitions=partitions)
+
+
+def set_right(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
+    """Return the clocks in which these partitions are no further than the watermark."""
+    right = {
+        number: replace(clock, max_us=min(clock.max_us, clocks.watermark_us))
+        for number, clock in clocks.partitions.items()
+        if number in set(wrong)
+    }
+    return replace(clocks, partitions={**clocks.partitions, **right})
+
+
+def run_on(clocks: Clocks, elapsed_us: int) -> Clocks:
+    """Return the clocks after a time in which nobody was waited for; `elapsed_us` is what the wall showed."""
+    if clocks.watermark_us == NEVER or not all(each.is_idle for each in clocks.partitions.values()):
+        return clocks
+    return replace(clocks, watermark_us=clocks.watermark_us + max(1, elapsed_us // 2))
 
 
 def advance(clocks: Clocks, maxima_us: Mapping[int, int], *, lateness_us: int) -> Clocks:

@@ -102,7 +102,7 @@ def demand_network(option: str, text: str) -> Network:
     if network is None:
         raise OptionError(
             "NETWORK_INVALID",
-            f"{option} is given {text.strip()[:80]!r}, which is no address and no network.",
+            f"{option} is given {text.strip()[:80]!r}, which is neither an address nor a network.",
             hint="Write 192.0.2.7, 192.0.2.0/24, 2001:db8::7 or 2001:db8::/48.",
             facts={"option": option},
         )

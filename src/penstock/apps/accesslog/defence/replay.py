@@ -4,8 +4,8 @@ Rules. Each file is a partition; the one whose clock is behind is read next, so 
 or of several servers, are folded in the order of their times while only a block of each waits. The decisions
 are those of a running pipeline. The index of a request is counted here, because the pipeline forgets clients
 that were quiet: lines of one file in their order, those of several files by the clocks of the files. The few
-numbers this needs of each line go into a temporary file, not into memory. A replay blocks nobody, so it
-judges 127.0.0.1 like anybody, which a pipeline spares: logs to try rules on are often made with it.
+numbers this needs of each line go into a temporary file, not into memory. Local addresses are spared as in
+a pipeline; for logs that were made with them, say `block_private` in the settings.
 
     for row in replay([Path("access.log.1.gz"), Path("access.log")], settings).rows: ...
 """
@@ -16,10 +16,10 @@ import gzip
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -32,11 +32,14 @@ from penstock.apps.accesslog.defence import events_kernel as k
 from penstock.apps.accesslog.defence.bans import DefenceSettings
 from penstock.apps.accesslog.defence.clocks import NEVER
 from penstock.apps.accesslog.defence.engine import Engine
+from penstock.apps.accesslog.parsing.samples import cut_sample
 from penstock.apps.accesslog.shipping.following import LONGEST_LINE_BYTES
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import Lines, Parser, make_parser
 
 BLOCK_BYTES = 8 << 20
+#: Files that are looked at first; a block of each is in memory then.
+_LOOKED_AT = 8
 _NEWLINE = 10
 #: How packed files begin that are not unpacked here; no line of a log begins so.
 _OTHER_PACKINGS = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh91A": "bzip2", b"\xfd7zXZ\x00": "xz"}
@@ -62,16 +65,24 @@ def replay(
     log_format: str = "auto",
     block_bytes: int = BLOCK_BYTES,
     progress: Callable[[int], None] | None = None,
+    look: Callable[[pa.Array], object] | None = None,
+    resettle: Callable[[], DefenceSettings] | None = None,
 ) -> Replayed:
-    """Feed whole files, `-` for standard input, through the engine."""
-    settings = replace(settings, spare_local=False)
+    """Feed whole files, `-` for standard input, through the engine.
+
+    `look` gets lines of the first files before anything is decided; what it raises ends the replay.
+    `resettle` returns the settings that follow from the look.
+    """
     parser = make_parser(log_format, trusted_proxies=settings.trusted_proxies)
-    engine = Engine(settings, partitions=range(len(paths)), parser=parser)
     with ExitStack() as stack:
         ledger = _Ledger(stack.enter_context(tempfile.TemporaryFile()), settings.lateness_us)
         blocks = {
             n: read_blocks(stack.enter_context(open_log(path)), block_bytes) for n, path in enumerate(paths)
         }
+        if look is not None:
+            blocks |= look_first({n: blocks[n] for n in range(min(len(paths), _LOOKED_AT))}, look)
+        settings = settings if resettle is None else resettle()
+        engine = Engine(settings, partitions=range(len(paths)), parser=parser)
         positions = dict.fromkeys(blocks, 0)
         made = []
         while blocks:
@@ -92,6 +103,17 @@ def replay(
             key=lambda row: (row["decided_at"], row["kind"], row["partition"], row["offset"], row["client"])
         )
         return Replayed(ledger.index(decisions), dict(engine.counters))
+
+
+def look_first(
+    blocks: Mapping[int, Iterator[pa.Array]], look: Callable[[pa.Array], object]
+) -> dict[int, Iterator[pa.Array]]:
+    """Show lines of the first blocks to `look`; return the same blocks, with nothing missing."""
+    firsts = {n: next(some, None) for n, some in blocks.items()}
+    samples = [cut_sample(each) for each in firsts.values() if each is not None]
+    if samples:
+        look(pa.concat_arrays(samples))
+    return {n: some if firsts[n] is None else chain([firsts[n]], some) for n, some in blocks.items()}
 
 
 def name_server(path: Path | str) -> str:

@@ -13,17 +13,18 @@ all hides the slow ones.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.apps.accesslog.defence.clients import name_client
-from penstock.apps.accesslog.defence.replay import BLOCK_BYTES, open_log, read_blocks
+from penstock.apps.accesslog.defence.replay import BLOCK_BYTES, look_first, open_log, read_blocks
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser, take_texts
 
@@ -156,13 +157,23 @@ def read_labels(path: Path | str) -> list[Label]:
     return list(first.values())
 
 
-def count_visits(paths: Iterable[Path | str], log_format: str = "auto") -> dict[str, Visits]:
-    """Requests, first time and claimed crawlers of each client of some logs."""
-    parser = make_parser(log_format)
+def count_visits(
+    paths: Iterable[Path | str],
+    log_format: str = "auto",
+    trusted_proxies: Iterable[str] = (),
+    *,
+    look: Callable[[pa.Array], object] | None = None,
+) -> dict[str, Visits]:
+    """Requests, first time and claimed crawlers of each client of some logs.
+
+    `look` gets lines of each log before they are counted.
+    """
+    parser = make_parser(log_format, trusted_proxies)
     visits: dict[str, Visits] = {}
     for path in paths:
         with open_log(path) as file:
-            for values in read_blocks(file, BLOCK_BYTES):
+            blocks = read_blocks(file, BLOCK_BYTES)
+            for values in blocks if look is None else look_first({0: blocks}, look)[0]:
                 lines = parser.parse(values)
                 clients = take_texts(lines, "client").dictionary_encode()
                 names = [unify(name.decode("utf-8", "replace")) for name in clients.dictionary.to_pylist()]
@@ -228,14 +239,14 @@ def describe_classes(result: Score) -> list[str]:
     for name, one in sorted(result.classes.items()):
         found = f"{len(one.requests)} of {one.clients}"
         requests = f"{median(one.requests):g} / {max(one.requests)}" if one.requests else "-"
-        seconds = f"{median(one.seconds):.0f} / {max(one.seconds):.0f}" if one.seconds else "-"
+        seconds = f"{median(one.seconds):.1f} / {max(one.seconds):.1f}" if one.seconds else "-"
         lines.append(f"{name or '(none)':<20} {found:>12} {requests:>20} {seconds:>20}")
     return lines
 
 
 def _read_csv(path: Path | str, needed: Sequence[str]) -> list[dict[str, str]]:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             missing = [name for name in needed if name not in (rows.fieldnames or ())]
             if missing:
@@ -248,4 +259,8 @@ def _read_csv(path: Path | str, needed: Sequence[str]) -> list[dict[str, str]]:
     except OSError as error:
         raise OptionError(
             "FILE_UNREADABLE", f"{path} cannot be read: {error.strerror}.", hint="Check its name and rights."
+        ) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise OptionError(
+            "FILE_UNREADABLE", f"{path} cannot be read: {error}.", hint="Give a CSV file in UTF-8."
         ) from error

@@ -10,7 +10,6 @@ silent about a target (a condition on a status is not met by an unknown one, unl
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,13 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.detection.detector import make_detector
 from penstock.apps.accesslog.detection.examples import make_target_lines
-from penstock.apps.accesslog.detection.rules import ATTACK_POINTS, Rule, RuleSet, default_rules
+from penstock.apps.accesslog.detection.rules import (
+    ATTACK_POINTS,
+    BLOCKING_POINTS,
+    Rule,
+    RuleSet,
+    default_rules,
+)
 
 __all__ = ["Judgement", "classify", "default_rules"]
 
@@ -28,7 +33,7 @@ class Judgement:
     """What the rules say about one target."""
 
     verdict: str  # attack or clean
-    attack_class: str  # the class with most points; empty when clean
+    attack_class: str  # of the rule that decides; empty when clean
     score: int
     rules: tuple[str, ...]  # those with points
 
@@ -47,11 +52,17 @@ def classify(targets: Sequence[str], ruleset: RuleSet, *, least: int = ATTACK_PO
 
 
 def _judge(rules: Sequence[Rule], least: int) -> Judgement:
-    points: Counter[str] = Counter()
+    """Return what these rules, which have hit a request, say about it.
+
+    The class is that of the rule with which there are enough points to block, as in a decision of the
+    pipeline; of a request that would not be blocked, that of the rule which made it an attack.
+    """
+    score, suspected, blocked = 0, "", ""
     for rule in rules:
-        points[rule.attack_class] += rule.points
-    score = points.total()
-    ids = tuple(rule.id for rule in rules)
-    if score < least:
-        return Judgement("clean", "", score, ids)
-    return Judgement("attack", max(sorted(points), key=points.__getitem__), score, ids)
+        score += rule.points
+        if score >= least and not suspected:
+            suspected = rule.attack_class
+        if score >= BLOCKING_POINTS and not blocked:
+            blocked = rule.attack_class
+    verdict, attack_class = ("attack", blocked or suspected) if suspected else ("clean", "")
+    return Judgement(verdict, attack_class, score, tuple(rule.id for rule in rules))

@@ -1,8 +1,9 @@
 """One file of rules: YAML text into checked rules, and what is wrong with it in words an operator can use.
 
 Rule: nothing is guessed. An unknown key, a literal in capitals (texts are matched in lower case), an
-expression that RE2 does not take, one in which no literal can be found (it would run over every line) or a
-rule without examples is refused by file and rule, with the next step.
+expression that RE2 does not take, one in which no literal can be found (it would run over every line), a
+number that would make the rule hit everybody or nobody, or a rule without examples is refused by file and
+rule, with the next step.
 
 >>> from penstock.core.errors import OptionError
 >>> try:
@@ -33,6 +34,7 @@ _UNITS_US = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "
 #: Capitals that are classes of RE2, not letters.
 _CAPITAL = re.compile(r"\\[A-Zpx].?|\[\[:\^?[a-z]+:\]|\(\?[a-zA-Z-]+[:)]|\(\?P<\w+>|([A-Z])")
 _LONGEST_LITERAL, _MOST_WORDS, _MOST_POINTS = 64, 15, 100
+_SHORTEST_US, _LONGEST_US = _UNITS_US["ms"], 366 * _UNITS_US["d"]
 
 _SHARED = {"id", "class", "what", "points", "block", "mode", "near", "hits", "misses"}
 _LITERALS = ("any", "begins", "ends", "equals")
@@ -155,12 +157,12 @@ class _RuleText:
             self._choice("class", r.CLASSES),
             self._what(),
             count=count,
-            limit=self._whole("limit", 0, 1_000_000_000),
+            limit=self._whole("limit", 1, 1_000_000_000),
             distinct=self._choice("distinct", r.DISTINCT, "none"),
             per=self._choice("per", r.SUBJECTS, "client"),
             half_life_us=half_life,
             window_us=window,
-            points=self._points(r.BLOCKING_POINTS),
+            points=self._points(r.BLOCKING_POINTS, least=1),
             mode=self._choice("mode", r.MODES, "enforce"),
             near=self._flag("near"),
             hits=self._scenarios("hits"),
@@ -202,20 +204,27 @@ class _RuleText:
             raise self._refuse(f"`{key}` is {number!r}", f"Use a whole number from {least} to {most}")
         return number
 
-    def _points(self, default: int) -> int:
+    def _points(self, default: int, *, least: int = 0) -> int:
         if "block" in self._given:
             if "points" in self._given:
                 raise self._refuse("`block` and `points` are both there", "Keep one of them")
-            return r.BLOCKING_POINTS if self._flag("block") else 0
-        return self._whole("points", 0, _MOST_POINTS, self._given.get("points", default))
+            blocks = self._flag("block")
+            if not blocks and least:
+                raise self._refuse(
+                    "`block` is False", "Leave it out, or give `points`: nobody counts its hits"
+                )
+            return r.BLOCKING_POINTS if blocks else 0
+        return self._whole("points", least, _MOST_POINTS, self._given.get("points", default))
 
     def _duration(self, key: str) -> int:
         value = self._given.get(key)
         if value is None:
             return 0
         duration = parse_duration(str(value))
-        if not duration:
-            raise self._refuse(f"`{key}` is {value!r}", "Use a number and ms, s, m, h or d, like 30s")
+        if not _SHORTEST_US <= duration <= _LONGEST_US:
+            raise self._refuse(
+                f"`{key}` is {value!r}", "Use a number and ms, s, m, h or d, like 30s; from 1ms to 366d"
+            )
         return duration
 
     def _texts(
@@ -291,7 +300,7 @@ class _RuleText:
             not_status=self._statuses("not_status", given),
             method=tuple(each.upper() for each in self._texts("method", holder=given)),
             not_method=tuple(each.upper() for each in self._texts("not_method", holder=given)),
-            longer=self._whole("when.longer", 0, 1 << 30, given.get("longer", 0)),
+            longer=self._whole("when.longer", 1, 1 << 30, given["longer"]) if "longer" in given else 0,
             empty=self._texts("empty", r.EMPTY_FIELDS, given),
             seen=self._texts("seen", r.TRAITS, given),
         )
@@ -303,9 +312,9 @@ class _RuleText:
             text = str(each)
             if text == "unknown":
                 ranges.append((0, 1))
-            elif re.fullmatch(r"\dxx", text):
+            elif re.fullmatch(r"[1-9]xx", text):
                 ranges.append((int(text[0]) * 100, int(text[0]) * 100 + 100))
-            elif re.fullmatch(r"\d{3}", text):
+            elif re.fullmatch(r"[1-9][0-9]{2}", text):
                 ranges.append((int(text), int(text) + 1))
             else:
                 raise self._refuse(f"`when.{key}` has {each!r}", "Use statuses like 404 or 4xx, or unknown")

@@ -282,7 +282,7 @@ def _list_files(path: Path) -> list[Path]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
             "RULE_FILE_UNREADABLE",

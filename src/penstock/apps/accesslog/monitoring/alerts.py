@@ -34,9 +34,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.core.errors import OptionError, PenstockError
+from penstock.core.log_lines import get_logger
 
 JSON_VERSION = 1
-_LOG = logging.getLogger("penstock.accesslog.alerts")
+_LOG = get_logger("penstock.accesslog.alerts")
 _BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 
 
@@ -267,6 +268,8 @@ class WebhookSender:
         self._waiting: queue.Queue[AlertEvent | None] = queue.Queue(room)
         self._closing = threading.Event()
         self.delivered = self.given_up = 0
+        #: Why the last attempt failed; None while the receiver answers.
+        self.trouble: str | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-webhook", daemon=True)
         self._thread.start()
 
@@ -326,12 +329,14 @@ class WebhookSender:
             try:
                 self._webhook.post(event)
             except WebhookRefusedError as error:
+                self.trouble = None
                 _LOG.warning("the webhook %s refused event %s: %s", self._webhook, event.event_id, error)
                 self.given_up += 1
                 self._settle(event.event_id, False)
                 return
             except OSError as error:
                 _LOG.info("the webhook %s did not take event %s: %s", self._webhook, event.event_id, error)
+                self.trouble = error.strerror or str(error)
                 pause_s = self._backoff_s[min(attempt, len(self._backoff_s) - 1)]
                 attempt += 1
                 if time.monotonic() + pause_s > end:
@@ -341,6 +346,7 @@ class WebhookSender:
                     return
                 self._closing.wait(pause_s)
             else:
+                self.trouble = None
                 self.delivered += 1
                 self._settle(event.event_id, True)
                 return

@@ -2,10 +2,12 @@
 
 Rule: the database is the truth, the webhook follows it. What a receiver has taken is noted in the same
 database afterwards; whoever is killed in between tells it again, and its id is the same. Alerts that were
-there before the first webhook are old news and are told to nobody.
+there before the first webhook are old news and are told to nobody. Telling never waits for the receiver;
+`check` says afterwards whether it answers.
 
     with closing(AlertTeller(place, Webhook("https://hooks.example/x"))) as teller:
         teller.tell()      # at the start, and after each batch
+        teller.check()     # an error if the receiver takes nothing
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from penstock.apps.accesslog.monitoring.alerts import (
 )
 from penstock.apps.accesslog.monitoring.merging import ALERT_ROWS
 from penstock.apps.accesslog.stream.tables import ALERTS
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, SinkError
 from penstock.core.places import Place
 from penstock.stores.sql.schema import Tables, ensure_tables, read_version
 from penstock.stores.sql.sessions import Database, Session
@@ -33,12 +35,15 @@ TOLD = "accesslog_alerts_told"
 
 
 class AlertTeller:
-    """For one thread; the sender has its own."""
+    """For one thread; the sender has its own. At the end it waits `patience_s` for what is on its way."""
 
-    def __init__(self, place: Place, webhook: Webhook) -> None:
+    def __init__(self, place: Place, webhook: Webhook, *, patience_s: float = 5.0) -> None:
         self._database = Database(place)
+        self._webhook = webhook
+        self._patience_s = patience_s
         self._offered: set[str] = set()
         self._has_more = threading.Event()
+        self._is_closed = self._has_left = False
 
         def prepare(session: Session) -> None:
             is_first = read_version(session, place, _TABLES) is None
@@ -67,9 +72,31 @@ class AlertTeller:
         log_events(events[:taken])
         return taken
 
+    def check(self) -> None:
+        """Raise WEBHOOK_NOT_DELIVERED if the receiver did not take what was last sent to it."""
+        if self._sender.trouble is not None:
+            raise self._make_error(f"does not take alerts: {self._sender.trouble}")
+
+    def finish(self) -> None:
+        """Send what is left, and raise WEBHOOK_NOT_DELIVERED if it was not taken. Call it last."""
+        self.close()
+        self.check()
+        if self._has_left or self._has_more.is_set():
+            raise self._make_error("has not taken all alerts yet")
+
     def close(self) -> None:
-        """Waits a few seconds for what is on its way; the rest is told by whoever comes next."""
-        self._sender.close()
+        """Wait a little for what is on its way; the rest is told by whoever comes next."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._has_left = not self._sender.close(self._patience_s)
+
+    def _make_error(self, what: str) -> SinkError:
+        return SinkError(
+            "WEBHOOK_NOT_DELIVERED",
+            f"The webhook {self._webhook} {what}.",
+            hint="Check the receiver and the address; what it has missed is sent when it answers.",
+            retriable=True,
+        )
 
     def _settle(self, event_id: str, delivered: bool) -> None:
         """Taken, or refused for good."""

@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 from penstock.apps.accesslog.monitoring.alerts import describe
+from penstock.apps.accesslog.reporting.attackers import count_blocked, list_attackers
 from penstock.apps.accesslog.reporting.charts import (
     Band,
     Layer,
@@ -127,9 +128,11 @@ def _list_tiles(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
         yield "Clients", show_count(max(each.clients for each in data.minutes)), "in the busiest minute", ""
     opened = sum(each["closed_at"] is None for each in data.alerts)
     yield "Alerts", str(len(data.alerts)), f"{opened} open", "bad" if opened else ""
-    blocked = {each.who for each in data.decisions if each.action == "block"}
+    blocked, unlisted = count_blocked(data.decisions)
     now = "" if data.blocked_now is None else f"; {show_count(data.blocked_now)} in the list now"
-    yield "Blocked", show_count(len(blocked)), f"clients in this period{now}", "good" if blocked else ""
+    yield "Blocked", show_count(blocked), f"clients in this period{now}", "good" if blocked else ""
+    if unlisted:
+        yield "Not blocked", show_count(unlisted), "named by a rule, not in any list (names of hosts)", "bad"
     if data.blocked_share is not None:
         look = "good" if data.blocked_share >= 0.9 else ""
         yield "Attack requests blocked", f"{data.blocked_share:.1%}", "after the first decision", look
@@ -369,14 +372,11 @@ def _write_classes(data: ReportData) -> Iterator[str]:
 
 def _write_attackers(data: ReportData) -> Iterator[str]:
     """By client: a network or a fingerprint that was counted is no one, those who took part in it are."""
-    latest: dict[str, Decided] = {}
-    counts = Counter(each.who for each in data.decisions)
-    for each in data.decisions:
-        latest[each.who] = each
-    order = sorted(latest.values(), key=lambda each: (-counts[each.who], -each.score, each.who))
-    yield _card("Attackers", f"{len(latest):,} in this period, those with most decisions first", "half")
+    number = len({each.who for each in data.decisions})
+    yield _card("Attackers", f"{number:,} in this period, those with most decisions first", "half")
     yield _table_head("who", "class", "action", ">decisions", ">until (UTC)")
-    for each in order[:_MOST_ROWS]:
+    made_at_s = 0.0 if data.made_at is None else data.made_at.timestamp()
+    for each in list_attackers(data.decisions, data.bans, made_at_s, _MOST_ROWS):
         until = "-"
         if each.until_s:
             until = datetime.fromtimestamp(each.until_s, UTC).strftime("%d %b %H:%M")
@@ -384,7 +384,7 @@ def _write_attackers(data: ReportData) -> Iterator[str]:
             ("code", _text(each.who, 60)),
             ("", _text(each.of_class.replace("_", " "))),
             ("", _text(each.action)),
-            ("number", f"{counts[each.who]:,}"),
+            ("number", f"{each.decisions:,}"),
             ("number", until),
         )
     yield "</table></div></section>"

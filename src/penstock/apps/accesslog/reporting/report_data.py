@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.apps.accesslog.blocking.blocklists import Gate, read_bans
+from penstock.apps.accesslog.blocking.blocklists import Ban, Gate, read_bans
 from penstock.apps.accesslog.monitoring.minutes import ALL
 from penstock.apps.accesslog.monitoring.tops import KINDS, SERVER_KIND
 from penstock.core.errors import OffsetStoreError
@@ -121,6 +121,7 @@ class ReportData:
     decisions: Sequence[Decided] = ()
     scores: Sequence[ClassScore] = ()
     blocked_now: int | None = None  # entries of the list at `made_at`
+    bans: Sequence[Ban] | None = None  # these entries; None: nobody has looked
     benign_hit: int | None = None
     blocked_share: float | None = None
     checks: Sequence[Check] = ()
@@ -171,6 +172,7 @@ def _read(session: Session, made_at: datetime, title: str) -> ReportData:
     if load and load[-1].begin_s + 60 - load[0].begin_s <= _MOST_SECONDS_S:
         load = _read_seconds(session, load[0].begin_s)
     decisions = _read_decisions(session) if session.has_table(_DECISIONS) else []
+    bans = _list_blocked(session, made_at) if session.has_table(_DECISIONS) else None
     return ReportData(
         title=title,
         source=str(session.place),
@@ -181,7 +183,8 @@ def _read(session: Session, made_at: datetime, title: str) -> ReportData:
         tops={kind: _read_texts(session, kind) for kind in KINDS},
         alerts=_read_alerts(session) if session.has_table(_ALERTS) else [],
         decisions=decisions,
-        blocked_now=_count_blocked(session, made_at) if session.has_table(_DECISIONS) else None,
+        blocked_now=None if bans is None else len(bans),
+        bans=bans,
         checks=_check(session),
     )
 
@@ -276,9 +279,19 @@ def _read_decisions(session: Session) -> list[Decided]:
     return decisions[::-1]
 
 
-def _count_blocked(session: Session, at: datetime) -> int:
-    """How many entries a list made at this moment has; allow lists of whoever makes it are not known here."""
-    return len(Gate.of().apply(read_bans(session, now_us=round(at.timestamp() * 1e6))))
+def _list_blocked(session: Session, at: datetime) -> list[Ban]:
+    """The entries of a list made at this moment; allow lists of whoever makes it are not known here."""
+    gate = Gate.of(block_private=_read_setting(session, "block_private") == "true")
+    return gate.apply(read_bans(session, now_us=round(at.timestamp() * 1e6)))
+
+
+def _read_setting(session: Session, name: str) -> str | None:
+    """Return what the pipeline has stored under this name; None if it has stored nothing."""
+    if not session.has_table(_SETTINGS):
+        return None
+    column, mark = session.grammar.name("name"), session.grammar.mark
+    rows = session.execute(f"{_select(session, _SETTINGS, 'value')} WHERE {column} = {mark}", [name])
+    return str(rows[0][0]) if rows else None
 
 
 def _check(session: Session) -> list[Check]:
@@ -290,9 +303,7 @@ def _check(session: Session) -> list[Check]:
     lines, parsed, dead = map(int, session.execute(f"SELECT {sums} FROM {name(_COUNTS)}")[0])
     query = f"SELECT COALESCE(SUM({name('requests')}), 0) FROM {name(_SECONDS)}"
     counted = int(session.execute(query)[0][0])
-    query = f"{_select(session, _SETTINGS, 'value')} WHERE {name('name')} = {session.grammar.mark}"
-    told = session.execute(query, ["too_late"]) if session.has_table(_SETTINGS) else []
-    late = int(told[0][0]) if told else 0
+    late = int(_read_setting(session, "too_late") or 0)
     return [
         Check(
             "Every line was parsed or kept as a dead letter",

@@ -23,7 +23,6 @@ while nobody did.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,10 +31,11 @@ from penstock.apps.accesslog.shipping.following_lines import Piece, cut_lines, t
 from penstock.apps.accesslog.shipping.following_look import CHUNK_BYTES, LONGEST_LINE_BYTES, Looking, Tracked
 from penstock.apps.accesslog.shipping.following_names import Family, is_rotated
 from penstock.apps.accesslog.shipping.positions import FilePosition
+from penstock.core.log_lines import get_logger
 
 __all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "Follower", "Piece"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Follower(Looking):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import logging
 import os
 import stat
 import zlib
@@ -23,8 +22,9 @@ from itertools import chain
 
 from penstock.apps.accesslog.shipping.following_names import Identity, Listing, Status, family_of, is_packed
 from penstock.apps.accesslog.shipping.positions import FilePosition
+from penstock.core.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 HEAD_BYTES, TAIL_BYTES = 1024, 256
 #: An address and a time: so many first bytes are hardly the same in two logs.

@@ -12,7 +12,6 @@ Files have numbers, in the order in which they are read; a restart keeps it.
 from __future__ import annotations
 
 import glob
-import logging
 import os
 import time
 from collections import Counter
@@ -45,8 +44,9 @@ from penstock.apps.accesslog.shipping.following_names import (
     names_family,
 )
 from penstock.apps.accesslog.shipping.positions import FilePosition
+from penstock.core.log_lines import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: A line of this length and its key and headers still fit into what brokers take by default.
 LONGEST_LINE_BYTES = 1_000_000

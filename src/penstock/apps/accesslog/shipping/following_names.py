@@ -53,6 +53,20 @@ def names_family(pattern: str, path: str) -> bool:
     return any(_matches(pattern.split(os.sep), each.split(os.sep)) for each in meant)
 
 
+def find_left_out(theirs: Iterable[str], mine: Sequence[str]) -> list[str]:
+    """Return which of their patterns mean files that none of mine means. All are whole paths."""
+
+    def is_mine(path: str) -> bool:
+        return any(names_family(each, path) for each in mine)
+
+    left = []
+    for pattern in theirs:
+        paths = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else [pattern]
+        if pattern not in mine and not (paths and all(is_mine(path) for path in paths)):
+            left.append(pattern)
+    return left
+
+
 def _matches(pattern: Sequence[str], path: Sequence[str]) -> bool:
     """As `glob` finds them: a star ends at a folder, two stars stand for any number of folders."""
     if not pattern or not path:

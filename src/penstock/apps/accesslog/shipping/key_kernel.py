@@ -1,12 +1,14 @@
 """The kernel that cuts the client out of each log line: it becomes the key of the record.
 
-Rules: every line gets a key, and the same client the same one, whatever the format: the first word of a
-common or combined line, the second behind the name of a virtual host, the address field of a JSON line; a
-syslog prefix and quotes around the line are left out first. What fits nothing has its first word as the key.
-An IPv6 address becomes the network that is one client (`penstock.formats.accesslog_prefixes`), so that the
-lines of a client keep their order whichever of its addresses it uses. It is no parser: a wrong guess costs
-the order of that line's client, and never the line. One pass over the beginning of a line, no more than
-`_LOOKED_AT` bytes of it.
+Rules: every line gets a key, and the same client the same one. Where the parser has found the client, that is
+it, whatever the format. The client of a line that it cannot read is guessed: the first word of a common or
+combined line, the second behind the name of a virtual host, the address field of a JSON line; a syslog prefix
+and quotes around the line are left out first. What fits nothing has its first word as the key. An IPv6
+address becomes the network that is one client (`penstock.formats.accesslog_prefixes`), so that the lines of a
+client keep their order whichever of its addresses it uses; where each address is a client of its own, it is
+written out in full, and IPv4 inside of IPv6 as IPv4: a client has one key however its server writes it. A
+wrong guess costs the order of that line's client, and never the line. Guessing is one pass over the beginning
+of a line, no more than `_LOOKED_AT` bytes of it.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -15,12 +17,13 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.apps.accesslog.compiling import kernel
-from penstock.formats.accesslog_clients import cut_to_client, is_one_client, read_address
+from penstock.formats.accesslog_clients import cut_to_client, is_mapped, is_one_client, read_address
 from penstock.formats.jit import copy_bytes, inlined, part
 
 LONGEST_KEY = 255
-#: `2001:0db8:0001:0002::`, which may be longer than its line.
-NETWORK_SIZE = 21
+#: A key may be longer than its line: `2001:0db8:0001:0002::`, or an address with all its digits.
+ADDRESS_SIZE = 39
+_HOSTS = np.uint64(1)  # in numbers of clients, 1::/16 are the names of hosts
 _LOOKED_AT = 8192
 #: Names of JSON fields that hold the client, as servers call them.
 _NAMES = (
@@ -172,38 +175,78 @@ def _has_colon(buf, at, end):
 
 
 @part
-def _write_network(out, at, high):
-    """Four groups of four digits, each with a colon, and one colon more."""
+def _write_ipv4(out, at, low):
+    """Four numbers with dots between; returns where they end."""
+    for byte in range(4):
+        value = np.int64((low >> np.uint64(24 - 8 * byte)) & np.uint64(255))
+        if byte > 0:
+            out[at] = 0x2E
+            at += 1
+        if value >= 100:
+            out[at] = 0x30 + value // 100
+            at += 1
+        if value >= 10:
+            out[at] = 0x30 + value // 10 % 10
+            at += 1
+        out[at] = 0x30 + value % 10
+        at += 1
+    return at
+
+
+@part
+def _write_groups(out, at, word):
+    """Four groups of four digits, with colons between; returns where they end."""
     for digit in range(16):
-        value = np.int64((high >> np.uint64(60 - 4 * digit)) & np.uint64(15))
+        value = np.int64((word >> np.uint64(60 - 4 * digit)) & np.uint64(15))
         out[at] = value + (0x30 if value < 10 else 0x57)
         at += 1
-        if digit % 4 == 3:
+        if digit % 4 == 3 and digit < 15:
             out[at] = 0x3A
             at += 1
+    return at
+
+
+@part
+def _write_address(out, at, high, low):
+    """The client that this is an address of, the same for every way to write it; returns where it ends."""
+    if is_mapped(high, low):
+        return _write_ipv4(out, at, low)
+    at = _write_groups(out, at, cut_to_client(high, low)[0])
     out[at] = 0x3A
+    if not is_one_client(high):
+        return _write_groups(out, at + 1, low)
+    out[at + 1] = 0x3A
+    return at + 2
 
 
 @kernel
-def cut_clients(buf, starts, out, out_starts, names, name_starts):
-    """Copy each line's client to `out`, one behind the other; returns False where there is no room."""
+def cut_clients(buf, starts, known_at, known_size, out, out_starts, names, name_starts):
+    """Copy each line's client to `out`, one behind the other; returns False where there is no room.
+
+    `known_at`, `known_size`: where the parser has found it; a size of 0 or less, where it has not.
+    """
     at = np.int64(0)
     out_starts[0] = 0
     for row in range(len(starts) - 1):
         begin, end = starts[row], starts[row + 1]
         if begin < 0 or end < begin or end > len(buf):
             return False
-        if end > begin + _LOOKED_AT:
-            end = begin + _LOOKED_AT
-        first, stop = _find_client(buf, begin, end, names, name_starts)
+        if known_size[row] > 0:
+            first = known_at[row]
+            if first < begin or known_size[row] > end - first:
+                return False
+            stop = first + known_size[row]
+        else:
+            if end > begin + _LOOKED_AT:
+                end = begin + _LOOKED_AT
+            first, stop = _find_client(buf, begin, end, names, name_starts)
         size = min(stop - first, LONGEST_KEY)
         if _has_colon(buf, first, stop):
             fits, high, low = read_address(buf, first, stop)
-            if fits and is_one_client(high):
-                if at + NETWORK_SIZE > len(out):
+            if fits and high >> np.uint64(48) != _HOSTS:
+                if at + ADDRESS_SIZE > len(out):
                     return False
-                _write_network(out, at, cut_to_client(high, low)[0])
-                at += NETWORK_SIZE
+                at = _write_address(out, at, high, low)
                 out_starts[row + 1] = at
                 continue
         if at + size > len(out):

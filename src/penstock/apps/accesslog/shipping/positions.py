@@ -9,7 +9,11 @@ offsets of a group without members are deleted after a week (`offsets.retention.
 was off for a holiday would send all its files again; and their metadata holds 4 KiB, some thirty files. Why
 not a file beside the logs: nothing makes a file and a Kafka transaction change together.
 
-A shipper has one record for itself and one for each of its files, all in one partition. A transaction writes
+A shipper has one record for itself and one for each of its files, all in one partition: the one that its
+name hashes to when it is first seen, and the same one for ever after. Somebody may add partitions to the
+topic, and the name then hashes to another one. So a load that does not find its record where it hashes to,
+written while the topic had as many partitions as now, looks into all of them and takes the newest (`step`
+rises with each transaction; a record of a release without it is compared by its time). A transaction writes
 the first and those that have changed, so its size depends on what happened and not on how many files there
 are; no record comes near the size that a broker refuses. The first one says how many there are, so a load
 knows when it has them all. Positions of several shippers share a partition; an open transaction of another
@@ -26,8 +30,9 @@ settled.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +60,7 @@ _CONFIGS = {
 }
 #: Offsets that are read from the end backwards before more are: most often the last record is the one.
 _FIRST_LOOK = 2_000
+_MOST_PATTERN_BYTES = 2_000
 #: How long another shipper's open transaction is waited for; its own limit is a minute.
 _SETTLING_TIMEOUT_MS = 150_000
 
@@ -93,16 +99,67 @@ _DEFAULTS = {each.name: each.default for each in fields(FilePosition)}
 
 @dataclass(frozen=True, slots=True)
 class ShipState:
-    """What a shipper knows for good: its files, how many lines it has sent, and the life that wrote this."""
+    """What a shipper knows for good: its files, how many lines it has sent, and the life that wrote this.
+
+    `step` rises with each state that is stored. `patterns`: which files that life follows, as far as there is
+    room for them. `is_over`: it has ended by itself. `written_ms`: when this was stored, once it is loaded.
+    """
 
     files: tuple[FilePosition, ...] = ()
     lines: int = 0
     life: str = ""
+    step: int = 0
+    patterns: tuple[str, ...] = ()
+    is_over: bool = False
+    written_ms: int = field(default=0, compare=False)
 
 
-def _encode_head(state: ShipState) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a shipper's records are, and how many partitions the topic has."""
+
+    partition: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What one partition holds of a shipper: its own record, with its time, and those of its files."""
+
+    partition: int
+    state: ShipState
+    time_ms: int
+    wanted: int
+    partitions: int
+    files: dict[bytes, bytes]
+
+
+def find_newest(found: Sequence[Stored]) -> Stored | None:
+    """Return the one that was written last; its step is the highest of all, so that the next is higher yet.
+
+    Records of releases without steps have the step 0. Such a release may have run after one with steps, so
+    between the two kinds the time decides.
+    """
+    with_step = max(
+        (each for each in found if each.state.step), key=lambda each: each.state.step, default=None
+    )
+    others = [each for each in found if not each.state.step]
+    newest = max([*others, *([with_step] if with_step else [])], key=lambda each: each.time_ms, default=None)
+    if newest is None or with_step is None:
+        return newest
+    return replace(newest, state=replace(newest.state, step=with_step.state.step))
+
+
+def _encode_head(state: ShipState, partitions: int) -> bytes:
     content = {"version": _VERSION, "life": state.life, "lines": state.lines, "files": len(state.files)}
-    return _to_json(content)
+    content |= {"step": state.step, "partitions": partitions, "patterns": _keep_some(state.patterns)}
+    return _to_json({**content, "over": True} if state.is_over else content)
+
+
+def _keep_some(patterns: Sequence[str]) -> list[str]:
+    """Return the first ones, no more than there is room for in a record that each transaction writes."""
+    sizes = accumulate(len(json.dumps(each)) for each in patterns)
+    return [each for each, size in zip(patterns, sizes, strict=True) if size <= _MOST_PATTERN_BYTES]
 
 
 def _encode_file(position: FilePosition) -> bytes:
@@ -116,13 +173,23 @@ def _to_json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def _decode_head(name: str, data: bytes) -> tuple[ShipState, int]:
-    """Without its files, and how many there are."""
+def _decode_head(name: str, data: bytes) -> tuple[ShipState, int, int]:
+    """Return the state without its files, how many there are, and how many partitions the topic had then.
+
+    Releases before this one wrote neither a step nor partitions: both are 0 then, and there are no patterns.
+    """
     try:
         head = json.loads(data)
         if head["version"] != _VERSION:
             raise _unreadable(name, f"version {head['version']} is not known here")
-        return ShipState(lines=int(head["lines"]), life=str(head["life"])), int(head["files"])
+        state = ShipState(
+            lines=int(head["lines"]),
+            life=str(head["life"]),
+            step=int(head.get("step", 0)),
+            patterns=tuple(str(each) for each in head.get("patterns", ())),
+            is_over=bool(head.get("over", False)),
+        )
+        return state, int(head["files"]), int(head.get("partitions", 0))
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(name, "it is damaged") from error
 
@@ -140,7 +207,7 @@ class PositionTopic:
     def __init__(self, settings: ClientSettings, topic: str = DEFAULT_TOPIC) -> None:
         self._settings = replace(settings, isolation_level="read_committed")
         self.topic = topic
-        self._partitions: dict[str, int] = {}
+        self._places: dict[str, _Place] = {}
 
     def prepare(self) -> None:
         """Make the topic where there is none; refuse one that forgets by age."""
@@ -168,13 +235,14 @@ class PositionTopic:
     def make_records(self, name: str, before: ShipState, state: ShipState) -> pa.RecordBatch:
         """The rows that turn the stored state `before` of the shipper `name` into this one. `load` first."""
         old = {each.number: each for each in before.files}
-        rows: dict[bytes, bytes | None] = {name.encode(): _encode_head(state)}
+        place = self._places[name]
+        rows: dict[bytes, bytes | None] = {name.encode(): _encode_head(state, place.partitions)}
         for each in state.files:
             if old.pop(each.number, None) != each:
                 rows[_key_of(name, each.number)] = _encode_file(each)
         rows |= {_key_of(name, number): None for number in old}
         keys, values = pa.array(rows.keys(), pa.binary()), pa.array(rows.values(), pa.binary())
-        where = pa.array([self._partitions[name]] * len(rows), pa.int32())
+        where = pa.array([place.partition] * len(rows), pa.int32())
         return pa.record_batch({"key": keys, "value": values, "partition": where})
 
     def load(self, name: str) -> ShipState:
@@ -187,31 +255,55 @@ class PositionTopic:
             deadline.wait_s(f"topic {self.topic} to be known")
             deadline.pause(LEAST_PAUSE_MS)
             view = routing.describe(self.topic, deadline)
-        self._partitions[name] = _partition_of(name, len(view.partitions))
-        where = TopicPartition(self.topic, self._partitions[name])
+        count = len(view.partitions)
+        home = _partition_of(name, count)
+        found = self._search(name, [home], view, deadline)
+        if not found or found[0].partitions != count:
+            found += self._search(name, [each for each in range(count) if each != home], view, deadline)
+        newest = find_newest(found)
+        self._places[name] = _Place(home if newest is None else newest.partition, count)
+        if newest is None:
+            return ShipState()
+        if len(newest.files) != newest.wanted:
+            raise _unreadable(name, f"{len(newest.files)} of {newest.wanted} files are there")
+        positions = (_decode_file(name, key, value) for key, value in newest.files.items())
+        files = tuple(sorted(positions, key=lambda each: each.number))
+        return replace(newest.state, files=files, written_ms=newest.time_ms)
+
+    def _search(
+        self, name: str, partitions: Sequence[int], view: TopicView, deadline: Deadline
+    ) -> list[Stored]:
+        """Return what these partitions hold of the shipper, as soon as all written before is settled."""
+        places = [TopicPartition(self.topic, each) for each in partitions]
         settled = KafkaLogView(self._settings)
-        written = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted")).latest([where])
-        while settled.latest([where])[where] < written[where]:
-            deadline.wait_s(f"all transactions on {where} to end")
-            deadline.pause(LEAST_PAUSE_MS)
-        first, until = settled.earliest([where])[where], written[where]
+        written = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted")).latest(places)
+        for where in places:
+            while settled.latest([where])[where] < written[where]:
+                deadline.wait_s(f"all transactions on {where} to end")
+                deadline.pause(LEAST_PAUSE_MS)
+        first = settled.earliest(places)
+        found = (self._search_one(name, each, view, first[each], written[each]) for each in places)
+        return [each for each in found if each is not None]
+
+    def _search_one(
+        self, name: str, where: TopicPartition, view: TopicView, first: int, until: int
+    ) -> Stored | None:
         latest: dict[bytes, bytes | None] = {}
-        state, files, wanted = ShipState(), dict[bytes, bytes](), None
+        stored: Stored | None = None
         for found in self._read_backwards(where, view, first, until):
-            for key, value in _rows_of(name, found):
+            for key, value, time_us in _rows_of(name, found):
                 latest.setdefault(key, value)
-            files = {key: value for key, value in latest.items() if value is not None}
-            head = files.pop(name.encode(), None)
-            if head is not None:
-                state, wanted = _decode_head(name, head)
-            if len(files) == wanted:
-                break
-        if wanted is None:
-            return state
-        if len(files) != wanted:
-            raise _unreadable(name, f"{len(files)} of {wanted} files are there")
-        positions = (_decode_file(name, key, value) for key, value in files.items())
-        return replace(state, files=tuple(sorted(positions, key=lambda each: each.number)))
+                if key == name.encode() and value is not None and stored is None:
+                    state, wanted, partitions = _decode_head(name, value)
+                    stored = Stored(where.partition, state, time_us // 1000, wanted, partitions, {})
+            files = {
+                key: value for key, value in latest.items() if value is not None and key != name.encode()
+            }
+            if stored is not None:
+                stored = replace(stored, files=files)
+                if len(files) == stored.wanted:
+                    break
+        return stored
 
     def _read_backwards(
         self, where: TopicPartition, view: TopicView, first: int, until: int
@@ -222,7 +314,7 @@ class PositionTopic:
             order = RangeOrder(
                 where.topic, where.partition, At(start), At(until), topic_id=view.topic_id, from_earliest=True
             )
-            work = WorkOrder((order,), self._settings, ("key", "value"))
+            work = WorkOrder((order,), self._settings, ("key", "value", "timestamp"))
             batches = list(KafkaReader().read(work))
             if batches:
                 yield pa.Table.from_batches(batches)
@@ -233,15 +325,19 @@ def _key_of(name: str, number: int) -> bytes:
     return name.encode() + _SEPARATOR + str(number).encode()
 
 
-def _rows_of(name: str, found: pa.Table) -> Iterator[tuple[bytes, bytes | None]]:
-    """Keys and values of this shipper, the last one first."""
+def _rows_of(name: str, found: pa.Table) -> Iterator[tuple[bytes, bytes | None, int]]:
+    """Keys, values and times (in microseconds) of this shipper's records, the last one first."""
     keys = found.column("key")
     mine = pc.or_(
         pc.equal(keys, pa.scalar(name.encode(), pa.binary())),
         pc.starts_with(keys, pattern=name.encode() + _SEPARATOR),
     )
     rows = found.filter(pc.fill_null(mine, False))
-    return zip(rows.column("key").to_pylist()[::-1], rows.column("value").to_pylist()[::-1], strict=True)
+    times = rows.column("timestamp").cast("int64")
+    return zip(
+        *(column.to_pylist()[::-1] for column in (rows.column("key"), rows.column("value"), times)),
+        strict=True,
+    )
 
 
 def _partition_of(name: str, partitions: int) -> int:

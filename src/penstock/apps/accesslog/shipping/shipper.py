@@ -6,7 +6,12 @@ met the same way: a transaction that failed, or whose end nobody told, is given 
 anew from the position that is stored. There is one way to recover, so it is well tried.
 
 A shipper that is refused because a transaction took too long looks like one that was replaced. The stored
-position tells them apart: each life writes its own mark into it.
+position tells them apart: each life writes its own mark into it. With nothing to ship it writes it again now
+and then, so that one that was replaced hears of it, and others see that it is there; one that ends says so.
+
+Two shippers of one name are one after the other, as at a restart. But one that follows other files must not
+end another that is there: nobody would ship those any more. It is refused after it has fenced, because only
+then the position is settled; the other one meets that as any failure, finds its own mark, and goes on.
 
 Why not read on while a transaction is being written: two transactions cannot be open at once, and reading
 takes less time than writing.
@@ -17,7 +22,7 @@ takes less time than writing.
 
 from __future__ import annotations
 
-import logging
+import os
 import secrets
 import threading
 import time
@@ -29,32 +34,44 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.apps.accesslog.shipping.following import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower, Piece
+from penstock.apps.accesslog.shipping.following_names import find_left_out
 from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC, PositionTopic, ShipState
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
-from penstock.kafka.admin import describe_topic_configs
+from penstock.core.log_lines import get_logger
+from penstock.formats.accesslog import Parser, parse_input
+from penstock.formats.bulk import open_column
+from penstock.kafka.admin import find_message_limit
 from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.transactional import FENCED, TRANSACTION_LOST, TransactionalWriter
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Key = Literal["client", "server", "none"]
+_AUTO = Parser()
 SERVER_HEADER, CUT_HEADER = "server", "cut"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+#: Whoever takes over leaves its mark within this time as a rule; to fence it before that would replace it.
+_FENCED_PAUSE_S = 2.0
 _LARGEST_BATCH_BYTES = 1_000_000
+#: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
+HEARTBEAT_S = 10.0
+_THERE_FOR_S = 3 * HEARTBEAT_S
 #: What a record has besides its line and the name of the server: a key, headers, and those of its batch.
 _AROUND_A_LINE = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class ShipSettings:
-    """What is shipped, where, and how. `name` tells shippers apart; two at once need two."""
+    """What is shipped, where, and how. `name` tells shippers apart; two at once need two. `parser`: how lines
+    are written, and which proxies name the client; for the key `client`."""
 
     files: tuple[str, ...]
     topic: str
     server: str
     key: Key = "client"
+    parser: Parser = _AUTO
     name: str = ""
     positions_topic: str = DEFAULT_TOPIC
     once: bool = False
@@ -66,6 +83,7 @@ class ShipSettings:
     longest_line: int = LONGEST_LINE_BYTES
     poll_ms: int = 200
     quiet_s: float = 30.0
+    heartbeat_s: float = HEARTBEAT_S
     transaction_timeout_ms: int = 60_000
     give_up_ms: int = 120_000
 
@@ -108,6 +126,8 @@ class Shipper:
         self._lost: set[tuple[str, int, int]] = set()
         self._lines_before: int | None = None
         self._was_refused = False
+        self._patterns = tuple(os.path.abspath(each) for each in settings.files)
+        self._wrote_at = 0.0
 
     def _make_writer(self, batch_bytes: int) -> TransactionalWriter:
         return TransactionalWriter(
@@ -131,12 +151,13 @@ class Shipper:
                 try:
                     self._take_over()
                     self._ship(stopping)
+                    self._sign_off()
                     return self.shipped
                 except BrokerError as error:
                     if self.shipped.transactions > before or not failing_since:
                         pause_s, failing_since = _FIRST_PAUSE_S, time.monotonic()
                     self._judge(error, time.monotonic() - failing_since)
-                if stopping.wait(pause_s):
+                if stopping.wait(max(pause_s, _FENCED_PAUSE_S) if self._was_refused else pause_s):
                     return self.shipped
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         finally:
@@ -168,6 +189,7 @@ class Shipper:
             )
         self._writer.fence()
         state = self._store.load(settings.shipper)
+        self._demand_place(state)
         if self._lines_before is None:
             self._lines_before = state.lines
         self.shipped.lines = state.lines - self._lines_before  # also what an unknown end has turned out to be
@@ -181,9 +203,32 @@ class Shipper:
             quiet_s=0.0 if settings.once else settings.quiet_s,
         )
         self._count_lost()
+        mine = replace(state, life=self._life, patterns=self._patterns, is_over=False)
         with self._writer.transaction():
-            self._write_position(state, replace(state, life=self._life, files=self._follower.positions()))
-        self._was_refused = False
+            self._write_position(state, replace(mine, files=self._follower.positions()))
+        self._was_refused, self._wrote_at = False, time.monotonic()
+
+    def _demand_place(self, state: ShipState) -> None:
+        """SHIPPER_IS_THERE if a shipper of this name is at work on files that this one does not follow."""
+        ago_s = abs(time.time() - state.written_ms / 1000)
+        if state.is_over or state.life in ("", self._life) or ago_s > _THERE_FOR_S:
+            return
+        left = find_left_out(state.patterns, self._patterns)
+        if left:
+            name, told = self.settings.shipper, ", ".join(left[:3] + ["others"] * bool(left[3:]))
+            raise SinkError(
+                "SHIPPER_IS_THERE",
+                f"A shipper named {name} follows {told}, and was there {ago_s:.0f} s ago. This one follows "
+                "other files: it would end that one, and nobody would ship those any more.",
+                hint="Give this one a name of its own with --name, or give all files to one shipper. If that "
+                f"one was killed, try again in {_THERE_FOR_S:.0f} s.",
+                facts={"name": name, "left_out": left},
+            )
+
+    def _sign_off(self) -> None:
+        """Say that this life is over, so that one with other files need not ask whether it is."""
+        with self._writer.transaction():
+            self._write_position(self._state, replace(self._state, is_over=True))
 
     def _count_lost(self) -> None:
         assert self._follower is not None
@@ -195,14 +240,15 @@ class Shipper:
         assert follower is not None
         while not stopping.is_set():
             pieces = self._read()
-            if pieces or follower.positions() != self._state.files:
+            is_due = time.monotonic() - self._wrote_at >= self.settings.heartbeat_s
+            if pieces or is_due or follower.positions() != self._state.files:
                 self._send(pieces)
             elif self.settings.once and follower.is_drained:
                 if not follower.is_following:
                     raise _nothing_found(self.settings.files)
                 return
             if not pieces and not (self.settings.once and not follower.is_drained):
-                stopping.wait(self.settings.poll_ms / 1000)
+                stopping.wait(min(self.settings.poll_ms / 1000, self.settings.heartbeat_s))
 
     def _read(self) -> list[Piece]:
         assert self._follower is not None
@@ -216,9 +262,10 @@ class Shipper:
         state = replace(self._state, files=self._follower.positions(), lines=self._state.lines + lines)
         self._writer.begin()
         if pieces:
-            self._write_lines(make_records(pieces, self.settings.server, self.settings.key))
+            self._write_lines(self._make_records(pieces))
         self._write_position(self._state, state)
         self._end()
+        self._wrote_at = time.monotonic()
         self.shipped.lines += lines
         self.shipped.size += sum(piece.size for piece in pieces)
         self.shipped.cut_lines += sum(piece.cut_rows.size for piece in pieces)
@@ -226,11 +273,15 @@ class Shipper:
         self.shipped.path = pieces[-1].path if pieces else self.shipped.path
         self._tell(self.shipped)
 
+    def _make_records(self, pieces: list[Piece]) -> pa.RecordBatch:
+        return make_records(pieces, self.settings.server, self.settings.key, self.settings.parser)
+
     def _write_lines(self, records: pa.RecordBatch) -> None:
         self._writer.write(self.settings.topic, records)
 
     def _write_position(self, before: ShipState, state: ShipState) -> None:
         """A failure is met by a new beginning, so what was written last is what is stored."""
+        state = replace(state, step=before.step + 1)
         self._writer.write(self._store.topic, self._store.make_records(self.settings.shipper, before, state))
         self._state = state
 
@@ -243,33 +294,36 @@ class Shipper:
             self._follower = None
 
 
-def make_records(pieces: list[Piece], server: str, key: Key) -> pa.RecordBatch:
+def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _AUTO) -> pa.RecordBatch:
     """Lines as columns of records: client or server as the key, the name of the server in a header."""
     lines = pieces[0].lines if len(pieces) == 1 else pa.concat_arrays([piece.lines for piece in pieces])
     columns = {"value": lines, "headers": _make_headers(pieces, len(lines), server)}
     if key == "client":
-        columns["key"] = find_clients(lines)
+        columns["key"] = find_clients(lines, parser)
     elif key == "server":
         columns["key"] = pa.array([server.encode()]).take(pa.array(np.zeros(len(lines), np.int64)))
     return pa.record_batch(columns)
 
 
-def find_clients(lines: pa.Array) -> pa.Array:
-    """The client of each line, as it is written there; of IPv6 its network."""
+def find_clients(lines: pa.Array, parser: Parser = _AUTO) -> pa.Array:
+    """Return the client of each line, the one that a pipeline with this parser finds; of IPv6 its network."""
     from penstock.apps.accesslog.shipping.key_kernel import (
+        ADDRESS_SIZE,
         JSON_NAMES,
         JSON_STARTS,
         LONGEST_KEY,
-        NETWORK_SIZE,
         cut_clients,
     )
-    from penstock.kafka.records.columns import byte_column
 
-    column = byte_column(lines)
-    sizes = np.clip(np.diff(column.starts), NETWORK_SIZE, LONGEST_KEY)
+    column = open_column(lines.cast(pa.binary()))
+    parsed = parse_input(column, parser)
+    known_at, known_size = np.zeros(len(lines), np.int64), np.zeros(len(lines), np.int64)
+    known_at[parsed.rows], known_size[parsed.rows] = parsed.starts["client"], parsed.lengths["client"]
+    ends = column.ends.astype(np.int64)
+    sizes = np.clip(np.diff(ends), ADDRESS_SIZE, LONGEST_KEY)
     out = np.empty(int(sizes.sum()), np.uint8)
     starts = np.zeros(len(lines) + 1, np.int64)
-    if not cut_clients(column.data, column.starts, out, starts, JSON_NAMES, JSON_STARTS):
+    if not cut_clients(column.data, ends, known_at, known_size, out, starts, JSON_NAMES, JSON_STARTS):
         raise AssertionError("a client is longer than its line")
     return pa.Array.from_buffers(
         pa.large_binary(), len(lines), [None, pa.py_buffer(starts), pa.py_buffer(out)]
@@ -289,15 +343,10 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
 
 def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
     """How large a batch may be before it is compressed; the longest line must fit into one."""
-    try:
-        limit = describe_topic_configs(client, settings.topic).get("max.message.bytes")
-    except BrokerError as error:
-        if error.condition not in ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
-            raise
-        return _LARGEST_BATCH_BYTES  # writing does not need the right to ask
+    limit = find_message_limit(client, settings.topic)
     if limit is None:
         return _LARGEST_BATCH_BYTES
-    room = int(int(limit) * 0.99)  # what cannot be compressed becomes a little larger by trying
+    room = int(limit * 0.99)  # what cannot be compressed becomes a little larger by trying
     most = room - _AROUND_A_LINE - len(settings.server.encode())
     if settings.longest_line > most:
         raise OptionError(
@@ -305,7 +354,7 @@ def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
             f"Lines of up to {settings.longest_line} bytes are to be shipped; topic {settings.topic} takes "
             f"messages of {limit} bytes.",
             hint=f"Set --max-line-bytes to {max(most, 1)} or less, or raise max.message.bytes of the topic.",
-            facts={"topic": settings.topic, "limit": int(limit), "asked": settings.longest_line},
+            facts={"topic": settings.topic, "limit": limit, "asked": settings.longest_line},
         )
     return room
 

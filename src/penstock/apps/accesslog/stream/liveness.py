@@ -17,11 +17,16 @@ _SETTINGS = "accesslog_settings"
 
 def read_last_batch_ms(session: Session) -> int | None:
     """Milliseconds since 1970; None if there was never a batch."""
+    return read_last_batch(session)[0]
+
+
+def read_last_batch(session: Session) -> tuple[int | None, int]:
+    """Return when the last batch was published (None: there was never one), and how many there were."""
     if not session.has_table(_SETTINGS) or not session.has_table(BATCHES):
-        return None
+        return None, 0
     name = session.grammar.name
-    [[last]] = session.execute(
-        f"SELECT MAX(published_ms) FROM {BATCHES} WHERE stream IN "
+    [[last, batches]] = session.execute(
+        f"SELECT MAX(published_ms), SUM(batch_count) FROM {BATCHES} WHERE stream IN "
         f"(SELECT {name('value')} FROM {name(_SETTINGS)} WHERE {name('name')} = 'name')"
     )
-    return None if last is None else int(last)
+    return None if last is None else int(last), int(batches or 0)

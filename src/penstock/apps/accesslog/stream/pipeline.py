@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.apps.accesslog.defence.bans import DECISIONS, Orders
-from penstock.apps.accesslog.defence.clocks import NEVER, Clocks, advance, decide_idle
+from penstock.apps.accesslog.defence.clocks import NEVER, Clock, Clocks, advance, decide_idle, run_on
+from penstock.apps.accesslog.defence.future_clocks import list_timely, set_future_right
 from penstock.apps.accesslog.monitoring.merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
 from penstock.apps.accesslog.stream import tables
+from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S, FirstLines, Look
 from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
 from penstock.apps.accesslog.stream.orders import make_rows, take_orders
 from penstock.apps.accesslog.stream.parcels import PARCELS_DDL, read_parcels, unpack
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
 
 #: Small ranges share a task: to start one costs as much as a few thousand lines.
 LINES_PER_TASK = 5_000
+#: The most that the log's time goes on at once while nobody is waited for.
+_LONGEST_STEP_US = 60_000_000
+#: A partition that is not there: while it is waited for, lines are counted and nothing is decided.
+_LOOK = -1
 #: For the pipeline's own session: a plan that is one shuffle gains nothing from being planned as it runs.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
@@ -83,6 +89,11 @@ class BatchNews:
     alerts: pa.Table
     too_late: int = 0
 
+    @property
+    def was_repeated(self) -> bool:
+        """Whether it took more than one attempt. An attempt before may have left something, too."""
+        return self.report.attempts > 1
+
 
 Listener = Callable[[BatchNews], None]
 
@@ -109,8 +120,11 @@ class Pipeline:
         self._log = KafkaLog(parse_client(_only_client(settings.consumer), read_file=_read_file).settings)
         self._view: LogView | None = None
         self._listeners: list[Listener] = []
+        self._first_lines: FirstLines | None = None
+        self._find_spared: Callable[[], tuple[str, ...]] = tuple
         self._made: _Made | None = None
         self._unparsed: frozenset[int] = frozenset()
+        self._last_us: int | None = None
         self._until_idle = False
         self._has_ended = False
         self.stream = DirectStream(
@@ -125,6 +139,7 @@ class Pipeline:
                 "columns": ",".join((*COLUMNS, RECORD_TIME)),
                 "maxOffsetsPerTrigger": settings.most_lines,
                 "minRecordsPerTask": LINES_PER_TASK,
+                "outageTimeout": settings.outage_timeout,
             },
         )
         self.stream.arrow(self._stage, PARCELS_DDL)
@@ -134,6 +149,20 @@ class Pipeline:
     def add_listener(self, listener: Listener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
         self._listeners.append(listener)
+        return self
+
+    def look_first(self, look: Look, *, hold_s: float = LONGEST_HOLD_S) -> Pipeline:
+        """Show the first lines to `look`, batch by batch before they are worked on, until it has seen enough.
+
+        Nothing is decided before that, or for `hold_s` from the first line on; a run until nothing is left
+        does not wait. What `look` raises ends the run; nothing of that batch is written then.
+        """
+        self._first_lines = FirstLines(look, hold_s)
+        return self
+
+    def spare(self, find_spared: Callable[[], tuple[str, ...]]) -> Pipeline:
+        """Ask before each batch for addresses that are not to be blocked, beside those of the settings."""
+        self._find_spared = find_spared
         return self
 
     def run(self, *, batches: int | None = None, until_idle: bool = False) -> RunOutcome:
@@ -161,31 +190,39 @@ class Pipeline:
         """Rows for the tables, from one batch and what all before it have left."""
         settings = self.settings
         now_us = batch.time_ms * 1000
+        self._show_first_lines(batch)
         before = read_standing(settings.place, settings.topic)
         results = {tables.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
+        if self._holds_decisions(is_waited_for=bool(before.pending) or not batch.is_empty):
+            clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
         if batch.is_empty and before.pending:
             clocks = _let_all_go(clocks)
+        elif not batch.is_empty and clocks.watermark_us > now_us:
+            elapsed_us = 0 if self._last_us is None else now_us - self._last_us
+            clocks = run_on(clocks, min(max(elapsed_us, 0), _LONGEST_STEP_US))
         counting, taken = take_orders(before.orders, before.clocks.watermark_us)
         after = advance(clocks, {}, lateness_us=settings.lateness_us)
-        pending, counts = before.pending, list[pa.Table]()
+        pending, counts, timely = before.pending, list[pa.Table](), frozenset[int]()
         known = dict(before.settings)
         if not batch.is_empty or after.watermark_us != before.clocks.watermark_us:
-            made = self._run_job(batch, clocks, Orders.of(counting))
+            made = self._run_job(batch, clocks, Orders.of(counting, self._find_spared()))
             counts = made.pop(COUNTS, [])
             after = advance(clocks, read_maxima(counts), lateness_us=settings.lateness_us)
-            after = _note_parsed(after, _list_parsed(counts), now_us)
+            timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
+            after = _note_timely(after, timely, now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
             too_late = _find_too_late(results.get(tables.STATE), settings.tools.monitor_lane)
             known |= too_late
             results[tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
             pending = _add_up(results.get(tables.LANES), "pending")
+        after = replace(after, partitions={n: clock for n, clock in after.partitions.items() if n != _LOOK})
         results[tables.COUNTS] = self._make_count_rows(counts)
         results[tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
         results[tables.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
-        unparsed = (self._unparsed | _list_busy(batch)) - _list_parsed(counts)
-        self._made = _Made(rows, pending, after, unparsed, int(known.get(tables.TOO_LATE, 0)))
+        unparsed = (self._unparsed | _list_busy(batch)) - timely
+        self._made = _Made(rows, pending, after, unparsed, int(known.get(tables.TOO_LATE, 0)), now_us)
         return rows
 
     def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
@@ -216,13 +253,28 @@ class Pipeline:
             made[tables.DECISIONS] = [pa.concat_tables(made[tables.DECISIONS]).sort_by(order)]
         return made
 
+    def _show_first_lines(self, batch: Batch) -> None:
+        from penstock.apps.accesslog.stream.sampling import read_ends
+
+        if self._first_lines is None or batch.is_empty:
+            return
+        self._first_lines.show(batch.id, lambda: read_ends(self._log.client, batch.ranges))
+        if self._first_lines.is_seen:
+            self._first_lines = None
+
     # --- what is decided before a batch -----------------------------------------------------------------
 
+    def _holds_decisions(self, *, is_waited_for: bool) -> bool:
+        if self._first_lines is None or self._until_idle:
+            return False
+        return self._first_lines.holds(is_waited_for=is_waited_for)
+
     def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
-        """The clocks with who is not waited for in this batch. Who is behind is waited for.
+        """Return the clocks with who is not waited for in this batch. Who is behind is waited for.
 
         Who had records and no line among them is waited for no longer than who is silent: a stranger who
-        sends nonsense must not stop the time of all.
+        sends nonsense must not stop the time of all. The same holds for a clock in the future that no line
+        confirms.
         """
         idle_after_us = self.settings.idle_after_us
         known = [each.partition for each in batch.end.offsets]
@@ -238,7 +290,7 @@ class Pipeline:
                 idle_after_us=never if idle_after_us is None else idle_after_us,
             )
 
-        decided = decide(busy)
+        decided = set_future_right(decide(busy), self._unparsed, now_us)
         stopped = [
             number
             for number, clock in decided.partitions.items()
@@ -249,7 +301,7 @@ class Pipeline:
         silent = set(stopped) - self._unparsed
         ends = self._find_ends([each for each in batch.end.offsets if each.partition in silent])
         behind = {each.partition for each, end in ends.items() if end > batch.end.offsets[each]}
-        return decide(busy | behind) if behind else decided
+        return set_future_right(decide(busy | behind), self._unparsed, now_us) if behind else decided
 
     def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         if self._view is None:
@@ -257,15 +309,17 @@ class Pipeline:
         return self._view.latest(list(partitions)) if partitions else {}
 
     def _describe(self) -> dict[str, str]:
-        """The settings that are stored beside the state."""
+        """The settings that are stored beside the state. A format is, when enough lines were looked at."""
         settings = self.settings
+        proven = {} if self._first_lines is not None else {"log_format": settings.log_format}
         return {
             "name": settings.name,
             "topic": settings.topic,
             "lanes": str(settings.lanes),
             "lateness_us": str(settings.lateness_us),
-            "log_format": settings.log_format,
+            **proven,
             "rules": settings.tools.defence.ruleset.digest,
+            tables.BLOCK_PRIVATE: str(settings.block_private).lower(),
         }
 
     # --- what is told afterwards ------------------------------------------------------------------------
@@ -296,12 +350,12 @@ class Pipeline:
     def _hear(self, event: str, report: BatchReport) -> None:
         if event != "completed" or self._made is None:
             return
-        self._unparsed = self._made.unparsed
+        self._unparsed, self._last_us = self._made.unparsed, self._made.now_us
         news, self._made = self._make_news(report, self._made), None
         for listener in self._listeners:
             listener(news)
         waits = news.pending and self.settings.idle_after_us is not None
-        if self._until_idle and not report.records and not waits:
+        if self._until_idle and not report.offsets and not waits:
             self._has_ended = True
             self.stop()
 
@@ -309,13 +363,14 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class _Made:
     """A batch that was worked on and is not published yet. `unparsed`: partitions whose last records had no
-    line among them."""
+    timely line among them."""
 
     rows: Mapping[str, pa.Table]
     pending: int
     clocks: Clocks
     unparsed: frozenset[int]
     too_late: int
+    now_us: int
 
 
 def _let_all_go(clocks: Clocks) -> Clocks:
@@ -329,15 +384,9 @@ def _list_busy(batch: Batch) -> frozenset[int]:
     return frozenset(each.partition for each in batch.ranges if each.size)
 
 
-def _list_parsed(counts: list[pa.Table]) -> frozenset[int]:
-    """Partitions with a line that could be parsed."""
-    rows = (row for each in counts for row in each.select(["partition", "parsed"]).to_pylist())
-    return frozenset(row["partition"] for row in rows if row["parsed"])
-
-
-def _note_parsed(clocks: Clocks, parsed: Collection[int], now_us: int) -> Clocks:
+def _note_timely(clocks: Clocks, timely: Collection[int], now_us: int) -> Clocks:
     """They were seen now, also if nobody waited for them any more."""
-    seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in parsed}
+    seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in timely}
     return replace(clocks, partitions={**clocks.partitions, **seen})
 
 

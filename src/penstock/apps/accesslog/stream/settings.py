@@ -36,7 +36,9 @@ _MOST_LANES = 1024
 class PipelineSettings:
     """`kafka`: Kafka's own settings. `idle_after`: a partition that had no line for so long, and is read to
     its end, is not waited for; None waits for ever. `most_lines` bounds a batch. `rules`: files or folders to
-    use instead of the rules that come with Penstock. `name`: the stream's in the database."""
+    use instead of the rules that come with Penstock. `name`: the stream's in the database. `outage_timeout`:
+    how long brokers and database are waited for that are away. `block_private`: also block private, loopback
+    and link-local addresses."""
 
     topic: str
     database: str | os.PathLike[str] | Place = field(repr=False)  # may hold a password
@@ -50,10 +52,12 @@ class PipelineSettings:
     trusted_proxies: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     trust_crawlers: bool = True
+    block_private: bool = False
     rules: tuple[str | Path, ...] = ()
     lanes: int = 16
     most_lines: int = 2_000_000
     monitoring: MonitorSettings = field(default_factory=MonitorSettings)
+    outage_timeout: str = "15m"
 
     def __post_init__(self) -> None:
         for key in ("trusted_proxies", "allow", "rules"):
@@ -77,6 +81,7 @@ class PipelineSettings:
                 hint="Leave it out: what a shipper has taken back must not be counted.",
                 facts={"option": ISOLATION},
             )
+        _read_duration_us("outage_timeout", self.outage_timeout)
         _ = self.place, self.lateness_us, self.idle_after_us, self.tools
 
     @cached_property
@@ -108,6 +113,7 @@ class PipelineSettings:
             allow=self.allow,
             trusted_proxies=self.trusted_proxies,
             trust_crawlers=self.trust_crawlers,
+            block_private=self.block_private,
         )
         parser = make_parser(self.log_format, self.trusted_proxies)
         return Tools(self.topic, parser, defence, self.monitoring)

@@ -19,9 +19,10 @@ from penstock.apps.accesslog.defence.clocks import NEVER, Clock, Clocks
 from penstock.apps.accesslog.stream import orders as order_rows
 from penstock.apps.accesslog.stream import tables
 from penstock.apps.accesslog.stream.orders import Order, read_orders
-from penstock.core.errors import OptionError
+from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.places import Place
 from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.waiting import RECONNECT_TIMEOUT_S
 
 #: Settings that the stored state depends on: a lane is a share of the clients, a clock one of a topic.
 FIXED = ("lanes", "name", "topic")
@@ -56,7 +57,7 @@ def read_standing(place: Place, topic: str) -> Standing:
         pending = session.execute(f"SELECT SUM({name('pending')}) FROM {name(tables.LANES)}")
         return clocks, given, settings, pending
 
-    clocks, given, settings, pending = Database(place).run(read)
+    clocks, given, settings, pending = Database(place, RECONNECT_TIMEOUT_S).run(read)
     partitions = {
         int(partition): Clock(_time(maximum), bool(is_idle), _time(seen_at))
         for partition, maximum, _, seen_at, is_idle, _ in clocks
@@ -69,6 +70,27 @@ def read_standing(place: Place, topic: str) -> Standing:
         dict(settings),
         int(pending[0][0] or 0),
     )
+
+
+def read_format(place: Place) -> str | None:
+    """Return the log format that has proven itself with lines of this database; None if none has."""
+
+    def read(session: Session) -> str | None:
+        if not (session.has_table(tables.SETTINGS) and session.has_table(tables.COUNTS)):
+            return None
+        name = session.grammar.name
+        [[parsed]] = session.execute(f"SELECT SUM({name('parsed')}) FROM {name(tables.COUNTS)}")
+        rows = session.execute(
+            f"SELECT {name('value')} FROM {name(tables.SETTINGS)} WHERE {name('name')} = 'log_format'"
+        )
+        return str(rows[0][0]) if rows and parsed else None
+
+    try:
+        return Database(place).run(read)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_NOT_FOUND":
+            raise
+        return None
 
 
 def make_clock_rows(topic: str, before: Standing, after: Clocks, now_us: int) -> pa.Table | None:

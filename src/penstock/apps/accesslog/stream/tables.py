@@ -40,6 +40,8 @@ ALERTS = "accesslog_alerts"
 SETTINGS = "accesslog_settings"
 #: Beside them under this name: how many parsed lines came too late to be in any second, since the beginning.
 TOO_LATE = "too_late"
+#: And under this name whether local addresses were to be blocked: `true` or `false`.
+BLOCK_PRIVATE = "block_private"
 LANES = "accesslog_lanes"
 
 #: What a lane keeps from batch to batch, in pieces of at most 1 MiB.

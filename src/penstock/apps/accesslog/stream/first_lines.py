@@ -1,0 +1,56 @@
+"""The first lines of a run, gathered over its batches until a look at them has seen enough.
+
+Rule: decisions wait until then, since a list that names a load balancer cannot be taken back. They wait
+for a minute at most: a site with few lines must be defended, too. The look goes on after that.
+
+    first = FirstLines(look)
+    first.show(batch.id, lambda: read_ends(client, batch.ranges))
+    first.holds(is_waited_for=True)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+#: Decisions wait so long for the look, from the first line on.
+LONGEST_HOLD_S = 60.0
+#: Gets all lines that were gathered so far; returns whether it has seen enough.
+Look = Callable[[pa.Array], bool]
+
+
+class FirstLines:
+    """Gathers lines for one look. `is_seen`: the look has seen enough, and nothing is gathered any more."""
+
+    def __init__(
+        self, look: Look, hold_s: float = LONGEST_HOLD_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.is_seen = False
+        self._look, self._hold_s, self._clock = look, hold_s, clock
+        self._samples: dict[int, pa.Array] = {}
+        self._since: float | None = None
+
+    def show(self, batch: int, read: Callable[[], pa.Array]) -> None:
+        """Show the look what was gathered, with lines of this batch. A batch that is tried again counts once.
+
+        What the look raises is raised.
+        """
+        if self.is_seen:
+            return
+        values = read()
+        if not len(values):
+            return
+        self._samples[batch] = values
+        self.is_seen = self._look(pa.concat_arrays(list(self._samples.values())))
+        if self.is_seen:
+            self._samples.clear()
+
+    def holds(self, *, is_waited_for: bool) -> bool:
+        """Return whether decisions must wait. `is_waited_for`: there are lines to decide about."""
+        if self.is_seen or not is_waited_for:
+            return False
+        if self._since is None:
+            self._since = self._clock()
+        return self._clock() - self._since < self._hold_s

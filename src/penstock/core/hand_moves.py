@@ -1,0 +1,49 @@
+"""A move of a stream by hand, as `penstock why` tells of it: who did it, when, and what that means now.
+
+Rule: it says what is known and no more. A sink's ledger knows whether a program has taken the stream since;
+no other store does, and whether a program runs, and since when, cannot be seen from outside. So the advice
+there is for both cases.
+
+>>> HandMove("ann@desk", "rewind", 1_000, fences=True).describe()
+'ann@desk moved the stream by hand (`rewind` at 1970-01-01 00:00:01 UTC), and no program has taken it since.'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HandMove:
+    """Who has moved the stream by hand, how and when; it still stands where it was put.
+
+    `fences`: in a sink's ledger, where no program has taken the stream since, and none of before may publish.
+    Elsewhere a program that runs does not see the move, and nobody can tell whether one runs.
+    """
+
+    who: str
+    verb: str
+    at_ms: int
+    fences: bool = False
+
+    def describe(self) -> str:
+        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        since = "no program has taken it since" if self.fences else "it still stands where that has put it"
+        return f"{self.who} moved the stream by hand (`{self.verb}` at {when} UTC), and {since}."
+
+    @property
+    def advice(self) -> str:
+        if self.fences:
+            return (
+                "Start the stream: it goes on from there. A program from before the move that still runs "
+                "does not know of it: it ends with WRITER_FENCED at its next batch, publishes nothing more, "
+                "and must be started again."
+            )
+        return (
+            "Whether a program runs, and since when, cannot be seen from here. If one was started before the "
+            "move, it does not know of it: it has its own position in memory, and stores that over this one, "
+            "or is refused if that lies behind (OFFSETS_WENT_BACK). Stop that one, see where the stream "
+            "stands (`penstock offsets show`), and start it again; one that was started later has begun "
+            "there, and the move is not what holds it."
+        )

@@ -1,0 +1,171 @@
+"""A server that was there and is away: which failures mean that, how long it is waited for, what is said.
+
+Rules: a failure is an outage by its condition, and only if trying again may help; it ends only when something
+has been done, not when a server answers: one that dies of what it is asked would be asked for ever. What is
+told counts from the beginning of the attempt that failed first: a question to a silent server has lasted a
+minute when it fails. The limit counts from that failure: how much of the attempt was work, nobody knows.
+Whoever waits says so, with how long the stream waits in all: a text that names only its own limit would be
+read as the stream's. How long that is, is known to all that runs for a stream (`find_patience`): waits of
+half a minute each, deep in stores and clients, are its parts. When it was asked to stop is known only where
+nothing is at stake (`hearing_stop`): there no answer is waited for longer than `STOP_PATIENCE_S` after it.
+The offsets of work that is done are at stake: given up, they mean that the work is repeated.
+
+>>> write_span(900)
+'15 min'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from penstock.core.errors import find_verdict
+
+#: Said first after so long, and then again after each of these.
+TOLD_AFTER_S = 5.0
+TOLD_EVERY_S = 30.0
+
+#: Asked to stop, a stream that has nothing at stake waits so long for an answer, and no longer.
+STOP_PATIENCE_S = 5.0
+
+#: Conditions of a database that is not there now, or takes no writes; it, or another host, may do so soon.
+DATABASE_AWAY = frozenset({"DATABASE_UNREACHABLE", "DATABASE_READ_ONLY"})
+#: Conditions of servers that do not answer, or that do not take what they will take again.
+CONDITIONS = DATABASE_AWAY | frozenset(
+    {
+        "BROKER_DISCONNECTED",
+        "BROKER_TIMEOUT",
+        "BROKER_UNKNOWN",
+        "BROKER_UNREACHABLE",
+        "FETCH_TIMEOUT",
+        "SCHEMA_REGISTRY_UNREACHABLE",
+        "ZOOKEEPER_UNREACHABLE",
+    }
+)
+_TOLD = re.compile(r"\[(" + "|".join(sorted(CONDITIONS)) + r")\]")
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether a server that is away is why this failed: the error itself, a cause of it, or one whose
+    traceback Spark has made the text of another."""
+    if find_verdict(error) is not True:
+        return False
+    within: BaseException | None = error
+    while within is not None:
+        if _TOLD.search(str(within)):
+            return True
+        within = within.__cause__
+    return False
+
+
+def has_stopped(error: BaseException) -> bool:
+    """Return whether this failed only because its stream was asked to stop while it waited."""
+    return getattr(error, "condition", "") == "STOPPED_WAITING"
+
+
+class Outage:
+    """The outage that a stream is in, if it is. Times are seconds on one clock, whichever it is."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._since_s: float | None = None
+        self._failed_s = 0.0
+        self._told_s: float | None = None
+        self._failures = 0
+
+    def note(self, now_s: float, begun_s: float) -> None:
+        """Count a failure, of an attempt that began then; the first one begins the outage."""
+        self._failures += 1
+        if self._since_s is None:
+            self._since_s, self._failed_s = begun_s, now_s
+
+    def end(self, now_s: float) -> float | None:
+        """Forget the outage, since something was done; return for how long nothing was, None: no outage."""
+        since_s, self._since_s, self._told_s, self._failures = self._since_s, None, None, 0
+        return None if since_s is None else now_s - since_s
+
+    @property
+    def is_on(self) -> bool:
+        return self._since_s is not None
+
+    def measure(self, now_s: float) -> float:
+        """Return for how long nothing has been done."""
+        return 0.0 if self._since_s is None else now_s - self._since_s
+
+    def find_rest_s(self, now_s: float) -> float:
+        """Return how much longer it is waited; 0.0: no longer."""
+        waited_s = 0.0 if self._since_s is None else now_s - self._failed_s
+        return max(0.0, self.limit_s - waited_s)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether it is time to say something; who gets True says it."""
+        if self._told_s is not None and now_s - self._told_s < TOLD_EVERY_S:
+            return False
+        self._told_s = now_s
+        return True
+
+    def choose_pause_s(self) -> float:
+        """Return how long to wait before the next try: 1 s, 2 s, 4 s, then 5 s."""
+        return float(min(5, 2 ** max(0, self._failures - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a stream waits in all, for whatever it needs."""
+
+    limit_s: float
+
+    def __str__(self) -> str:
+        return f"The stream waits up to {write_span(self.limit_s)} in all (outageTimeout)."
+
+
+_PATIENCE: ContextVar[Patience | None] = ContextVar("penstock_patience", default=None)
+
+
+@contextmanager
+def waiting_for_servers(patience: Patience | None) -> Iterator[None]:
+    """What runs inside is done for a stream that waits so long. Threads that it starts do not know it."""
+    before = _PATIENCE.get()
+    _PATIENCE.set(patience)
+    try:
+        yield
+    finally:
+        _PATIENCE.set(before)  # no token: a generator may be closed in another context
+
+
+def find_patience() -> Patience | None:
+    """Return how long the stream waits for which this is done; None: it is done for no such stream."""
+    return _PATIENCE.get()
+
+
+#: Returns the moment at which a stop was asked for, on the monotonic clock; None: nobody has asked.
+FindStop = Callable[[], float | None]
+_STOP: ContextVar[FindStop | None] = ContextVar("penstock_stop", default=None)
+
+
+@contextmanager
+def hearing_stop(find: FindStop) -> Iterator[None]:
+    """What runs inside hears when its stream is asked to stop, and gives up soon. Threads that it starts do
+    not. So nothing may run inside that must be finished once it is begun, and no code of a user's."""
+    before = _STOP.get()
+    _STOP.set(find)
+    try:
+        yield
+    finally:
+        _STOP.set(before)
+
+
+def find_stop() -> FindStop | None:
+    """Return how to find out whether to stop; None: what runs here cannot be asked to."""
+    return _STOP.get()
+
+
+def write_span(seconds: float) -> str:
+    """Return a length of time with the largest unit that needs no fraction."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds * 1000:g} ms" if 0 < seconds < 1 else f"{seconds:g} s"
