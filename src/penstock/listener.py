@@ -63,9 +63,13 @@ class QueryListener(StreamingQueryListener):
         """Nothing happened."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
-        for (query, _), commits in self._commits.items():
-            if query == str(event.id):
-                commits.flush(_FLUSH_S)
+        for stream in [each for each in self._commits if each[0] == str(event.id)]:
+            commits = self._commits.pop(stream)
+            # The source commits from a process of its own, and may have been slow with an older position. It
+            # has ended by now (Spark stops the sources first), so this commit is the last.
+            commits.repeat()
+            commits.flush(_FLUSH_S)
+            commits.close()
 
     def _offer(self, stream: tuple[str, int], end: Mapping[str, Any]) -> None:
         assert self._group is not None

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.apps.accesslog.shipping import shipper as shipper_module
 from penstock.apps.accesslog.shipping.positions import FilePosition, PositionTopic, ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.cli import main
@@ -440,6 +441,30 @@ def test_it_waits_for_a_broker_that_is_away_and_goes_on(tmp_path: Path) -> None:
             append(log, 2)
             wait_until(lambda: numbers_in(cluster.bootstrap, "lines") == [0, 1, 2], "it goes on", 120)
             assert not failures
+
+
+def test_an_idle_shipper_stops_soon_though_the_brokers_are_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot tell them that it ends; the next life finds the position all the same."""
+    monkeypatch.setattr(shipper_module, "_LAST_WORDS_MS", 1_000)
+    log = tmp_path / "access.log"
+    stopping, has_sent = threading.Event(), threading.Event()
+    with LocalKafka() as cluster:
+        client = settings_for(cluster.bootstrap)
+        create_topic(client, "lines", partitions=1)
+        append(log, 0)
+        shipper = Shipper(
+            client, order_for(log, "lines", key="none", heartbeat_s=3_600.0), lambda shipped: has_sent.set()
+        )
+        thread = threading.Thread(target=shipper.run, args=[stopping], daemon=True)
+        thread.start()
+        assert has_sent.wait(180)  # kernels may be compiled first
+        cluster.brokers[0].kill()
+        stopping.set()
+        thread.join(45)  # a coordinator that is away is waited for for 60 s elsewhere
+        assert not thread.is_alive()
+        assert shipper.shipped.lines == 1
 
 
 # --- the command ------------------------------------------------------------------------------------------

@@ -412,6 +412,29 @@ def test_lines_that_are_in_no_second_must_have_been_told_as_too_late(tmp_path: P
     assert check.detail.endswith("in their seconds + 3 that are in no table of the load")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "client", "number"),
+    [
+        ("trust_crawlers", "false", "66.249.64.1", 1),
+        ("trust_crawlers", "true", "66.249.64.1", 0),
+        ("block_private", "true", "192.168.7.7", 1),
+        ("block_private", "false", "192.168.7.7", 0),
+    ],
+)
+def test_a_report_counts_who_is_in_the_lists_by_the_settings_of_the_run(
+    tmp_path: Path, name: str, value: str, client: str, number: int
+) -> None:
+    """A crawler that is blocked because the operator distrusts crawlers was not let go."""
+    database = tmp_path / "results.db"
+    make_results(str(database))
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE accesslog_decisions SET client = ?, subject = ?", [client, client])
+        connection.execute("INSERT INTO accesslog_settings (name, value) VALUES (?, ?)", [name, value])
+        connection.commit()
+    during = datetime.fromtimestamp(START + 60, UTC)
+    assert read_report(parse_place(str(database)), made_at=during).blocked_now == number
+
+
 def test_the_command_writes_a_whole_page_and_leaves_nothing_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

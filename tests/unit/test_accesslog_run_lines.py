@@ -114,6 +114,8 @@ def test_a_batch_that_runs_on_is_told_and_never_as_no_lines(capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines() == [first.format(10), first.format(20)]
     watched.display.show(make_news(1_200_000))
     watched.display.watch("completed", make_report(1_200_000))
+    [line] = capsys.readouterr().out.splitlines()
+    assert ", 1,200,000 lines, " in line
     watched.pass_by(10)
     watched.run_batch(5)
     [line] = capsys.readouterr().out.splitlines()
@@ -124,6 +126,19 @@ def test_a_batch_that_runs_on_is_told_and_never_as_no_lines(capsys: pytest.Captu
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("a batch of 1 offset has been running for 10 s (attempt 3); before it: ")
     assert line.endswith("1 remembered")
+
+
+def test_batches_that_all_take_long_are_told_with_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of a running batch is no reason to leave out the numbers at its end."""
+    watched = Watched()
+    for number in range(1, 4):
+        watched.display.watch("submitted", make_report(100))
+        watched.pass_by(12)
+        watched.display.show(make_news(100))
+        watched.display.watch("completed", make_report(100))
+        running, numbers = capsys.readouterr().out.splitlines()
+        assert running.startswith("a batch of 100 offsets has been running for 10 s; ")
+        assert f", {number * 100} lines, " in numbers
 
 
 def test_at_a_terminal_the_live_line_goes_on_while_a_batch_runs(

@@ -57,6 +57,28 @@ def at(first: int, second: int = 0) -> StreamPosition:
     return StreamPosition({T0: first, T1: second})
 
 
+def test_what_was_offered_last_is_committed_once_more(
+    coordinator: Coordinator, commits: GroupCommits[StreamPosition]
+) -> None:
+    """Also while it is under way, and also if it has failed; with nothing offered there is nothing to do."""
+    commits.repeat()
+    assert commits.flush(10)
+    coordinator.may_go_on.clear()
+    commits.offer(at(1))
+    assert coordinator.entered.wait(10)
+    commits.repeat()
+    coordinator.may_go_on.set()
+    assert commits.flush(10)
+    assert coordinator.seen == [at(1), at(1)]
+    coordinator.fails = 1
+    commits.offer(at(2))
+    assert commits.flush(10)
+    assert coordinator.seen[-1] == at(1)
+    commits.repeat()
+    assert commits.flush(10)
+    assert coordinator.seen[-1] == at(2)
+
+
 def test_what_waits_is_merged_to_the_highest_end_of_each_partition(
     coordinator: Coordinator, commits: GroupCommits[StreamPosition]
 ) -> None:

@@ -249,6 +249,47 @@ def test_a_topic_deleted_between_two_questions_is_looked_at_again(start: Start, 
     assert (end.offsets, list(end.gone)) == ({T0: 4, T1: 0}, [TopicPartition("u", 0)])
 
 
+def test_topics_that_vanish_one_after_the_other_are_no_failure(start: Start, log: MemoryLog) -> None:
+    """B058, B061: each look meets another deletion, oftener than a failing broker would be asked."""
+    others = [f"u{number}" for number in range(6)]
+    for each in others:
+        log.create_topic(each)
+    watch, source = start(
+        log, subscribe=",".join(["t", *others]), failOnDataLoss="false", **{"fetchOffset__numRetries": "2"}
+    )
+    position = watch.resolve_start()
+    left = list(others)
+
+    class Deleting(Hiding):
+        def latest(self, partitions: Any) -> Mapping[TopicPartition, int]:
+            if left:
+                log.delete_topic(left.pop())
+            return super().latest(partitions)
+
+    source.change = Deleting  # type: ignore[assignment]
+    write(log, 0, 1)
+    end = watch.find_end(position, take_all=False)
+    assert end.offsets == {T0: 1, T1: 0}
+    assert sorted(each.topic for each in end.gone) == others
+
+
+def test_a_partition_that_is_told_of_and_never_there_fails(start: Start, log: MemoryLog) -> None:
+    """A broker that lists it and refuses it each time is a failure, and is not asked for ever."""
+    log.create_topic("u")
+    watch, source = start(log, subscribe="t,u", **{"fetchOffset__numRetries": "2"})
+    position = watch.resolve_start()
+
+    class Refusing(Hiding):
+        def latest(self, partitions: Any) -> Mapping[TopicPartition, int]:
+            raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION", "There is no partition u-0.")
+
+    source.change = Refusing  # type: ignore[assignment]
+    source.calls.clear()
+    with pytest.raises(BrokerError, match=r"\[UNKNOWN_TOPIC_OR_PARTITION\]"):
+        watch.find_end(position, take_all=False)
+    assert source.calls.count("latest") == 3
+
+
 def test_a_loss_that_was_believed_costs_no_further_looks(start: Start, log: MemoryLog) -> None:
     write(log, 0, 3)
     watch, source = start(log, failOnDataLoss="false")

@@ -1,10 +1,11 @@
 """Live numbers of a run: one line that changes at a terminal, a plain line now and then elsewhere.
 
 Rule: whoever looks at what a run has written can tell that it lives. Where there is no terminal a line comes
-every ten seconds while something changes or a batch is running, and once a minute while nothing does. A batch
-may take minutes, and so may the wait for a server that is away; so a thread of its own looks at the clock
-(`ticking`). It asks nobody anything: the broker and the database are for the thread of the batches. What it
-says of a running batch is how long it runs, and never that there were no lines.
+every ten seconds while something changes or a batch is running, and once a minute while nothing does. The
+numbers come when a batch ends, also where the clock has just said that it runs (`_told_at`). A batch may take
+minutes, and so may the wait for a server that is away; so a thread of its own looks at the clock (`ticking`).
+It asks nobody anything: the broker and the database are for the thread of the batches. What it says of a
+running batch is how long it runs, and never that there were no lines.
 
 One word for one thing: blocked is who is in the lists now, as the database says; a client is named and in no
 list that a rule wanted blocked and that no list can hold, such as the name of a host; a client is spared that
@@ -76,7 +77,7 @@ class Display:
         self._spared: dict[str, None] = {}
         self._is_live = sys.stdout.isatty()
         self._line = LiveLine()
-        self._since = self._shown = clock()
+        self._since = self._shown = self._told_at = clock()
         self._fresh = self._lines = self._dead = self._late = self._decisions = self._subjects = 0
         self._too_late = 0
         self._has_news = False
@@ -154,7 +155,7 @@ class Display:
                 self._spared[decision["client"]] = None
         now = self._clock()
         self._has_news |= bool(news.decisions.num_rows)
-        if not self._is_live and now - self._shown < PLAIN_EVERY_S:
+        if not self._is_live and now - self._told_at < PLAIN_EVERY_S:
             return
         before, self._blocked = self._blocked, self._count_blocked(has_news=self._has_news)
         has_changed = self._fresh or self._has_news or self._blocked != before
@@ -203,7 +204,7 @@ class Display:
         # First: a narrow terminal shows the beginning of the line only.
         text = "".join(f"{words}; " for words in self._list_troubles()) + text
         with self._turn:
-            self._last, self._shown = text, now
+            self._last, self._shown, self._told_at = text, now, now
             if self._is_live:
                 self._line.draw(cut(text, shutil.get_terminal_size().columns))
             else:

@@ -2,13 +2,15 @@
 
 Rules: only what the rules need is asked, and a view is closed whatever happens. A broker that fails is
 asked again with a fresh view, so many times in all, and the last error is raised as it is: a client that
-has failed once may be stuck to a dead connection. Other errors are the user's and are raised at once.
+has failed once may be stuck to a dead connection. A partition that is deleted between two questions is no
+failure: the next look does not find it. Other errors are the user's and are raised at once.
 
     survey(open_view, reading, limits, patience, group="", now_ms=...)
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ Seen = TypeVar("Seen")
 
 #: Nobody listens, or who listens stands still.
 _NOBODY_THERE = ("BROKER_UNREACHABLE", "BROKER_TIMEOUT")
+_VANISHED = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,21 @@ class Patience:
 
 
 def look(open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: Patience) -> Seen:
-    """Ask a fresh view, and another one if the brokers fail."""
+    """Ask a fresh view, and another one if the brokers fail or a partition vanishes meanwhile."""
     attempt = 1
+    vanished = Counter[str]()
     while True:
         try:
             with closing(open_view()) as view:
                 return question(view)
         except BrokerError as error:
+            if error.condition == _VANISHED:
+                # Each is counted by itself: where topics come and go all the time, every look may meet one.
+                vanished[error.what] += 1
+                if vanished[error.what] > patience.attempts:
+                    raise
+                patience.wait()
+                continue
             # A refused login is not tried again: that can lock an account. Nor is an address where nobody
             # answered for the whole of one call's time: three minutes tell no more than one.
             nobody_there = error.facts.get("last_condition") in _NOBODY_THERE

@@ -235,18 +235,12 @@ class StreamWatch:
         attempt = 1 - len(recalled)
         while True:
             last = attempt >= self._patience.attempts
-            try:
-                view = look(
-                    lambda: next(views)(), lambda view: self._look(view, position, selection), self._patience
-                )
-            except BrokerError as error:
-                # Deleted between two questions: the next look does not find it at all.
-                if error.condition != "UNKNOWN_TOPIC_OR_PARTITION" or last:
-                    raise
-            else:
-                course = chart(selection, position, view, known_ends=self._recall_ends(position))
-                if last or all(each in self._told for each in course.doubts):
-                    break
+            view = look(
+                lambda: next(views)(), lambda view: self._look(view, position, selection), self._patience
+            )
+            course = chart(selection, position, view, known_ends=self._recall_ends(position))
+            if last or all(each in self._told for each in course.doubts):
+                break
             self._patience.wait()
             attempt += 1
         for news in course.news:

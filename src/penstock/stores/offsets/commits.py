@@ -92,6 +92,14 @@ class GroupCommits(Generic[What]):
                 self._offered = self._left
                 self._wake()
 
+    def repeat(self) -> None:
+        """Commit once more what was offered last: somebody else may have committed something older since."""
+        with self._changed:
+            if self._offered is None:
+                self._offered = self._left if self._newest is None else self._newest
+            if self._offered is not None:
+                self._wake()
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything was tried and everybody told; False when that took too long."""
         with self._changed:

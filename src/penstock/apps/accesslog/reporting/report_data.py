@@ -281,7 +281,10 @@ def _read_decisions(session: Session) -> list[Decided]:
 
 def _list_blocked(session: Session, at: datetime) -> list[Ban]:
     """The entries of a list made at this moment; allow lists of whoever makes it are not known here."""
-    gate = Gate.of(block_private=_read_setting(session, "block_private") == "true")
+    gate = Gate.of(
+        trust_crawlers=_read_setting(session, "trust_crawlers") != "false",
+        block_private=_read_setting(session, "block_private") == "true",
+    )
     return gate.apply(read_bans(session, now_us=round(at.timestamp() * 1e6)))
 
 

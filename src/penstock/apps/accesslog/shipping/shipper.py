@@ -58,6 +58,8 @@ _LARGEST_BATCH_BYTES = 1_000_000
 #: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
 HEARTBEAT_S = 10.0
 _THERE_FOR_S = 3 * HEARTBEAT_S
+#: How long brokers are waited for at the end: what they do not hear then, the next life finds out by itself.
+_LAST_WORDS_MS = 5_000
 #: What a record has besides its line and the name of the server: a key, headers, and those of its batch.
 _AROUND_A_LINE = 1_024
 
@@ -151,6 +153,8 @@ class Shipper:
                 try:
                     self._take_over()
                     self._ship(stopping)
+                    if stopping.is_set():
+                        self._writer.hurry(_LAST_WORDS_MS)
                     self._sign_off()
                     return self.shipped
                 except BrokerError as error:
@@ -162,6 +166,7 @@ class Shipper:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         finally:
             self._let_go()
+            self._writer.hurry(_LAST_WORDS_MS)
             self._writer.close()  # nothing stays open that readers would have to wait for
 
     def _judge(self, error: BrokerError, failing_s: float) -> None:

@@ -320,6 +320,7 @@ class Pipeline:
             **proven,
             "rules": settings.tools.defence.ruleset.digest,
             tables.BLOCK_PRIVATE: str(settings.block_private).lower(),
+            tables.TRUST_CRAWLERS: str(settings.trust_crawlers).lower(),
         }
 
     # --- what is told afterwards ------------------------------------------------------------------------

@@ -42,6 +42,8 @@ SETTINGS = "accesslog_settings"
 TOO_LATE = "too_late"
 #: And under this name whether local addresses were to be blocked: `true` or `false`.
 BLOCK_PRIVATE = "block_private"
+#: And under this name whether the addresses of search engines were to be spared.
+TRUST_CRAWLERS = "trust_crawlers"
 LANES = "accesslog_lanes"
 
 #: What a lane keeps from batch to batch, in pieces of at most 1 MiB.
