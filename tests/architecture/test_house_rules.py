@@ -172,6 +172,13 @@ def test_the_core_asks_no_clock_and_no_dice() -> None:
     ] == []
 
 
+def test_no_message_names_an_exceptions_class() -> None:
+    """A user is told what happened. ZooKeeper's client says no more than its classes do, so they are put into
+    words there; the checker is for programmers."""
+    naming = [name_of(path) for path in SOURCES if "type(error).__name__" in path.read_text()]
+    assert naming == ["src/penstock/stores/offsets/zookeeper.py", "src/penstock/testing/checker.py"]
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_a_source_file_is_short_and_says_what_it_is_for(path: Path) -> None:
     text = path.read_text()

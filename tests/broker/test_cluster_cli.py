@@ -107,6 +107,26 @@ def follow_a_new_line(log: Path) -> None:
         assert following.wait(30) == 130
 
 
+def test_a_signal_while_a_cluster_starts_leaves_no_broker_that_nobody_knows(state: Path) -> None:
+    """`down` finds what is written down, and that happens when it is up."""
+    (port,) = find_free_ports(1)
+    starting = subprocess.Popen(
+        [*COMMAND, "up", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    lock = state / "data" / "default" / "node-1" / "server.lock"
+    with starting:
+        try:
+            wait_until(lambda: lock.exists() and is_locked(lock), "the broker is being started")
+            starting.send_signal(signal.SIGTERM)
+            told, _ = starting.communicate(timeout=120)
+        finally:
+            starting.kill()
+    assert starting.returncode == 128 + signal.SIGTERM, told
+    assert "Traceback" not in told
+    assert not is_locked(lock)
+    assert not (state / "clusters" / "default.json").exists()
+
+
 def test_a_process_id_that_now_belongs_to_somebody_else_is_left_alone(state: Path) -> None:
     with subprocess.Popen(["sleep", "600"]) as stranger:
         node = state / "data" / "default" / "node-1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import time
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.stream import pipeline as pipeline_module
 from penstock.apps.accesslog.stream.orders import list_orders, place_order
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
 from penstock.apps.accesslog.stream.sampling import read_newest
@@ -26,7 +28,8 @@ from penstock.cli.accesslog.first_look import FirstLook
 from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.places import parse_place
-from penstock.direct import Batch
+from penstock.core.stream_offsets import StreamPosition
+from penstock.direct import Batch, DirectStream, TopicPartition
 from penstock.kafka.writer import Writer
 from tests.accesslog_traffic import (
     START,
@@ -408,3 +411,17 @@ def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
     assert all("6 clients blocked" in some[-1] for some in told), told
     assert ", 1 client spared" in told[0][-1]
     assert read_format(settings.place) == settings.log_format
+
+
+def test_brokers_that_are_away_when_the_lag_is_asked_for_end_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only shown: the next batch waits the outage out, or gives up after its own time."""
+    monkeypatch.setattr(pipeline_module, "_LAG_TIMEOUT_MS", 300)
+    monkeypatch.setattr(DirectStream, "planned", StreamPosition({TopicPartition("log", 0): 5}))
+    create_tables(str(tmp_path / "results.db"))
+    with socket.socket() as nobody:  # bound, and never listening
+        nobody.bind(("127.0.0.1", 0))
+        bootstrap = f"127.0.0.1:{nobody.getsockname()[1]}"
+        settings = make_settings(bootstrap, "log", str(tmp_path / "results.db"), tmp_path)
+        assert Pipeline(spark, settings).measure_lag() is None

@@ -299,5 +299,5 @@ def test_a_load_balancer_that_nobody_has_named_is_not_blocked_by_a_run(
     stored = Database(place).run(lambda session: read_decisions(session, limit=10_000))
     actions = {(each["client"], each["action"]) for each in stored}
     assert actions == {("198.51.100.5", "allowed"), ("203.0.113.200", "block")}
-    assert "WARNING [PROXY_NOT_NAMED] 198.51.100.5: " in done.stderr
+    assert "Z accesslog: WARNING [PROXY_NOT_NAMED] 198.51.100.5: " in done.stderr
     assert "1 client spared that a rule wanted blocked: 198.51.100.5 (looks like a proxy that" in done.stderr

@@ -10,6 +10,7 @@ import pytest
 from penstock.core.model import TopicPartition
 from penstock.core.places import parse_place
 from penstock.core.stream_offsets import StreamPosition
+from penstock.stores.offsets.sql import SqlOffsetStore
 from penstock.stores.sql.blockers import find_open_sessions
 from tests.filling import produce
 from tests.sql.databases import OwnDatabase
@@ -45,6 +46,26 @@ def test_a_session_that_holds_rows_while_the_stream_does_not_wait_is_told(
     told = ask(capsys, *asked)
     assert number not in [each["session"] for each in told["open_sessions"]]
     assert "row in the ledger, which was free in both looks" in told["hint"]
+
+
+def test_a_session_that_holds_the_row_of_an_offset_store_is_told(
+    server_database: OwnDatabase, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a sink, it is the store whose rows somebody may hold: it is not said to be free."""
+    source = topic(1)
+    produce(kafka.bootstrap, source, ["a"] * 5)
+    store = SqlOffsetStore(server_database.url)
+    store.save("s", StreamPosition({TopicPartition(source, 0): 2}))
+    asked = ("s", "--offsets", server_database.url, "--bootstrap-server", kafka.bootstrap, "--watch", "1s")
+    with closing(server_database.connect()) as other, closing(other.cursor()) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("UPDATE penstock_streams SET stream = stream")
+        number = find_session(server_database, other)
+        told = ask(capsys, *asked)
+        cursor.execute("ROLLBACK")
+    assert told["condition"] == "STANDS_STILL"
+    assert number in [each["session"] for each in told["open_sessions"]]
+    assert f"session {number} (" in told["what"]
 
 
 def test_a_session_that_only_reads_is_nobodys_cause(server_database: OwnDatabase) -> None:

@@ -28,6 +28,8 @@ from penstock.direct import BatchReport
 from penstock.stores.sql.sessions import Session
 from tests.decided import NOW_US, add_decisions, make_database, make_decision
 
+DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
 
 @pytest.fixture(autouse=True)
 def _screen() -> Iterator[None]:
@@ -97,6 +99,13 @@ def test_at_a_terminal_a_client_is_named_once_and_no_line_is_wider_than_the_scre
     assert sum(piece.startswith("blocked ") for piece in pieces) == 3
     assert any(piece.endswith("...") for piece in pieces)
     assert "3 clients decided upon in this run, by 15 decisions" in end
+
+
+def test_a_lag_that_no_broker_tells_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline: Any = SimpleNamespace(measure_lag=lambda: None)
+    display = Display(pipeline, count_none, clock=iter(range(0, 1000, 100)).__next__)
+    display.show(make_news(5))
+    assert " lines/s, lag unknown, " in capsys.readouterr().out
 
 
 def test_a_complaint_at_a_terminal_stands_on_a_line_of_its_own(
@@ -182,9 +191,9 @@ def test_a_client_that_is_spared_is_counted_and_named(
     display.close("asked")
     told = capsys.readouterr()
     assert ", 2 clients spared" in told.out
-    assert told.err.startswith(
-        "2 clients spared that a rule wanted blocked: 192.0.2.9 (allowed); 10.0.0.5 (a"
-    )
+    when, _, words = told.err.partition(" ")
+    assert re.fullmatch(DATE, when)
+    assert words.startswith("2 clients spared that a rule wanted blocked: 192.0.2.9 (allowed); 10.0.0.5 (a")
 
 
 def test_names_of_hosts_are_told_as_being_in_no_list(
@@ -205,7 +214,9 @@ def test_names_of_hosts_are_told_as_being_in_no_list(
     assert ", 1 client blocked, " in line
     assert ", 3 named, not in any list; top: 192.0.2.1 (sql_injection); " in line
     assert end.startswith("1 client decided upon in this run, by 2 decisions ")
-    assert told.err.startswith(
+    when, _, words = told.err.partition(" ")
+    assert re.fullmatch(DATE, when)
+    assert words.startswith(
         "3 clients named by a rule and not in any list: a.example, b.example, c.example. Lists hold addresses"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +14,12 @@ from penstock.apps.accesslog.defence.engine import Engine
 from penstock.apps.accesslog.parsing.rival_fields import find_rivals
 from penstock.apps.accesslog.parsing.sample_checks import check_sample, describe_sample
 from penstock.apps.accesslog.parsing.samples import SAMPLE_LINES, Sample, cut_sample, take_sample
+from penstock.apps.accesslog.stream import sampling
 from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S, FirstLines
 from penstock.cli import main
+from penstock.cli.accesslog import run_pipeline
 from penstock.cli.accesslog.first_look import FirstLook
+from penstock.core.client import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.formats.accesslog import make_parser
 
@@ -99,7 +104,8 @@ def test_a_public_load_balancer_is_spared_unless_that_is_refused(capsys: pytest.
         write_lines("198.51.100.5", ' "203.0.113.9"'),  # with one address in it
         [*write_lines("198.51.100.5", ' "203.0.113.{}"'), *write_lines("203.0.113.{}", count=5)],  # not alone
         [*write_lines("198.51.100.5", ' "203.0.113.{}"', count=35), *write_lines("198.51.100.5", count=5)],
-        write_lines("198.51.100.5", ' "203.0.113.{}"', count=19),
+        write_lines("198.51.100.5", ' "203.0.113.{}"', count=4),  # too few to tell
+        write_lines("198.51.100.5", ' "203.0.113.{}"', count=5) * 3,  # five clients in fifteen lines
     ],
 )
 def test_who_sends_the_header_himself_is_not_spared(lines: list[str]) -> None:
@@ -128,6 +134,42 @@ def test_several_load_balancers_are_spared_together() -> None:
     lines = [line for n in (5, 6) for line in write_lines(f"198.51.100.{n}", ' "203.0.113.{}"')]
     values = pa.array([line.encode() for line in lines], pa.binary())
     assert take_sample(values, make_parser("auto")).fronts == ("198.51.100.5", "198.51.100.6")
+
+
+def test_several_addresses_with_nearly_all_lines_are_named() -> None:
+    """Load balancers that pass nothing on are to be heard of, too, however many share the lines."""
+
+    def find(*counts: int, more: int = 0) -> list[str]:
+        lines = [
+            line for n, count in enumerate(counts) for line in write_lines(f"198.51.100.{n}", count=count)
+        ]
+        values = write_values(*lines, *write_lines("203.0.113.{}", count=more))
+        return [str(each.error) for each in check_sample(take_sample(values, make_parser()))]
+
+    (told,) = find(40, 40)
+    assert told.startswith(
+        "[FEW_CLIENTS_HAVE_MOST_LINES] 198.51.100.0 and 198.51.100.1 have 100% of the 80 lines looked at."
+    )
+    assert "--trusted-proxy 198.51.100.0 --trusted-proxy 198.51.100.1" in told
+    assert "98% of the 102 lines" in find(20, 20, 20, 20, 20, more=2)[0]
+    for counts, more in (((20, 19), 0), ((20,) * 6, 0), ((40, 40), 10), ((10, 10), 0)):
+        told = [each for each in find(*counts, more=more) if "FEW_CLIENTS" in each]
+        assert not told
+    assert find_conditions(
+        [line for n in (1, 2) for line in write_lines(f"10.0.0.{n}")], "auto", "10.0.0.0/8"
+    ) == [("FORWARDED_FOR_MISSING", False)]
+
+
+@pytest.mark.parametrize("key", ["cf_connecting_ip", "True-Client-IP", "http_x_real_ip", "CF-Connecting-IP"])
+def test_json_lines_of_edges_name_the_client(key: str) -> None:
+    line = (
+        '{{"time": "2026-02-01T10:00:00Z", "remote_addr": "198.51.100.{}", "{}": "203.0.113.{}", "uri": "/"}}'
+    )
+    lines = [line.format(n % 3, key, n) for n in range(90)]
+    assert find_conditions(lines)[0][0] == "FORWARDED_FOR_UNUSED"
+    sample = take_sample(write_values(*lines), make_parser("json"))
+    assert sample.fronts == ("198.51.100.0", "198.51.100.1", "198.51.100.2")
+    assert take_sample(write_values(*lines), make_parser("json", ("198.51.100.0/24",))).clients == 90
 
 
 def test_who_floods_at_the_start_of_a_run_is_not_spared(capsys: pytest.CaptureFixture[str]) -> None:
@@ -519,7 +561,8 @@ def test_a_small_file_is_refused_since_no_other_lines_will_come(capsys: pytest.C
 def test_lines_are_gathered_over_batches_and_decisions_wait_until_enough_were_seen() -> None:
     shown: list[int] = []
 
-    def look(values: pa.Array) -> bool:
+    def look(values: pa.Array, *, is_due: bool = False) -> bool:
+        assert not is_due
         shown.append(len(values))
         return len(values) >= 40
 
@@ -539,7 +582,12 @@ def test_lines_are_gathered_over_batches_and_decisions_wait_until_enough_were_se
 
 def test_decisions_about_few_lines_wait_for_a_minute_and_the_look_goes_on() -> None:
     seconds, shown = 1_000.0, list[int]()
-    first = FirstLines(lambda values: bool(shown.append(len(values))), clock=lambda: seconds)
+
+    def look(values: pa.Array, *, is_due: bool = False) -> bool:
+        shown.append(-len(values) if is_due else len(values))
+        return False
+
+    first = FirstLines(look, clock=lambda: seconds)
     assert not first.holds(is_waited_for=False)
     seconds = 2_000.0
     first.show(1, lambda: write_values(*write_balancer(1)))
@@ -547,9 +595,77 @@ def test_decisions_about_few_lines_wait_for_a_minute_and_the_look_goes_on() -> N
     seconds += LONGEST_HOLD_S - 1
     assert first.holds(is_waited_for=True)
     seconds += 1
-    assert not first.holds(is_waited_for=True)
+    for _batch in range(2):
+        assert not first.holds(is_waited_for=True)
     first.show(2, lambda: write_values(*write_balancer(3)))
-    assert (shown, first.is_seen) == ([1, 4], False)
+    assert not first.holds(is_waited_for=True)
+    assert (shown, first.is_seen) == ([1, -1, 4], False)
+
+
+def hold_out(look: FirstLook, *lines: str) -> None:
+    """Let decisions about these lines wait until they wait no longer."""
+    seconds = 0.0
+    first = FirstLines(look, clock=lambda: seconds)
+    first.show(1, lambda: write_values(*lines))
+    assert first.holds(is_waited_for=True)
+    seconds = LONGEST_HOLD_S
+    assert not first.holds(is_waited_for=True)
+
+
+def test_few_lines_are_judged_when_decisions_wait_no_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else the first line of an attack on a quiet site blocks its load balancer without a word."""
+    look = FirstLook(make_parser(), has_more=True)
+    look(write_values(*write_balancer(15)))
+    assert "WARNING" not in capsys.readouterr().err
+    hold_out(look, *write_balancer(15))
+    told = capsys.readouterr().err
+    assert look.fronts == ("198.51.100.5",)
+    assert told.count("WARNING [PROXY_NOT_NAMED] 198.51.100.5: ") == 1
+    assert told.count("WARNING [FORWARDED_FOR_UNUSED] X-Forwarded-For is in 100% of the lines") == 1
+    look(write_values(*write_balancer(16)))
+    assert "WARNING" not in capsys.readouterr().err
+
+
+def test_few_lines_refuse_nothing_when_decisions_wait_no_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    hold_out(FirstLook(make_parser("combined"), has_more=True), *["nonsense"] * 19)
+    assert "WARNING [NOTHING_PARSED] 0 of 19 lines" in capsys.readouterr().err
+
+
+def test_a_look_at_fewer_lines_than_before_forgets_no_proxy(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that is started again sees its topic first, and then batches with a line or two."""
+    look = FirstLook(make_parser(), is_known=True, has_more=True)
+    look(write_values(*write_balancer(40)))
+    look(write_values(*write_balancer(1)))
+    assert look.fronts == ("198.51.100.5",)
+    waiting = FirstLook(make_parser(), has_more=True)
+    waiting(write_values(*write_balancer(15)))
+    capsys.readouterr()
+    first = FirstLines(waiting, hold_s=0.0)
+    assert not first.holds(is_waited_for=True)  # lines of an earlier run wait, and no batch has brought any
+    assert "PROXY_NOT_NAMED" in capsys.readouterr().err
+
+
+def test_warnings_of_a_run_have_the_time_and_the_stream(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at what a run of days has written wants to know when, and which of several it was."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lines = write_values(*write_balancer(40))
+    monkeypatch.setattr(run_pipeline, "demand_topic", lambda _: ClientSettings((("127.0.0.1", 9),)))
+    monkeypatch.setattr(run_pipeline, "prepare_tables", stop)
+    monkeypatch.setattr(sampling, "read_newest", lambda *_: lines)
+    monkeypatch.setattr(sampling, "read_oldest", lambda *_: lines)
+    arguments = argparse.ArgumentParser()
+    run_pipeline.add_arguments(arguments)
+    where = ["--bootstrap-server", "127.0.0.1:9", "--database", "results.db"]
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline.run(arguments.parse_args([*where, "--topic", "lines", "--name", "shop"]))
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 3
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ shop: WARNING \[", line) for line in told)
 
 
 # --- what strangers write ---------------------------------------------------------------------------------

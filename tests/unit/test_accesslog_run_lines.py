@@ -90,7 +90,8 @@ def test_an_idle_run_writes_a_line_each_minute_with_batches_and_without(
     watched.pass_by(5 * 60)  # none at all: a long interval, or brokers that are away
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 5
-    assert all(line.startswith("Nothing new for 60 s; 0 lines/s, lag 7, 0 clients blocked") for line in told)
+    expected = "Nothing new for 60 s; at the last batch: 0 lines/s, lag 7, 0 clients blocked"
+    assert all(line.startswith(expected) for line in told)
 
 
 def test_a_busy_run_writes_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,17 @@ def test_each_format_is_built_from_a_given_schema(tmp_path: Path) -> None:
     ) == {"keyData": column, "valueData": column}
 
 
+def test_a_schema_that_cannot_be_read_or_used_is_told_in_words(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"which cannot be read: no such file or directory\."):
+        build(valueFormat="avro", valueSchemaFile=str(tmp_path / "none.avsc"))
+    (tmp_path / "set.bin").write_bytes(b"nonsense")
+    with pytest.raises(
+        OptionError, match=r"The Protobuf descriptors cannot be used \(Error parsing message"
+    ) as it:
+        build(valueFormat="protobuf", valueSchemaFile=str(tmp_path / "set.bin"), valueMessage="shop.Order")
+    assert "DecodeError" not in str(it.value)
+
+
 def test_a_subject_gives_its_newest_schema_and_values_are_framed() -> None:
     forget_schemas()
     with RegistryServer(basic_auth="me:hunter2") as registry:

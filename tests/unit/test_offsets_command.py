@@ -70,7 +70,7 @@ def test_streams_and_positions_are_shown(penstock: Run, at: str) -> None:
 def test_nothing_is_changed_without_yes_and_every_change_is_remembered(penstock: Run, at: str) -> None:
     """Dry run by default; afterwards the store itself tells who, when, from where to where."""
     asked = ("--at", at, "visits", "--by", "20")
-    told = penstock("rewind", *asked)
+    told = penstock("rewind", *asked, "--watch", "0s")
     assert "Nothing was changed. Say --yes to do it." in told
     assert "The log was not looked at" in told
     assert load(at) == HERE
@@ -120,14 +120,15 @@ def test_a_position_goes_from_store_to_store_and_through_a_file(
     penstock: Run, at: str, tmp_path: Path
 ) -> None:
     target, file = f"{tmp_path}/other/deep", tmp_path / "visits.json"
-    assert "Nothing was changed" in penstock("copy", "--from", at, "visits", "--to", target)
+    now = ("--watch", "0s")
+    assert "Nothing was changed" in penstock("copy", "--from", at, "visits", "--to", target, *now)
     assert not Path(target).exists()
     penstock("copy", "--from", at, "visits", "--to", target, "--as", "v2", "--yes", "--watch", "0s")
     assert load(target, "v2") == HERE
     penstock("export", "--at", at, "visits", "--file", str(file))
     assert json.loads(penstock("export", "--at", at, "visits")) == json.loads(file.read_text())
     fresh = f"{tmp_path}/fresh.db"
-    assert "Nothing was changed" in penstock("import", "--at", fresh, "visits", "--file", str(file))
+    assert "Nothing was changed" in penstock("import", "--at", fresh, "visits", "--file", str(file), *now)
     assert not Path(fresh).exists()
     penstock("import", "--at", fresh, "visits", "--file", str(file), "--yes", "--watch", "0s")
     assert load(fresh) == HERE
@@ -144,18 +145,23 @@ def test_what_sparks_connector_writes_is_imported_too(
 def test_a_stream_that_runs_is_not_moved(
     penstock: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its position in memory and would write over the new one."""
-    store = FileOffsetStore(tmp_path)
+    """It has its position in memory and would write over the new one. A dry run says so, too."""
+    store, slept = FileOffsetStore(tmp_path), list[float]()
     store.save("visits", HERE)
 
     def sleep(watch_s: float) -> None:
-        store.save("visits", StreamPosition({T0: 51, T1: 90}))
+        slept.append(watch_s)
+        store.save("visits", StreamPosition({T0: 50 + len(slept), T1: 90}))
 
     monkeypatch.setattr("penstock.cli.offset_changes.time.sleep", sleep)
-    told = penstock("rewind", "--at", str(tmp_path), "visits", "--by", "5", "--yes", code=1)
-    assert "[STREAM_IS_RUNNING]" in told
-    assert store.load("visits") == StreamPosition({T0: 51, T1: 90})
+    for more in ((), ("--yes",)):
+        told = penstock("rewind", "--at", str(tmp_path), "visits", "--by", "5", *more, code=1)
+        assert "[STREAM_IS_RUNNING]" in told
+    assert slept == [2.0, 2.0]
+    assert store.load("visits") == StreamPosition({T0: 52, T1: 90})
     assert store.list_changes("visits") == []
+    assert "Nothing was changed" in penstock("plan", "--at", str(tmp_path), "visits", "--by", "-5")
+    assert len(slept) == 2, "a plan waits for nobody"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +219,7 @@ def test_a_number_carries_its_unit_but_for_a_wait_of_nothing(penstock: Run, at: 
 
 def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
     """A minus sign beside `rewind` may mean the other way, or the same one again; `plan` needs it."""
+    now = ("--watch", "0s")
     told = penstock("rewind", "--at", at, "visits", "--by", "-5", code=1)
     assert "a rewind goes back by itself. Write --by 5 to go back; `penstock offsets skip --by 5`" in told
     told = penstock("skip", "--at", at, "visits", "--by", "-5", code=1)
@@ -223,7 +230,7 @@ def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
     named = ("--offset", "t-0=4", "--offset", "t-1=4")
     told = penstock("rewind", "--at", at, "visits", *named, "--only", "t-x-1", code=1)
     assert "--offset names t-0 and t-1, and --only leaves them alone. Leave --only out" in told
-    both = penstock("rewind", "--at", at, "visits", "--offset", "t-0=4", "--only", "t", "--only", "t")
+    both = penstock("rewind", "--at", at, "visits", "--offset", "t-0=4", "--only", "t", "--only", "t", *now)
     assert "t-0" in both
     assert "t-x-1" not in both
 
@@ -321,7 +328,7 @@ def test_a_dry_run_is_refused_as_the_real_run_is(penstock: Run, at: str, tmp_pat
         "DATABASE_NOT_FOUND": ["--to", f"sink:{tmp_path}/none.db"],
     }
     for condition, where in refused.items():
-        for more in ((), ("--yes", "--watch", "0")):
+        for more in (("--watch", "0"), ("--yes", "--watch", "0")):
             assert f"[{condition}]" in penstock("copy", "--from", at, "visits", *where, *more, code=1)
 
 

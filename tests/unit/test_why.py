@@ -438,8 +438,12 @@ def test_what_is_said_of_several_is_said_in_the_plural() -> None:
 
 
 def test_nothing_is_said_to_be_free_that_was_not_looked_at() -> None:
-    """Of a store no lock is looked at; the quota that is seen is the one of this command."""
+    """Locks in a store are seen only where it is a server's; the quota is the one of this command."""
     store = explain(STILL, now_ms=NOW_MS).hint
+    assert "not looked at, nor locks in its offset store" in store
+    served = explain(replace(STILL, open_sessions=()), now_ms=NOW_MS).hint
+    assert "in the database of its offsets, no session was seen to keep a transaction open" in served
+    assert "locks in its offset store" not in served
     assert "Nothing outside" not in store
     assert "lock was" not in store
     assert "a quota of its own user or client id" in store

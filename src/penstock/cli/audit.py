@@ -43,6 +43,7 @@ from penstock.core.repeats import (
     subtract_ranges,
     unite_ranges,
 )
+from penstock.core.shared_sums import check_sharing
 from penstock.core.table_audit import check_reread, check_table
 
 JSON_VERSION = 1
@@ -120,10 +121,11 @@ def _audit(arguments: argparse.Namespace) -> Report:
             "stands that keeps its offsets here, `penstock offsets show --at FOLDER` says.",
             facts={"place": str(place)},
         )
-    streams, tables = gather(place, arguments.stream, arguments.table)
+    streams, others, tables = gather(place, arguments.stream, arguments.table)
     report = Report()
     for stream in streams:
         report += check_tiling(stream, losses) + check_repeats(stream, losses) + check_gaps(stream)
+    report += check_sharing(streams, others, losses)
     for table in tables:
         report += check_table(table)
     if arguments.re_read:

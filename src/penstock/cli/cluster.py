@@ -27,6 +27,7 @@ from penstock.cluster.detached import (
     find_stopped,
 )
 from penstock.cluster.process import read_tail
+from penstock.cluster.signals import unwinding_on_signals
 from penstock.core.errors import ClusterError
 
 DEFAULT_NAME = "default"
@@ -69,6 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     return verb(arguments)
 
 
+def _name_fetch(servers: str) -> str:
+    return "Fetching servers" if servers else "Fetching Kafka"
+
+
 def _up(arguments: argparse.Namespace) -> int:
     known = find(arguments.name)
     if arguments.port is None and known is not None and len(known.brokers) == arguments.brokers:
@@ -76,7 +81,8 @@ def _up(arguments: argparse.Namespace) -> int:
     else:
         first = DEFAULT_PORT if arguments.port is None else arguments.port
         ports = list(range(first, first + arguments.brokers))
-    with ProgressBar("Fetching servers" if arguments.servers else "Fetching Kafka") as bar:
+    # Ended before it is written down, a broker would run on, and `down` would not know of it.
+    with unwinding_on_signals(), ProgressBar(_name_fetch(arguments.servers)) as bar:
         cluster, started = bring_up(
             arguments.name,
             brokers=arguments.brokers,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.spark_session import open_spark
 from penstock.cli.terminal import ProgressBar, complain, say
+from penstock.cluster.signals import unwinding_on_signals
 from penstock.core.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     jars = [] if arguments.alone else _find_connector()
     say("Starting Kafka on this computer ...")
-    with LocalKafka(progress=ProgressBar("Fetching Kafka"), heap_mb=1024) as kafka:
+    with unwinding_on_signals(), LocalKafka(progress=ProgressBar("Fetching Kafka"), heap_mb=1024) as kafka:
         say(f"Kafka is ready at {kafka.bootstrap}.")
         _produce(kafka.bootstrap, arguments.records)
         # Spark's workers find it on the disk; left to them, the first run would be silent for a minute.

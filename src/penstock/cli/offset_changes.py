@@ -2,7 +2,7 @@
 
 Rule: nothing is changed without --yes, nor while the stream moves; and a store takes the change only where
 the stream still stands where the plan begins. Without --yes the store is asked the same questions, so what is
-shown is what would happen.
+shown is what would happen, and whether it moves is looked at, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settle(
     change = Change(time.time_ns() // 1_000_000, who, arguments.verb, plan.before, plan.after)
     warnings = _warn(store, stream, plan)
     deleted, told = dict[str, int](), list[str]()
-    if is_wanted:
+    if not is_empty and arguments.verb != "plan":  # which is never carried out, and need not wait
         _demand_stillness(store, stream, plan.before, arguments.watch)
     if not is_empty:
         rows = replace(rows, ends={} if log is None else log.latest)

@@ -138,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=parse_wait,
             default=2.0,
             metavar="TIME",
-            help="look for so long whether the stream runs, before it is changed (default 2s)",
+            help="look for so long whether the stream runs, before anything is said or changed (default 2s)",
         )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.spark_session import open_spark
 from penstock.cli.terminal import ProgressBar, say
+from penstock.cluster.signals import unwinding_on_signals
 from penstock.core.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from penstock.cli.compilation import compile_decoding
 
-    with ExitStack() as stack:
+    with unwinding_on_signals(), ExitStack() as stack:
         folder = arguments.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-quickstart-")))

@@ -122,6 +122,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, Answer]:
         store = SinkOffsetStore(sink)
     else:
         store = open_offset_store(address, create=False, client=client)
+    held = _find_database(sink, store)
 
     def look(position: StreamPosition) -> Facts:
         seen = look_at_standing(client, arguments.stream, position, timeout_ms=limit_ms)
@@ -133,7 +134,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, Answer]:
     answer = explain(facts, now_ms=_now_ms())
     if answer.condition not in _WATCHED or not arguments.watch:
         return facts, answer
-    first, others, begun = _look_at_writer(sink, arguments.stream), _list_open(sink), time.monotonic()
+    first, others, begun = _look_at_writer(sink, arguments.stream), _list_open(held), time.monotonic()
     while not watch.has_moved and (left := begun + arguments.watch - time.monotonic()) > 0:
         time.sleep(min(1.0, left))
         if watch.look_again():  # somebody has moved it meanwhile: it begins anew, maybe with another writer
@@ -145,7 +146,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, Answer]:
     if not moved and first is not None and last is not None and first.is_locked and last.is_locked:
         last = replace(last, blockers=_find_blockers(sink, arguments.stream))
     elif not moved:  # it may wait again in a moment, for somebody who holds what it needs all the while
-        facts = replace(facts, open_sessions=find_lasting(others, _list_open(sink), arguments.watch))
+        facts = replace(facts, open_sessions=find_lasting(others, _list_open(held), arguments.watch))
     hand, is_known = _find_hand(store, sink, arguments.stream, watch.now)
     facts = replace(facts, hand=hand, is_hand_known=is_known)
     facts = replace(facts, moved=moved, watched_s=arguments.watch, writer_before=first, writer=last)
@@ -237,12 +238,19 @@ def _look_at_writer(sink: Place | None, stream: str) -> WriterNow | None:
     return look_at_writer(sink, stream)
 
 
-def _list_open(sink: Place | None) -> tuple[BlockingSession, ...] | None:
-    if sink is None:
+def _find_database(sink: Place | None, store: OffsetStore) -> Place | None:
+    """Return the database whose locks may hold the stream up: its sink's, or that of its offsets."""
+    from penstock.stores.offsets.sql import SqlOffsetStore
+
+    return store.place if isinstance(store, SqlOffsetStore) else sink
+
+
+def _list_open(database: Place | None) -> tuple[BlockingSession, ...] | None:
+    if database is None:
         return None
     from penstock.stores.sql.blockers import find_open_sessions
 
-    return find_open_sessions(sink)
+    return find_open_sessions(database)
 
 
 def _find_blockers(sink: Place | None, stream: str) -> tuple[BlockingSession, ...]:

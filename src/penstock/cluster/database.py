@@ -212,7 +212,7 @@ class LocalDatabase:
                     extra_groups=None if identity is None else [],
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise self._not_prepared(command, f"{type(error).__name__}: {error}") from error
+                raise self._not_prepared(command, str(error)) from error
         if done.returncode != 0:
             said = done.stdout.decode("utf-8", "replace")[-1500:]
             raise self._not_prepared(command, f"exit code {done.returncode}: {said}")

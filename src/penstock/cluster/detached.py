@@ -172,13 +172,13 @@ def _start(
         quick_start=False,
         progress=progress,
     )
-    cluster.start()
-    started = DetachedCluster(
-        name,
-        str(cluster.data_dir),
-        tuple(DetachedBroker(b.node_id, b.pid or 0, b.port, str(b.node.folder)) for b in cluster.brokers),
-    )
     try:
+        cluster.start()
+        started = DetachedCluster(
+            name,
+            str(cluster.data_dir),
+            tuple(DetachedBroker(b.node_id, b.pid or 0, b.port, str(b.node.folder)) for b in cluster.brokers),
+        )
         _write(started)
     except BaseException:
         cluster.close()

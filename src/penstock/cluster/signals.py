@@ -1,4 +1,4 @@
-"""Signals that wait while something is made that nobody owns yet.
+"""Signals that end a command in good order, and that wait while something is made that nobody owns yet.
 
 Rule: the handlers are replaced, the signals are not blocked. A blocked signal goes to any other thread that
 does not block it, and Python then runs its handler in the main thread all the same. And processes that are
@@ -11,6 +11,16 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
+
+
+def _find_handlers() -> dict[signal.Signals, Any]:
+    """Return the handlers that may be replaced for a while; none in another thread than the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    # An ignored one stays ignored, also for the processes started; None is a handler that is not Python's.
+    return {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
 
 @contextlib.contextmanager
@@ -20,11 +30,7 @@ def hold_signals() -> Iterator[None]:
     In another thread than the main one nothing is to be done: Python runs no handler there.
     """
     came: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    # An ignored one stays ignored, also for the processes started; None is a handler that is not Python's.
-    held = {each: handler for each, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    held = _find_handlers()
     for each in held:
         signal.signal(each, lambda number, _: came.append(number))
     try:
@@ -34,3 +40,28 @@ def hold_signals() -> Iterator[None]:
             signal.signal(each, handler)
         for number in came[:1]:
             signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end this by an exception, so that all that was started is ended and removed.
+
+    By itself SIGTERM ends Python at once, and Kafka's folder stays. Only the first one counts: another must
+    not interrupt the tidying up. As above, nothing is to be done in other threads.
+    """
+
+    def unwind(number: int, _: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    before = _find_handlers()
+    for each in before:
+        signal.signal(each, unwind)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

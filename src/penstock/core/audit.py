@@ -125,7 +125,8 @@ class TableBook:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the ledger has of one stream. `changes`: moves by hand, each of which opened a generation."""
+    """What the ledger has of one stream. `changes`: moves by hand, each of which opened a generation.
+    `topic_ids`: of the topics that it reads now, as far as they are known."""
 
     stream: str
     generation: int
@@ -134,6 +135,7 @@ class StreamFacts:
     batches: tuple[NotedBatch, ...] = ()
     changes: tuple[Change, ...] = ()
     books: tuple[TableBook, ...] = ()
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

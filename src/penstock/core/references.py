@@ -57,7 +57,16 @@ def read_option_file(key: str, path: str, read_file: Callable[[str], str]) -> st
 
 
 def _tell(error: OSError | UnicodeDecodeError) -> str:
-    return "it is no text" if isinstance(error, UnicodeDecodeError) else (error.strerror or "refused").lower()
+    return "it is no text" if isinstance(error, UnicodeDecodeError) else describe_os_error(error)
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return what the system says of it, without the name of a class.
+
+    >>> describe_os_error(FileNotFoundError(2, "No such file or directory"))
+    'no such file or directory'
+    """
+    return (error.strerror or str(error) or "no answer").lower()
 
 
 def _missing(key: str, why: str) -> OptionError:

@@ -26,6 +26,7 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 #: How many partitions, and how many sessions, one sentence lists.
 _NAMED = 20
+_NOBODY_HOLDS = "no session was seen to keep a transaction open that holds locks on rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +396,10 @@ def _list_innocent(facts: Facts) -> str:
     """Return what was looked at; what was not, or is not told, is said as well."""
     always = "brokers, topics and positions"
     if facts.writer is None or facts.writer_before is None:
-        return f"{always}. What its batches write to was not looked at"
+        if facts.open_sessions is None:
+            return f"{always}. What its batches write to was not looked at, nor locks in its offset store"
+        free = "" if facts.open_sessions else f"; in the database of its offsets, {_NOBODY_HOLDS}"
+        return f"{always}{free}. What its batches write to was not looked at"
     if facts.writer.is_locked or facts.writer_before.is_locked:
         last = "; the stream's row in the ledger was held in one of two looks, as by a publish at work"
     else:
@@ -403,7 +407,7 @@ def _list_innocent(facts: Facts) -> str:
     if facts.open_sessions is None:
         last += "; whether other sessions hold locks the database does not tell"
     elif not facts.open_sessions:
-        last += "; no session was seen to keep a transaction open that holds locks on rows"
+        last += f"; {_NOBODY_HOLDS}"
     return always + last
 
 

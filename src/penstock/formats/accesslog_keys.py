@@ -66,7 +66,7 @@ _TEXTS: dict[int, tuple[str, ...]] = {
     ),
 }
 _HEADER_TEXTS: dict[int, tuple[str, ...]] = {
-    s.XFF: ("x_forwarded_for", "x_real_ip"),
+    s.XFF: ("x_forwarded_for", "x_real_ip", "true_client_ip", "cf_connecting_ip"),
     s.AGENT: ("user_agent",),
     s.REFERRER: ("referer", "referrer"),
 }

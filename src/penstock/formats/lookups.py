@@ -8,7 +8,8 @@ Beyond either bound it fails and judges no row.
 
 Why the bound follows the quota of bad rows: an id is the id of at least one row. More unknown ids than bad
 rows are allowed would fail the task anyway, and fewer do not fail here, on whichever worker it is tried: what
-one process has learned is not known to the next.
+one process has learned is not known to the next. Of a share the floor counts, since nobody knows here how
+many rows the task has: a large task may fail here that would have borne them, and the error says what to set.
 Why not call the rest unknown: one producer of noise would turn everybody's good rows into bad ones.
 """
 

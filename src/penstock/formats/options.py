@@ -23,7 +23,7 @@ from penstock.core.columns import ColumnDecoder
 from penstock.core.errors import OptionError
 from penstock.core.format_table import FormatTable
 from penstock.core.options import invalid
-from penstock.core.references import resolve_reference
+from penstock.core.references import describe_os_error, resolve_reference
 from penstock.core.typed import FAIL
 from penstock.core.values import INT32_MAX
 from penstock.formats.avro import AvroDecoder
@@ -219,7 +219,7 @@ def _read_option_file(key: str, path: str, read: ReadBytes) -> bytes:
     except OSError as error:
         raise OptionError(
             "FILE_UNREADABLE",
-            f"Option `{key}` names the file {path}, which cannot be read: {type(error).__name__}.",
+            f"Option `{key}` names the file {path}, which cannot be read: {describe_os_error(error)}.",
             hint="Check the path and its permissions on the machine where the query is started.",
             facts={"option": key, "path": path},
         ) from error

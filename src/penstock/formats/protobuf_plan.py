@@ -53,7 +53,7 @@ def load_message(descriptors: bytes, name: str) -> Any:
     except (message.DecodeError, TypeError, ValueError, KeyError) as error:
         raise OptionError(
             "SCHEMA_INVALID",
-            f"The Protobuf descriptors cannot be used ({type(error).__name__}).",
+            f"The Protobuf descriptors cannot be used ({error}).",
             hint="Make them with protoc --include_imports --descriptor_set_out=FILE.",
         ) from error
     try:

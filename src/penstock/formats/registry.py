@@ -26,6 +26,7 @@ from typing import Any
 
 from penstock.core.client import Secret
 from penstock.core.errors import DecodeError, OptionError
+from penstock.core.references import describe_os_error
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_REFERENCES = 100
@@ -139,7 +140,7 @@ class Registry:
             try:
                 status, body = self._get(url, path)
             except (OSError, http.client.HTTPException) as error:  # refused, timed out, TLS, cut off
-                trouble = f"{url}: {type(error).__name__}"
+                trouble = f"{url}: {_tell(error)}"
                 continue
             if status in (401, 403):
                 raise DecodeError(
@@ -251,6 +252,11 @@ def _error_code(body: bytes) -> int | None:
         return None
     code = found.get("error_code") if isinstance(found, dict) else None
     return code if isinstance(code, int) else None
+
+
+def _tell(error: OSError | http.client.HTTPException) -> str:
+    """Return what went wrong with an exchange. What is not HTTP is not repeated: it may be anything."""
+    return describe_os_error(error) if isinstance(error, OSError) else "its answer is cut off or is not HTTP"
 
 
 def _unreachable(settings: RegistrySettings, trouble: str, *, retriable: bool = True) -> DecodeError:

@@ -120,4 +120,4 @@ def _reason(error: Exception) -> str:
         return error.verify_message
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
-    return type(error).__name__
+    return str(error) or "no reason was given"

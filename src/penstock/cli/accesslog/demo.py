@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import io
 import shutil
-import signal
 import sys
 import threading
 from collections import Counter
@@ -33,6 +32,7 @@ from penstock.cli.accesslog.display import Display
 from penstock.cli.accesslog.outputs import finish, list_troubles, make_blocklist_output
 from penstock.cli.accesslog.run_pipeline import prepare_kernels, start_spark
 from penstock.cli.terminal import ProgressBar, complain, escape, say
+from penstock.cluster.signals import unwinding_on_signals
 from penstock.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -71,32 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit):
         complain("Ended before there was anything to report, or before the report was written.")
         raise
-
-
-@contextlib.contextmanager
-def unwinding_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end this by an exception, so that all that was started is ended and removed.
-
-    By itself SIGTERM ends Python at once, and Kafka's folder stays. Only the first one counts: another must
-    not interrupt the tidying up.
-    """
-
-    def unwind(number: int, _: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {each: signal.getsignal(each) for each in numbers if signal.getsignal(each) != signal.SIG_IGN}
-    for each in before:
-        signal.signal(each, unwind)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _run(arguments: argparse.Namespace) -> int:

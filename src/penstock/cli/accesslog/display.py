@@ -30,7 +30,7 @@ from penstock.apps.accesslog.blocking.blocklists import can_be_listed, rank_ban
 from penstock.cli.accesslog.places import describe_unlisted
 from penstock.cli.accesslog.sparing import Sparing
 from penstock.cli.progress import LiveLine
-from penstock.cli.terminal import complain, count, escape, say
+from penstock.cli.terminal import complain_dated, count, escape, say
 
 if TYPE_CHECKING:
     from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
@@ -135,7 +135,8 @@ class Display:
                 say(self._describe_running(running, now))
                 self._shown = now
             elif since_s >= IDLE_EVERY_S:
-                say(f"Nothing new for {since_s:.0f} s; {self._last or 'no batch is done yet'}")
+                last = f"at the last batch: {self._last}" if self._last else "no batch is done yet"
+                say(f"Nothing new for {since_s:.0f} s; {last}")
                 self._shown = now
 
     def show(self, news: BatchNews) -> None:
@@ -188,8 +189,9 @@ class Display:
         rate = self._fresh / max(now - self._since, 0.001)
         report = news.report
         took = report.planning_ms + report.processing_ms + report.storing_ms
+        lag = self._pipeline.measure_lag()
         text = (
-            f"{rate:,.0f} lines/s, lag {self._pipeline.measure_lag():,}, "
+            f"{rate:,.0f} lines/s, lag {'unknown' if lag is None else format(lag, ',')}, "
             f"{self._describe_blocked()}, {self._lines:,} lines{self._describe_dead()}, batch {took:,.0f} ms"
         )
         if self._unlisted:
@@ -238,9 +240,9 @@ class Display:
         if self._decisions:
             say(self._describe_decided())
         if self._unlisted:
-            complain(describe_unlisted(list(self._unlisted)))
+            complain_dated(describe_unlisted(list(self._unlisted)))
         if self._spared:
-            complain(self._describe_spared(list(self._spared)))
+            complain_dated(self._describe_spared(list(self._spared)))
         if self._too_late:
             late = count(self._too_late, "line")
             say(f"{late} since the beginning came too late for the tables of the load; rules have seen them.")

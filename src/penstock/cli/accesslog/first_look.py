@@ -31,7 +31,7 @@ class FirstLook:
     results; then nothing is refused, since servers that write nonsense for an hour must not keep a defence
     from starting again. `has_more`: more lines will come, so a few of them prove nothing yet. `is_whole`:
     none will, so a format that fits none of them is refused, however few they are. `fronts`: addresses that
-    look like proxies which nobody has named, by the lines of the last call; none if not `spares`, and only
+    look like proxies which nobody has named, by the call with most lines; none if not `spares`, and only
     those that looked so in earlier lines, too, where these can be read: who floods a site when a run is
     started has the newest lines for himself, and not those of the days before.
     """
@@ -53,10 +53,14 @@ class FirstLook:
         self._parser, self._tell, self._warn, self._has_more = parser, tell, warn, has_more
         self._is_whole, self._spares, self._read_earlier = is_whole, spares, read_earlier
         self._has_described = False
+        self._seen: pa.Array | None = None
         self._told: set[str] = set()
 
-    def __call__(self, values: pa.Array) -> bool:
-        """Look at lines, those of earlier calls among them; return whether these are enough."""
+    def __call__(self, values: pa.Array, /, *, is_due: bool = False) -> bool:
+        """Look at lines, those of earlier calls among them; return whether these are enough.
+
+        `is_due`: decisions wait for no more lines, so these are judged, few as they are.
+        """
         from penstock.apps.accesslog.parsing.sample_checks import check_sample
         from penstock.apps.accesslog.parsing.samples import (
             ENOUGH_LINES,
@@ -65,8 +69,14 @@ class FirstLook:
             take_sample,
         )
 
+        if is_due:
+            self._has_more = False
+        # A topic that was looked at may have more lines than the first batches of a run that goes on.
+        if self._seen is not None and len(values) < len(self._seen):
+            values = self._seen
         if self.is_done or not len(values):
             return self.is_done
+        self._seen = values
         is_enough = len(values) >= ENOUGH_LINES or values.nbytes >= SAMPLE_BYTES
         sample = self._confirm(take_sample(values, self._parser))
         self.fronts = sample.fronts
@@ -74,6 +84,8 @@ class FirstLook:
         if is_enough or len(values) >= LEAST_LINES or not self._has_more:
             self._judge(check_sample(sample, is_whole=self._is_whole))
         self.is_done = is_enough
+        if is_enough:
+            self._seen = None
         return is_enough
 
     def _confirm(self, sample: Sample) -> Sample:

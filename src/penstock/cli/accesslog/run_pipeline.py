@@ -33,8 +33,9 @@ from penstock.cli.accesslog.rule_choice import HELP, describe_rules, find_rules,
 from penstock.cli.accesslog.sparing import Sparing
 from penstock.cli.connection import add_connection_arguments, connect, gather_settings
 from penstock.cli.spark_session import open_spark
-from penstock.cli.terminal import count, escape, say
+from penstock.cli.terminal import complain_dated, count, escape, say
 from penstock.core.errors import BrokerError
+from penstock.core.log_lines import in_stream
 from penstock.core.places import FilePlace, Place, parse_place
 
 if TYPE_CHECKING:
@@ -97,10 +98,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    settings = read_settings(arguments)
+    with in_stream(settings.name):
+        return _run(arguments, settings)
+
+
+def _run(arguments: argparse.Namespace, settings: PipelineSettings) -> int:
     from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S
     from penstock.apps.accesslog.stream.pipeline import Pipeline
 
-    settings = read_settings(arguments)
     say(escape(describe_rules(arguments.rules, settings.tools.defence.ruleset)))
     look = look_at_topic(
         demand_topic(arguments),
@@ -201,6 +207,7 @@ def look_at_topic(
         has_more=has_more,
         spares=spares,
         read_earlier=lambda: read_oldest(committed, settings.topic),
+        warn=complain_dated,
     )
     lines = read_newest(committed, settings.topic)
     if not look(lines) and has_more:

@@ -3,7 +3,7 @@
 Rule: all of it as of one moment, so a stream may go on writing meanwhile; and nothing row by row, so a table
 of any size costs a few scans in the database. Where a digest differs, the place is searched by halves.
 
-    streams, tables = gather(place, "visits", ())
+    streams, others, tables = gather(place, "visits", ())
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _SPOILED = 5
 
 def gather(
     place: Place, stream: str | None, named: Collection[str]
-) -> tuple[list[StreamFacts], list[TableFacts]]:
-    """The facts of one stream or of all, and of the tables they fill, and of `named` ones."""
+) -> tuple[list[StreamFacts], list[StreamFacts], list[TableFacts]]:
+    """Return the facts of one stream or of all, of the others that fill the same tables, and of these tables
+    and `named` ones."""
     store = SinkOffsetStore(place)
     streams = store.list_streams()
     if stream is not None and stream not in streams:
@@ -53,15 +54,21 @@ def gather(
     for name in named:
         check_table_name(name)
 
-    def look(session: Session) -> tuple[list[StreamFacts], list[TableFacts]]:
+    def look(session: Session) -> tuple[list[StreamFacts], list[StreamFacts], list[TableFacts]]:
         books = read_accounts(session)
         histories = {each: select_history(session, each) for each in streams}
         chosen = streams if stream is None else [stream]
-        facts = [_read_stream(session, each, histories[each], books, changes[each]) for each in chosen]
         filled = {each.table for (owner, _), some in books.items() if owner in chosen for each in some}
+        owners = {owner for (owner, _), some in books.items() if filled & {each.table for each in some}}
+        others = [each for each in streams if each in owners and each not in chosen]
+        mine, theirs = (
+            [_read_stream(session, each, histories[each], books, changes[each]) for each in some]
+            for some in (chosen, others)
+        )
         spelled = set(spell_alike(session, [*sorted(filled), *named]).values())
         _demand_tables(session, sorted(spelled - filled), sorted(filled), stream)
-        return facts, [_read_table(session, name, books, histories, chosen) for name in sorted(spelled)]
+        tables = [_read_table(session, name, books, histories, chosen) for name in sorted(spelled)]
+        return mine, theirs, tables
 
     return look_at_once(place, look)
 
@@ -130,6 +137,7 @@ def _read_stream(
         ),
         changes,
         tuple(make_books({token: some for (owner, token), some in books.items() if owner == stream})),
+        {each.topic: entry.topic_id for each, entry in entries.items() if entry.topic_id is not None},
     )
 
 

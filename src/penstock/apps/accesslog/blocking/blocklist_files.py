@@ -131,7 +131,7 @@ def write_whole(path: Path, content: bytes, *, even_if_equal: bool = False) -> b
 
 def _make_refusal(path: Path, error: OSError) -> SinkError:
     is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    reason = "its folder is a file" if is_file else error.strerror or type(error).__name__
+    reason = "its folder is a file" if is_file else error.strerror or str(error)
     return SinkError(
         "BLOCKLIST_NOT_WRITTEN",
         f"The blocklist {path} could not be written: {reason}.",

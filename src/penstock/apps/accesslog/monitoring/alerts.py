@@ -199,7 +199,7 @@ class Webhook:
             connection.request("POST", f"{path}?{parts.query}" if parts.query else path, body, headers)
             answer = connection.getresponse()
         except http.client.HTTPException as error:
-            raise ConnectionError(f"the answer was no HTTP: {type(error).__name__}") from error
+            raise ConnectionError("the answer is not HTTP") from error
         finally:
             end.cancel()
             connection.close()

@@ -275,8 +275,11 @@ def _check_unnamed(sample: Sample) -> Iterator[Finding]:
 
 
 def _check_share(sample: Sample) -> Iterator[Finding]:
-    """One client with most of the lines, unless it is known to be a proxy."""
-    if sample.parsed < LEAST_LINES or 2 * sample.top_lines <= sample.parsed:
+    """One client with most of the lines, or a few with nearly all, unless they are known to be proxies."""
+    if 2 * sample.top_lines <= sample.parsed:
+        yield from _check_few(sample)
+        return
+    if sample.parsed < LEAST_LINES:
         return
     if sample.of_proxies >= sample.top_lines:
         return
@@ -306,6 +309,31 @@ def _check_share(sample: Sample) -> Iterator[Finding]:
             f"{client} has {_share(sample.top_lines, sample.parsed)} of the {_count(sample.parsed, 'line')} "
             f"looked at.{spared}",
             hint=hint,
+        )
+    )
+
+
+def _check_few(sample: Sample) -> Iterator[Finding]:
+    """Several load balancers look like this: none of them has most of the lines."""
+    few = sample.few.example
+    if not few or sample.of_proxies >= sample.few.lines or set(few) <= set(sample.fronts):
+        return
+    spared, attack = "", "leave it to the rules"
+    if local := [each for each in few if is_local(each)]:
+        spared = (
+            f" {join(local)} {choose(local, 'is a local address', 'are local addresses')}, spared by default "
+            f"with whoever is behind {choose(local, 'it', 'them')}."
+        )
+        attack = "say --block-private"
+    allowed = " ".join(f"--allow {each}" for each in few if parse_network(each) is not None)
+    yours = f"if they are yours, say {allowed}; " if allowed else ""
+    yield Finding(
+        OptionError(
+            "FEW_CLIENTS_HAVE_MOST_LINES",
+            f"{join(few)} have {_share(sample.few.lines, sample.parsed)} of the "
+            f"{_count(sample.parsed, 'line')} looked at.{spared}",
+            hint=f"If they are proxies or load balancers, log X-Forwarded-For and say {_trust(few)}; {yours}"
+            f"if they attack, {attack}.",
         )
     )
 

@@ -60,11 +60,13 @@ _LISTED = (
 )
 #: A peer with so many of the lines with X-Forwarded-For is named; and at most so many are.
 _SHARE_NAMED, _MOST_NAMED = 0.1, 5
-#: From so many lines on a format may be refused, and one client may be said to have most of them.
+#: From so many lines on a format may be refused, and a client may be said to have many of them.
 LEAST_LINES = 20
 #: Addresses look like proxies if so much of the lines is theirs, with the header in so much of them, and of
-#: so many different clients each.
-_SHARE_OF_FRONTS, _LEAST_BEHIND = 0.9, 10
+#: so many different clients each. Of a few lines half as many clients as lines will do: a quiet site has no
+#: more when its decisions wait no longer, and to block its load balancer shuts out everybody, while one who
+#: sends such headers himself is spared only until others have come. Below five nothing can be told.
+_SHARE_OF_FRONTS, _LEAST_BEHIND, _LEAST_BEHIND_OF_FEW = 0.9, 10, 5
 _HOST_NAME = r"^(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9-]*[A-Za-z][A-Za-z0-9-]*\.?$"
 
 
@@ -86,6 +88,7 @@ class Sample:
     busiest first. `unknown`: a list of addresses is somewhere else. `behind_proxies`: X-Forwarded-For has
     named the client. `of_proxies`: the client is a trusted proxy itself. `fronts`: addresses that nearly all
     lines come from and that pass on X-Forwarded-For of many clients, as proxies do that nobody has named.
+    `few`: the fewest clients, from two to five, that have nearly all lines together and many each.
     `rivals`: keys of JSON lines that are not used although they could be. `missing`: what the bad line
     lacks, if it is JSON.
     """
@@ -99,6 +102,7 @@ class Sample:
     clients: int = 0
     top_client: str = ""
     top_lines: int = 0
+    few: Marked = Marked()
     without_address: int = 0
     named_client: str = ""
     no_name: Marked = Marked()
@@ -154,6 +158,7 @@ def take_sample(values: pa.Array, parser: Parser) -> Sample:
         clients=len(subjects),
         top_client=show(names[int(firsts[top])].as_py()),
         top_lines=int(counts[top]),
+        few=_find_few(names, firsts, counts),
         without_address=int(np.count_nonzero(without)),
         named_client=show(names[int(without.argmax())].as_py()) if without.any() else "",
         no_name=_mark(without & ~_match(names, _HOST_NAME), names),
@@ -191,6 +196,21 @@ def _read_clients(lines: Lines) -> tuple[NDArray[np.int8], NDArray[np.uint64]]:
     kinds = np.empty(len(lines), np.int8)
     k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], high, low, kinds)
     return kinds, np.stack([high, low], axis=1)
+
+
+def _find_few(names: pa.Array, firsts: NDArray[np.intp], counts: NDArray[np.intp]) -> Marked:
+    """Return the fewest clients with nearly all lines, the busiest first; none if it is one, or many.
+
+    Each has lines enough to be no visitor of a quiet hour: balancers share the lines among them.
+    """
+    whole = int(counts.sum())
+    busiest = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
+    sums = np.cumsum(counts[busiest])
+    number = int(np.searchsorted(sums, _SHARE_OF_FRONTS * whole, "right")) + 1
+    if not 1 < number <= len(busiest) or counts[busiest[number - 1]] < max(LEAST_LINES, _SHARE_NAMED * whole):
+        return Marked()
+    shown = tuple(show(names[int(firsts[at])].as_py()) for at in busiest[:number])
+    return Marked(int(sums[number - 1]), shown)
 
 
 def _find_behind(lines: Lines) -> NDArray[np.bool_]:
@@ -253,8 +273,6 @@ def _find_fronts(
     others have their part of the lines, unless he floods the site at the very moment of the look.
     """
     whole = len(numbers)
-    if whole < LEAST_LINES:
-        return ()
     _, owners, counts = np.unique(numbers, axis=0, return_inverse=True, return_counts=True)
     owners = owners.reshape(-1)
     fronts = [int(at) for at in np.flatnonzero(counts >= _SHARE_NAMED * whole)]
@@ -266,7 +284,8 @@ def _find_fronts(
         passed_on = own & has_list
         if np.count_nonzero(passed_on) < _SHARE_OF_FRONTS * counts[at]:
             return ()
-        if len(lists.filter(pa.array(passed_on)).unique()) < _LEAST_BEHIND:
+        least = min(_LEAST_BEHIND, max(_LEAST_BEHIND_OF_FEW, (int(counts[at]) + 1) // 2))
+        if len(lists.filter(pa.array(passed_on)).unique()) < least:
             return ()
         found.append(show(names[int(own.argmax())].as_py()))
     # Local ones are spared, or blocked, as such; a name is in no list, and none that spares can hold it.

@@ -1,7 +1,8 @@
 """The first lines of a run, gathered over its batches until a look at them has seen enough.
 
 Rule: decisions wait until then, since a list that names a load balancer cannot be taken back. They wait
-for a minute at most: a site with few lines must be defended, too. The look goes on after that.
+for a minute at most: a site with few lines must be defended, too. The look judges what there is then, before
+anything is decided, and goes on after that.
 
     first = FirstLines(look)
     first.show(batch.id, lambda: read_ends(client, batch.ranges))
@@ -12,13 +13,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import pyarrow as pa
 
 #: Decisions wait so long for the look, from the first line on.
 LONGEST_HOLD_S = 60.0
-#: Gets all lines that were gathered so far; returns whether it has seen enough.
-Look = Callable[[pa.Array], bool]
+
+
+class Look(Protocol):
+    """Gets all lines that were gathered so far; returns whether it has seen enough.
+
+    `is_due`: decisions wait no longer, so what there is to say is said of these lines, however few.
+    """
+
+    def __call__(self, values: pa.Array, /, *, is_due: bool = False) -> bool: ...
 
 
 class FirstLines:
@@ -31,6 +40,7 @@ class FirstLines:
         self._look, self._hold_s, self._clock = look, hold_s, clock
         self._samples: dict[int, pa.Array] = {}
         self._since: float | None = None
+        self._is_due = False
 
     def show(self, batch: int, read: Callable[[], pa.Array]) -> None:
         """Show the look what was gathered, with lines of this batch. A batch that is tried again counts once.
@@ -43,14 +53,27 @@ class FirstLines:
         if not len(values):
             return
         self._samples[batch] = values
-        self.is_seen = self._look(pa.concat_arrays(list(self._samples.values())))
-        if self.is_seen:
-            self._samples.clear()
+        self._ask()
 
     def holds(self, *, is_waited_for: bool) -> bool:
-        """Return whether decisions must wait. `is_waited_for`: there are lines to decide about."""
+        """Return whether decisions must wait. `is_waited_for`: there are lines to decide about.
+
+        Where they wait no longer, the look is asked once more. What it raises is raised.
+        """
         if self.is_seen or not is_waited_for:
             return False
         if self._since is None:
             self._since = self._clock()
-        return self._clock() - self._since < self._hold_s
+        if self._clock() - self._since < self._hold_s:
+            return True
+        if not self._is_due:
+            self._is_due = True
+            self._ask(is_due=True)
+        return False
+
+    def _ask(self, *, is_due: bool = False) -> None:
+        gathered = list(self._samples.values())
+        values = pa.concat_arrays(gathered) if gathered else pa.array([], pa.binary())
+        self.is_seen = self._look(values, is_due=True) if is_due else self._look(values)
+        if self.is_seen:
+            self._samples.clear()

@@ -16,6 +16,7 @@ batch, from the batch's own time, and stored with it: later batches and a restar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ from penstock.apps.accesslog.stream.settings import PipelineSettings
 from penstock.apps.accesslog.stream.stage import COLUMNS, COUNTS, LETTERS, RECORD_TIME, LogStage, make_kit
 from penstock.apps.accesslog.stream.standing import make_clock_rows, make_setting_rows, read_standing
 from penstock.core.client_java import parse_client
+from penstock.core.errors import BrokerError
 from penstock.direct import Batch, BatchReport, DirectStream, RunOutcome, Subscribe, TopicPartition
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.sinks import SqlSink
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 LINES_PER_TASK = 5_000
 #: The most that the log's time goes on at once while nobody is waited for.
 _LONGEST_STEP_US = 60_000_000
+#: How long brokers are asked for a lag that is only shown.
+_LAG_TIMEOUT_MS = 5_000
 #: A partition that is not there: while it is waited for, lines are counted and nothing is decided.
 _LOOK = -1
 #: For the pipeline's own session: a plan that is one shuffle gains nothing from being planned as it runs.
@@ -117,7 +121,10 @@ class Pipeline:
         self._kit = make_kit(settings.tools)
         self._stage = LogStage(self._kit)
         self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
-        self._log = KafkaLog(parse_client(_only_client(settings.consumer), read_file=_read_file).settings)
+        client = parse_client(_only_client(settings.consumer), read_file=_read_file).settings
+        brief_ms = min(client.default_api_timeout_ms, _LAG_TIMEOUT_MS)
+        self._log = KafkaLog(client)
+        self._brief_log = KafkaLog(replace(client, default_api_timeout_ms=brief_ms))
         self._view: LogView | None = None
         self._listeners: list[Listener] = []
         self._first_lines: FirstLines | None = None
@@ -179,10 +186,18 @@ class Pipeline:
         """Ask to stop after the running batch. Returns at once."""
         self.stream.stop()
 
-    def measure_lag(self) -> int:
-        """Lines in Kafka that no batch has taken yet."""
+    def measure_lag(self) -> int | None:
+        """Return how many lines in Kafka no batch has taken yet; None if no broker answers within 5 seconds.
+
+        It is asked between batches, where nobody waits out an outage: the next batch does that.
+        """
         planned = self.stream.planned.offsets
-        return sum(max(0, end - planned[each]) for each, end in self._find_ends(planned).items())
+        try:
+            with closing(self._brief_log.open_view()) as view:
+                ends = view.latest(list(planned)) if planned else {}
+        except BrokerError:
+            return None
+        return sum(max(0, end - planned[each]) for each, end in ends.items())
 
     # --- one batch --------------------------------------------------------------------------------------
 
