@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,12 @@ _FAMILIES = {
     "sql": {"postgres", "mariadb"},
     "zookeeper": {"zookeeper"},
 }
+
+
+def pytest_configure() -> None:
+    # A shell that starts tests in the background lets them ignore Ctrl-C, and with them all that they start.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

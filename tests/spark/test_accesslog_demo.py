@@ -168,8 +168,6 @@ def test_a_signal_while_the_demo_starts_leaves_no_process_and_no_folder(
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "TMPDIR": str(temporary)},
-        # A shell that starts tests in the background lets them ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         mark = f"TMPDIR={temporary}"
