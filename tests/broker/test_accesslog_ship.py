@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog.shipping import shipper as shipper_module
 from penstock.apps.accesslog.shipping.positions import FilePosition, PositionTopic, ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.cli import main
@@ -443,11 +442,11 @@ def test_it_waits_for_a_broker_that_is_away_and_goes_on(tmp_path: Path) -> None:
             assert not failures
 
 
-def test_an_idle_shipper_stops_soon_though_the_brokers_are_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "with a line"])
+def test_a_shipper_stops_soon_though_the_brokers_are_away(
+    tmp_path: Path, is_idle: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It cannot tell them that it ends; the next life finds the position all the same."""
-    monkeypatch.setattr(shipper_module, "_LAST_WORDS_MS", 1_000)
     log = tmp_path / "access.log"
     stopping, has_sent = threading.Event(), threading.Event()
     with LocalKafka() as cluster:
@@ -461,10 +460,14 @@ def test_an_idle_shipper_stops_soon_though_the_brokers_are_away(
         thread.start()
         assert has_sent.wait(180)  # kernels may be compiled first
         cluster.brokers[0].kill()
+        if not is_idle:
+            append(log, 1)
+            wait_until(lambda: " no success" in caplog.text, "the line is waited for")
         stopping.set()
         thread.join(45)  # a coordinator that is away is waited for for 60 s elsewhere
         assert not thread.is_alive()
         assert shipper.shipped.lines == 1
+        assert "Ended without an answer; the next start ships what is left" in caplog.text
 
 
 # --- the command ------------------------------------------------------------------------------------------

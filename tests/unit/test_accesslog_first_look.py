@@ -130,6 +130,18 @@ def test_a_pipeline_spares_what_the_first_lines_say() -> None:
         assert {each["action"] for each in made} == {action}
 
 
+@pytest.mark.parametrize("log_format", ["auto", "combined"])
+def test_lists_that_begin_with_a_local_address_are_lists_of_a_proxy(log_format: str) -> None:
+    """Whoever is behind a company's proxy has such an address; the public one behind it tells."""
+    lines = write_lines("198.51.100.5", ' "10.1.1.{0}, 203.0.113.{0}"') + write_lines(
+        "198.51.100.5", ' "203.0.113.{}"'
+    )
+    sample = take_sample(write_values(*lines), make_parser(log_format))
+    assert sample.fronts == ("198.51.100.5",)
+    told = [str(each.error) for each in check_sample(sample)]
+    assert any("FORWARDED_FOR_UNUSED" in each and "100% of the lines" in each for each in told), told
+
+
 def test_several_load_balancers_are_spared_together() -> None:
     lines = [line for n in (5, 6) for line in write_lines(f"198.51.100.{n}", ' "203.0.113.{}"')]
     values = pa.array([line.encode() for line in lines], pa.binary())

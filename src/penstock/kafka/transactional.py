@@ -223,11 +223,6 @@ class TransactionalWriter(Writer):
         self._added.clear()
         self._state = "ready"
 
-    def hurry(self, most_ms: int) -> None:
-        """From now on, wait at most so long for each answer: whoever uses this is about to end."""
-        self._max_block_ms = min(self._max_block_ms, most_ms)
-        self._delivery_timeout_ms = min(self._delivery_timeout_ms, most_ms)
-
     def close(self) -> None:
         """Abort what is open, as far as somebody hears it."""
         self._abort_quietly()

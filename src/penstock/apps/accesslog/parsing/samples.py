@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence import events_kernel as k
-from penstock.apps.accesslog.defence.allowing import is_local
+from penstock.apps.accesslog.defence.allowing import LOCAL, is_local
 from penstock.apps.accesslog.defence.networks import NetworkSet, demand_network, parse_network
 from penstock.apps.accesslog.parsing.rival_fields import MOST_LINES, Missing, Rival, find_missing, find_rivals
 from penstock.core.log_lines import escape
@@ -222,12 +222,19 @@ def _find_behind(lines: Lines) -> NDArray[np.bool_]:
 def _find_known(values: pa.Array, parser: Parser, lines: Lines) -> NDArray[np.bool_]:
     """Return where X-Forwarded-For stands where the format says: it names another client if all are trusted.
 
-    A local address that came with a public one is none that a proxy has passed on: it is the server's own, in
-    a field that only looks like the header.
+    Local addresses that came with a public one are none that a proxy has passed on: they are the server's
+    own, in a field that only looks like the header. A list that has a public one as well is the header:
+    whoever is behind a company's proxy has a local address himself.
     """
     trusting = make_parser(parser.log_format, _ANYBODY).parse(values)
     has_list = _find_behind(trusting) & (trusting.lengths["peer"] >= 0)
-    is_own = _are_local(take_texts(trusting, "client")) & ~_are_local(take_texts(trusting, "peer"))
+    peers = take_texts(trusting, "peer")
+    is_own = has_list & _are_local(take_texts(trusting, "client")) & ~_are_local(peers)
+    if is_own.any():
+        shown = [show(each) for each in peers.filter(pa.array(is_own)).unique().to_pylist()]
+        passed = (*map(str, LOCAL), *(each for each in shown if parse_network(each) is not None))
+        beyond = make_parser(parser.log_format, passed).parse(values)
+        is_own &= np.isin(trusting.rows, beyond.rows[_are_local(take_texts(beyond, "client"))])
     return np.isin(lines.rows, trusting.rows[has_list & ~is_own])
 
 
@@ -302,7 +309,13 @@ def _find_unknown(
     found = _extract(raw, _LISTED, among, "several", "quoted", "named", "bare")
     firsts = pc.struct_field(pc.extract_regex(found, rf"^(?P<first>{_ADDRESS})"), "first")
     differs = pc.fill_null(pc.not_equal(firsts, names), False).to_numpy(zero_copy_only=False)
-    return differs & _are_addresses(firsts) & ~_are_local(firsts), found
+    return differs & _are_addresses(firsts) & _choose(found, _has_public), found
+
+
+def _has_public(listed: str) -> bool:
+    """Return whether one of these addresses is not local."""
+    found = [each.strip() for each in listed.split(",")]
+    return any(parse_network(each) is not None and not is_local(each) for each in found)
 
 
 def _extract(raw: pa.Array, pattern: str, among: NDArray[np.bool_], *groups: str) -> pa.Array:

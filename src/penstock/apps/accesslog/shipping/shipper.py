@@ -39,6 +39,7 @@ from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC, PositionTo
 from penstock.core.client import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.log_lines import get_logger
+from penstock.core.outages import has_stopped, hearing_stop
 from penstock.formats.accesslog import Parser, parse_input
 from penstock.formats.bulk import open_column
 from penstock.kafka.admin import find_message_limit
@@ -58,8 +59,6 @@ _LARGEST_BATCH_BYTES = 1_000_000
 #: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
 HEARTBEAT_S = 10.0
 _THERE_FOR_S = 3 * HEARTBEAT_S
-#: How long brokers are waited for at the end: what they do not hear then, the next life finds out by itself.
-_LAST_WORDS_MS = 5_000
 #: What a record has besides its line and the name of the server: a key, headers, and those of its batch.
 _AROUND_A_LINE = 1_024
 
@@ -141,7 +140,15 @@ class Shipper:
         )
 
     def run(self, stopping: threading.Event) -> Shipped:
-        """Ship until `stopping` is set (the transaction under way is ended first), or all is read."""
+        """Ship until `stopping` is set (the transaction under way is ended first), or all is read.
+
+        Brokers that are away then are waited for for a few seconds only. Nothing is at stake: what they have
+        not heard, the next life finds out by itself.
+        """
+        with hearing_stop(_note_moment(stopping)):
+            return self._run(stopping)
+
+    def _run(self, stopping: threading.Event) -> Shipped:
         self._store.prepare()
         room = _find_room(self._client, self.settings)
         if room < _LARGEST_BATCH_BYTES:
@@ -153,11 +160,12 @@ class Shipper:
                 try:
                     self._take_over()
                     self._ship(stopping)
-                    if stopping.is_set():
-                        self._writer.hurry(_LAST_WORDS_MS)
                     self._sign_off()
                     return self.shipped
                 except BrokerError as error:
+                    if stopping.is_set() and (error.retriable or has_stopped(error)):
+                        log.warning("Ended without an answer; the next start ships what is left: %s", error)
+                        return self.shipped
                     if self.shipped.transactions > before or not failing_since:
                         pause_s, failing_since = _FIRST_PAUSE_S, time.monotonic()
                     self._judge(error, time.monotonic() - failing_since)
@@ -166,7 +174,6 @@ class Shipper:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         finally:
             self._let_go()
-            self._writer.hurry(_LAST_WORDS_MS)
             self._writer.close()  # nothing stays open that readers would have to wait for
 
     def _judge(self, error: BrokerError, failing_s: float) -> None:
@@ -297,6 +304,18 @@ class Shipper:
         if self._follower is not None:
             self._follower.close()
             self._follower = None
+
+
+def _note_moment(stopping: threading.Event) -> Callable[[], float | None]:
+    """Return how to find out when it was set, on the monotonic clock; None: it is not."""
+    moments: list[float] = []
+
+    def find() -> float | None:
+        if stopping.is_set() and not moments:
+            moments.append(time.monotonic())
+        return moments[0] if moments else None
+
+    return find
 
 
 def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _AUTO) -> pa.RecordBatch:
