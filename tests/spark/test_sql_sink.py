@@ -66,7 +66,7 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
     ((stamp,),) = server.run("SELECT at_ FROM words WHERE id = 123")
     assert stamp.replace(tzinfo=None) == datetime(2023, 11, 14, 22, 13, 20, 123)
     assert stagings(server) == []
-    _, (facts,) = gather(sink.place, "s", ())
+    _, _, (facts,) = gather(sink.place, "s", ())
     assert facts.digests is not None
     assert (facts.booked, check_table(facts).findings) == (40_000, ())
 
