@@ -384,10 +384,11 @@ def _tell_still(waiting: str, facts: Facts, now_ms: int) -> Answer:
             f"commit or roll back there, or end it: {ends}."
         )
     advice.append(
-        f"What was looked at from outside and does not hold it: {_list_innocent(facts)}. It may not run, its "
-        "batch may take longer than that (--watch), it may pause between two tries, a limit of its own "
-        "(rate, maxOffsetsPerTrigger) may be very low, or brokers may hold it back by a quota of its own "
-        "user or client id, which cannot be seen from here. Only its own log can tell which."
+        f"What was looked at from outside and does not hold it: {_list_innocent(facts)}. It may not run, it "
+        "may have started just now, its batch may take longer than that (--watch), it may pause between two "
+        "tries, a limit of its own (rate, maxOffsetsPerTrigger) may be very low, or brokers may hold it back "
+        "by a quota of its own user or client id, which cannot be seen from here. Only its own log can tell "
+        "which."
     )
     return Answer("STANDS_STILL", " ".join(known), " ".join(advice))
 
