@@ -31,26 +31,26 @@ from bench.goaccess import fetch_goaccess, read_version, time_goaccess
 from bench.read import PACKAGES, TUNED, SparkSides
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.topics import settings_of
-from penstock.apps.accesslog.defence.bans import DefenceSettings
-from penstock.apps.accesslog.defence.clocks import Clocks
-from penstock.apps.accesslog.defence.events import make_events
-from penstock.apps.accesslog.defence.fold import fold_lane
-from penstock.apps.accesslog.defence.lanes import LaneState
-from penstock.apps.accesslog.defence.replay import split_lines
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
+from penstock.apps.accesslog.defence.lane_fold import fold_lane
+from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
-from penstock.apps.accesslog.monitoring.observing import observe
-from penstock.apps.accesslog.simulation.traffic import Simulation, SimulationSettings
+from penstock.apps.accesslog.evaluation.log_replay import split_lines
+from penstock.apps.accesslog.events.line_events import make_events
+from penstock.apps.accesslog.events.log_clocks import Clocks
+from penstock.apps.accesslog.monitoring.load_counting import observe
+from penstock.apps.accesslog.parsing.line_parser import make_parser
+from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, SimulationSettings
+from penstock.apps.accesslog.stream.line_stage import CHUNK_LINES
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.stream.settings import PipelineSettings
-from penstock.apps.accesslog.stream.stage import CHUNK_LINES
-from penstock.apps.accesslog.stream.tables import create_tables
-from penstock.apps.accesslog.texts.grouping import group_lines
-from penstock.cli.progress import ProgressBar
+from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
+from penstock.apps.accesslog.stream.pipeline_tables import create_tables
+from penstock.apps.accesslog.texts.text_grouping import group_lines
+from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.core.errors import ClusterError
-from penstock.formats.accesslog import make_parser
-from penstock.kafka.admin import create_topic
-from penstock.kafka.writer import Writer
+from penstock.kafka.metadata.topic_admin import create_topic
+from penstock.kafka.writing.plain_producer import Writer
 
 CASES = ("goals", "throughput", "latency", "flood")
 TOPIC, PARTITIONS, LINES = "access-log", 4, 1_000_000

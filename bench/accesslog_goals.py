@@ -12,9 +12,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.accesslog.defence.bans import DefenceSettings
-from penstock.apps.accesslog.defence.replay import BLOCK_BYTES, open_log, read_blocks, replay
-from penstock.apps.accesslog.defence.scoring import (
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
+from penstock.apps.accesslog.detection.request_classification import classify
+from penstock.apps.accesslog.detection.rule_set import default_rules
+from penstock.apps.accesslog.evaluation.decision_scoring import (
     Score,
     count_visits,
     describe,
@@ -22,10 +23,9 @@ from penstock.apps.accesslog.defence.scoring import (
     read_labels,
     score,
 )
-from penstock.apps.accesslog.detection.classification import classify
-from penstock.apps.accesslog.detection.rules import default_rules
-from penstock.cli.accesslog.replay import write_decisions
-from penstock.formats.accesslog import make_parser
+from penstock.apps.accesslog.evaluation.log_replay import BLOCK_BYTES, open_log, read_blocks, replay
+from penstock.apps.accesslog.parsing.line_parser import make_parser
+from penstock.cli.commands.accesslog.replay import write_decisions
 
 #: Rule set: recall, precision, benign clients hit, attack requests blocked, median requests to detect.
 ANCHORS = {

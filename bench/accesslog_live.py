@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 
 from bench.topics import settings_of
 from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
-from penstock.apps.accesslog.simulation.traffic import Simulation, SimulationSettings
+from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, SimulationSettings
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.stream.settings import PipelineSettings
-from penstock.apps.accesslog.stream.tables import create_tables
+from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
+from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cluster import LocalKafka
-from penstock.kafka.admin import create_topic
-from penstock.kafka.writer import Writer
+from penstock.kafka.metadata.topic_admin import create_topic
+from penstock.kafka.writing.plain_producer import Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

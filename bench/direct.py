@@ -32,10 +32,10 @@ from bench.stream_load import SteadyLoad
 from bench.stream_session import StreamSession, end_jvm
 from bench.stream_trickle import FOUR, list_durations, measure_turn
 from bench.topics import fill, settings_of
-from penstock.cli.progress import ProgressBar
+from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.direct import Batch, DirectStream, Subscribe
-from penstock.kafka.admin import create_topic
+from penstock.kafka.metadata.topic_admin import create_topic
 
 CASES = ("bulk", "keys", "source", "tiny", "stores")
 _TICK_S = 0.1

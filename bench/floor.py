@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bench.topics import Load, settings_of
 from penstock.core.model import COLUMNS, Earliest, Latest, RangeOrder, WorkOrder
-from penstock.kafka.reader import KafkaReader
+from penstock.kafka.reading.kafka_reader import KafkaReader
 
 _COLUMNS = {
     "key": "binary",

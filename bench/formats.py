@@ -18,12 +18,12 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from bench.records import sample
 from bench.sampling import describe_machine
-from penstock.core.columns import ColumnDecoder
-from penstock.formats.avro import AvroDecoder
-from penstock.formats.json import JsonDecoder
-from penstock.formats.protobuf import ProtobufDecoder
-from penstock.formats.protobuf_plan import load_message
-from penstock.formats.text import StringDecoder
+from penstock.core.column_decoder import ColumnDecoder
+from penstock.formats.avro.avro_decoder import AvroDecoder
+from penstock.formats.json.json_decoder import JsonDecoder
+from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
+from penstock.formats.protobuf.protobuf_plan import load_message
+from penstock.formats.text.string_decoder import StringDecoder
 
 BATCH_ROWS = 40_000  # about what the reader cuts at 4 MiB
 AVRO = {

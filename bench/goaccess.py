@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.cli.progress import COMPLETE, ProgressBar
+from penstock.cli.shared.progress_bar import COMPLETE, ProgressBar
 from penstock.core.errors import ClusterError
 
 #: The program and the library that a bare Debian lacks.

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.topics import Load, fill
-from penstock.cli.progress import ProgressBar
+from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
-from penstock.cluster.connector import fetch_connector
+from penstock.cluster.downloads.jvm_connector import fetch_connector
 from penstock.kafka.records import codecs
 
 TUNED = {

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from bench.sampling import Samples, describe_machine
 from penstock.kafka.records.codecs import CODEC_NAMES
-from penstock.kafka.records.decode import RecordDecoder
-from penstock.kafka.records.encode import Encoder, record_columns
+from penstock.kafka.records.record_decoder import RecordDecoder
+from penstock.kafka.records.record_encoder import Encoder, record_columns
 
 RUNS = 5
 SIZES = (100, 1000)

@@ -27,14 +27,14 @@ from bench.read import PACKAGES
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.stream_session import end_jvm
 from penstock.cluster import LocalMariaDB, LocalPostgres
-from penstock.cluster.jars import fetch_jars
+from penstock.cluster.downloads.jars import fetch_jars
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import open_sink
 from penstock.sinks import SqlSink, Table, create_tables
-from penstock.stores.sql.loading import load_rows
-from penstock.stores.sql.names import quote
-from penstock.stores.sql.sessions import Database
+from penstock.stores.sql.connections.sql_names import quote
+from penstock.stores.sql.connections.sql_sessions import Database
+from penstock.stores.sql.sink.bulk_loading import load_rows
 
 ROWS = 2_000_000
 SCHEMA = "id bigint, item string, price double, at timestamp"

@@ -30,7 +30,7 @@ from bench.read import PACKAGES, TUNED
 from bench.sampling import Samples, describe_machine, print_ratios, save
 from bench.stream_session import FORMATS, StreamSession, list_progress
 from bench.topics import Load, fill
-from penstock.cli.progress import ProgressBar
+from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 
 #: Heap that is there from the beginning: what grows then is a leak and not Java taking what it was given.

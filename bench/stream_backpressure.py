@@ -23,7 +23,7 @@ from bench.stream_load import SteadyLoad
 from bench.stream_memory import MemoryWatch, Peaks
 from bench.stream_session import StreamSession, count_batches, last_progress, list_progress, wait_until
 from bench.topics import settings_of
-from penstock.kafka.admin import create_topic
+from penstock.kafka.metadata.topic_admin import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,10 +17,10 @@ from bench.read import TUNED
 from bench.sampling import Samples, take_turns
 from bench.stream_session import StreamSession
 from bench.topics import Load, settings_of
-from penstock.core.options import option_specs
-from penstock.core.stream_table import StreamTable
-from penstock.kafka.admin import create_topic, topic_exists
-from penstock.kafka.writer import Writer
+from penstock.core.options.option_table import option_specs
+from penstock.core.options.stream_option_table import StreamTable
+from penstock.kafka.metadata.topic_admin import create_topic, topic_exists
+from penstock.kafka.writing.plain_producer import Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

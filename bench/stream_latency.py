@@ -19,7 +19,7 @@ from bench.stream_load import SteadyLoad
 from bench.stream_session import StreamSession, wait_until
 from bench.stream_trickle import NO_WAIT
 from bench.topics import settings_of
-from penstock.kafka.admin import create_topic
+from penstock.kafka.metadata.topic_admin import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

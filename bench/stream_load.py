@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.topics import settings_of
-from penstock.kafka.writer import Writer
+from penstock.kafka.writing.plain_producer import Writer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _STOP_TIMEOUT_S = 30.0

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.progress import ProgressBar
-from penstock.cluster.connector import fetch_connector
+from penstock.cli.shared.progress_bar import ProgressBar
+from penstock.cluster.downloads.jvm_connector import fetch_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

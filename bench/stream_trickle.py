@@ -34,7 +34,7 @@ from bench.sampling import Samples
 from bench.stream_load import SteadyLoad
 from bench.stream_session import StreamSession, count_batches, list_progress, wait_until
 from bench.topics import settings_of
-from penstock.kafka.admin import create_topic
+from penstock.kafka.metadata.topic_admin import create_topic
 
 _TICK_S = 0.1
 _LEAST_BATCHES = 3

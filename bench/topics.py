@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.client import ClientSettings
-from penstock.kafka.admin import create_topic, topic_exists
+from penstock.core.client.client_settings import ClientSettings
+from penstock.kafka.metadata.topic_admin import create_topic, topic_exists
 from penstock.kafka.records import codecs
-from penstock.kafka.writer import Writer
+from penstock.kafka.writing.plain_producer import Writer
 
 _CHUNK_BYTES = 64 << 20
 

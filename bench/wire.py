@@ -15,12 +15,12 @@ from pathlib import Path
 from bench.read import PACKAGES
 from bench.sampling import describe_machine, print_ratios, save, take_turns
 from bench.topics import Load, fill, settings_of
-from penstock.cli.progress import ProgressBar
+from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.core.model import COLUMNS, At, RangeOrder, WorkOrder
-from penstock.kafka.fetcher import PartitionFetcher, ReceiveBuffer
-from penstock.kafka.reader import KafkaReader
-from penstock.kafka.records.decode import RecordDecoder
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.reading.partition_fetcher import PartitionFetcher, ReceiveBuffer
+from penstock.kafka.records.record_decoder import RecordDecoder
 
 LOAD = Load("wire", 3_000_000, 100, partitions=1)
 PLAIN = tuple(name for name in COLUMNS if name != "headers")

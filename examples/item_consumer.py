@@ -35,8 +35,8 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.serializer import DefaultSerializer
 
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.file import FileOffsetStore
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.offsets.file_store import FileOffsetStore
 
 POLL_TIMEOUT_MS = 500
 

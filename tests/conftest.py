@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres, LocalZooKeeper
-    from penstock.cluster.spark import LocalSpark
+    from penstock.cluster.servers.spark_standalone import LocalSpark
     from penstock.testing.proxy import FaultProxy
 
 #: Settings that make a test broker do soon what it normally does after minutes.
@@ -178,7 +178,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     )
     parity = Path(__file__).parent / "parity"
     if any(parity in item.path.parents for item in request.session.items):
-        from penstock.cluster.connector import fetch_connector
+        from penstock.cluster.downloads.jvm_connector import fetch_connector
 
         builder = builder.config("spark.jars", ",".join(map(str, fetch_connector())))
     session = builder.getOrCreate()
@@ -196,7 +196,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 def spark_standalone() -> Iterator[LocalSpark]:
     """A master and two workers; `.master_url`. Run your driver as a process of its own: a test session's
     Python can hold one SparkContext only, and `spark` is it."""
-    from penstock.cluster.spark import LocalSpark
+    from penstock.cluster.servers.spark_standalone import LocalSpark
 
     with LocalSpark() as cluster:
         yield cluster

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
-from penstock.cli.progress import COMPLETE, ProgressBar  # noqa: E402  (found only after the line above)
+from penstock.cli.shared.progress_bar import COMPLETE, ProgressBar  # noqa: E402  (found only after the line above)
 
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==", re.MULTILINE)
 _COLLECTING = re.compile(r"^\s*Collecting (\S+?)==")

@@ -167,9 +167,9 @@ def count_proofs(catalogue: Catalogue, claims: Claims) -> str:
 
 def write_options_page() -> str:
     """Every option table of the core, in its own words."""
-    from penstock.core.client_java import PREFIX
-    from penstock.core.client_table import JavaSettings
-    from penstock.core.options import reference_rows
+    from penstock.core.client.java_setting_table import JavaSettings
+    from penstock.core.client.java_settings import PREFIX
+    from penstock.core.options.option_table import reference_rows
 
     page = [
         NOTICE,
@@ -191,10 +191,10 @@ def write_options_page() -> str:
 
 def _find_told(surface: type) -> set[str]:
     """Keys that another table of the page tells alike, and those that a stream refuses."""
-    from penstock.core.batch_table import BatchTable
-    from penstock.core.format_table import FormatTable
-    from penstock.core.options import option_specs
-    from penstock.core.stream_table import ENDS, StreamTable
+    from penstock.core.options.batch_option_table import BatchTable
+    from penstock.core.options.option_table import option_specs
+    from penstock.core.options.stream_option_table import ENDS, StreamTable
+    from penstock.core.options.typed_column_options import FormatTable
 
     typed = {spec.key for spec in option_specs(FormatTable).values()}
     if surface is BatchTable:
@@ -210,10 +210,10 @@ def _find_told(surface: type) -> set[str]:
 def find_option_tables() -> list[type]:
     """Every dataclass of the core whose fields are options, Spark's side before Kafka's."""
     import penstock.core
-    from penstock.core.options import option_specs
+    from penstock.core.options.option_table import option_specs
 
     tables = []
-    for module in pkgutil.iter_modules(penstock.core.__path__, "penstock.core."):
+    for module in pkgutil.walk_packages(penstock.core.__path__, "penstock.core."):
         for each in vars(importlib.import_module(module.name)).values():
             if (
                 isinstance(each, type)

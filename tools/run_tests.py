@@ -25,7 +25,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOOR = ROOT / "tests" / "planned-floor.txt"
+TESTS = ROOT / "tests"
+FLOOR = TESTS / "planned-floor.txt"
 SESSIONS = {
     "first": (
         "architecture",
@@ -50,7 +51,7 @@ _STATUS_EVERY_S = 60.0
 def list_unplaced() -> list[str]:
     """Folders with tests that no session has."""
     placed = {name for folders in SESSIONS.values() for name in folders} | set(NOT_HERE)
-    return sorted({path.parent.name for path in (ROOT / "tests").rglob("test_*.py")} - placed)
+    return sorted({path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - placed)
 
 
 def draw_seed() -> int:

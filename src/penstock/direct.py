@@ -15,18 +15,18 @@ from penstock.core.model import (
     Since,
     TopicPartition,
 )
-from penstock.core.strategies import Assign, Subscribe, SubscribePattern
-from penstock.engines.direct.batch import Batch, BatchReport
-from penstock.engines.direct.ranges import read_ranges
-from penstock.engines.direct.records import Record
-from penstock.engines.direct.reports import RunOutcome
-from penstock.engines.direct.stream import DirectStream
-from penstock.stores.offsets.addresses import open_offset_store
-from penstock.stores.offsets.file import FileOffsetStore
-from penstock.stores.offsets.kafka import KafkaOffsetStore
-from penstock.stores.offsets.memory import MemoryOffsetStore
-from penstock.stores.offsets.sql import SqlOffsetStore
-from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
+from penstock.core.options.direct_strategies import Assign, Subscribe, SubscribePattern
+from penstock.engines.direct.direct_batch import Batch, BatchReport
+from penstock.engines.direct.direct_stream import DirectStream
+from penstock.engines.direct.range_frames import read_ranges
+from penstock.engines.direct.record_functions import Record
+from penstock.engines.direct.run_reports import RunOutcome
+from penstock.stores.offsets.file_store import FileOffsetStore
+from penstock.stores.offsets.kafka_store import KafkaOffsetStore
+from penstock.stores.offsets.memory_store import MemoryOffsetStore
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
+from penstock.stores.offsets.sql_store import SqlOffsetStore
+from penstock.stores.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 __all__ = [
     "Ago",

@@ -24,10 +24,10 @@ from pyspark.sql.streaming.listener import (
 
 from penstock.core.errors import PenstockError
 from penstock.core.log_lines import get_logger
-from penstock.core.options_stream import parse_stream_options
-from penstock.core.stream_offsets import Offsets, read_position
-from penstock.engines.source.feedback import tell
-from penstock.stores.offsets.commits import GroupCommits
+from penstock.core.offsets.stream_position import Offsets, read_position
+from penstock.core.options.stream_options import parse_stream_options
+from penstock.engines.source.listener_feedback import tell
+from penstock.stores.offsets.group_commits import GroupCommits
 
 log = get_logger(__name__)
 
@@ -121,7 +121,7 @@ def _find_group(
         return None, None
 
     def commit(offsets: Offsets) -> None:
-        from penstock.kafka.groups import commit_offsets
+        from penstock.kafka.groups.committed_offsets import commit_offsets
 
         commit_offsets(parsed.client, group, offsets, timeout_ms=parsed.client.default_api_timeout_ms)
 

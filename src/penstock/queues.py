@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from penstock.core.errors import OptionError
-from penstock.core.format_table import FormatTable
 from penstock.core.model import OFFERED, Log
-from penstock.core.options import option_specs
-from penstock.core.options_batch import parse_batch_options
-from penstock.core.options_stream import check_load, parse_stream_options
-from penstock.core.stream_table import StreamTable
+from penstock.core.options.batch_options import parse_batch_options
+from penstock.core.options.option_table import option_specs
+from penstock.core.options.stream_option_table import StreamTable
+from penstock.core.options.stream_options import check_load, parse_stream_options
+from penstock.core.options.typed_column_options import FormatTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ def make_schema(columns: Sequence[str]) -> pa.Schema:
     """What a reader's batches must look like: Spark takes nothing else for these columns."""
     import pyarrow as pa
 
-    from penstock.kafka.records.arrow_types import ARROW_TYPES
+    from penstock.kafka.records.record_schema import ARROW_TYPES
 
     return pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
@@ -65,7 +65,7 @@ class QueueDataSource(DataSource):
         return ", ".join(f"{name} {OFFERED[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.engines.source.batch import BatchReader
+        from penstock.engines.source.batch_reader import BatchReader
 
         options = parse_batch_options(
             self._known_options(), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
@@ -73,7 +73,7 @@ class QueueDataSource(DataSource):
         return BatchReader(options, self.open_log())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        from penstock.engines.source.stream import StreamReader
+        from penstock.engines.source.stream_reader import StreamReader
 
         options = parse_stream_options(
             self._known_options(), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ

@@ -6,9 +6,9 @@ from penstock.sinks import SqlSink, Table, create_tables
 from __future__ import annotations
 
 from penstock.engines.sinks import keep_provenance
-from penstock.engines.sinks.files import FileSink
-from penstock.engines.sinks.foreach import for_each_batch
-from penstock.stores.sql.creation import create_tables
-from penstock.stores.sql.sink import SqlSink, Table
+from penstock.engines.sinks.file_sink import FileSink
+from penstock.engines.sinks.foreach_sinks import for_each_batch
+from penstock.stores.sql.sink.sql_sink import SqlSink, Table
+from penstock.stores.sql.sink.table_creation import create_tables
 
 __all__ = ["FileSink", "SqlSink", "Table", "create_tables", "for_each_batch", "keep_provenance"]

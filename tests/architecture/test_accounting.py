@@ -20,7 +20,16 @@ def run_suite(
 ) -> subprocess.CompletedProcess[str]:
     (folder / "test_suite.py").write_text(textwrap.dedent(source))
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.reporting", "--rootdir", str(folder), *arguments],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "tests.support.accounting",
+            "--rootdir",
+            str(folder),
+            *arguments,
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "CI": "true" if ci else ""},
         stdin=subprocess.DEVNULL,

@@ -145,8 +145,9 @@ def test_every_call_to_a_shell_is_absent() -> None:
 
 
 def test_the_core_has_no_sentinel_offsets() -> None:
-    """Kafka's -1 and -2 exist where texts are parsed (core/positions.py) and nowhere behind that door."""
-    behind_the_door = [path for path in CORE if path.name != "positions.py"]
+    """Kafka's -1 and -2 exist where texts are parsed (core/options/position_rules.py), nowhere behind
+    that."""
+    behind_the_door = [path for path in CORE if path.name != "position_rules.py"]
     found = []
     for place, node in walk(behind_the_door):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -176,7 +177,7 @@ def test_no_message_names_an_exceptions_class() -> None:
     """A user is told what happened. ZooKeeper's client says no more than its classes do, so they are put into
     words there; the checker is for programmers."""
     naming = [name_of(path) for path in SOURCES if "type(error).__name__" in path.read_text()]
-    assert naming == ["src/penstock/stores/offsets/zookeeper.py", "src/penstock/testing/checker.py"]
+    assert naming == ["src/penstock/stores/offsets/zookeeper_store.py", "src/penstock/testing/checker.py"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -14,19 +14,19 @@ import pytest
 from penstock.apps.accesslog.blocking import decisions_topic
 from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
 from penstock.cli import main
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import PenstockError
-from penstock.core.places import Place
+from penstock.core.options.storage_addresses import Place
 from tests.conftest import MakeTopic
-from tests.decided import NOW_US, decide, make_database
-from tests.filling import read_back
+from tests.support.decisions_database import NOW_US, decide, make_database
+from tests.support.topic_filling import read_back
 
 #: Sends what is new, and is killed when the brokers have it and before that is noted.
 KILLED_BEFORE_NOTING = """
 import os, signal, sys
 from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
 from penstock.cli import main
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 
 class Dying(DecisionsTopic):
     def _note(self, ids, session):

@@ -18,21 +18,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog.shipping.positions import FilePosition, PositionTopic, ShipState
+from penstock.apps.accesslog.shipping.shipped_positions import FilePosition, PositionTopic, ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.cli import main
 from penstock.cluster import LocalKafka
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
-from penstock.kafka.admin import create_partitions, create_topic
+from penstock.kafka.metadata.topic_admin import create_partitions, create_topic
 from penstock.kafka.records.codecs import NONE
-from penstock.kafka.records.columns import byte_column
-from penstock.kafka.records.murmur2 import partition_of_keys
-from penstock.kafka.transactional import TransactionalWriter
+from penstock.kafka.records.key_partitioner import partition_of_keys
+from penstock.kafka.writing.transactional_producer import TransactionalWriter
+from penstock.kernels.byte_columns import byte_column
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
-from tests.filling import await_markers, open_transaction, produce, send, wait_until
-from tests.librdkafka import read_partition
+from tests.support.librdkafka import read_partition
+from tests.support.topic_filling import await_markers, open_transaction, produce, send, wait_until
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 

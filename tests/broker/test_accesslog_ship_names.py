@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from penstock.apps.accesslog.shipping import shipper
-from penstock.apps.accesslog.shipping.following import Piece
-from penstock.apps.accesslog.shipping.positions import PositionTopic
+from penstock.apps.accesslog.shipping.log_follower import Piece
+from penstock.apps.accesslog.shipping.shipped_positions import PositionTopic
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
 from penstock.cli import main
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import SinkError
 from tests.broker.test_accesslog_ship import append, numbers_in, order_for, settings_for, ship_once, shipping
 from tests.conftest import MakeTopic
-from tests.filling import wait_until
+from tests.support.topic_filling import wait_until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.cli import main
 from tests.conftest import MakeTopic
-from tests.librdkafka import read_partition
+from tests.support.librdkafka import read_partition
 
 
 def test_a_simulation_writes_to_a_topic_as_it_happens(

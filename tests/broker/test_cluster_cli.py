@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.ports import find_free_ports
-from penstock.cluster.probe import ask_cluster
-from penstock.cluster.process import is_locked
+from penstock.cluster.kafka.broker_probe import ask_cluster
+from penstock.cluster.processes.free_ports import find_free_ports
+from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.addresses import open_offset_store
-from tests.filling import wait_until
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
+from tests.support.topic_filling import wait_until
 
 pytestmark = pytest.mark.kafka
 

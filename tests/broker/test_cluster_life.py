@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cluster import LocalKafka
-from penstock.cluster.process import is_locked
+from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.errors import ClusterError
 
 
@@ -197,8 +197,8 @@ def test_a_broker_ends_with_its_owner(end: str) -> None:
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the broker outlives its owner")
     assert not is_locked(lock)
     if end == "killed":
-        from penstock.cluster.folders import sweep_abandoned
-        from penstock.cluster.kafka import TEMP_PREFIX
+        from penstock.cluster.kafka.local_kafka import TEMP_PREFIX
+        from penstock.cluster.processes.owned_folders import sweep_abandoned
 
         sweep_abandoned(TEMP_PREFIX)  # what the next start does first
     assert not Path(folder).exists()
@@ -207,8 +207,8 @@ def test_a_broker_ends_with_its_owner(end: str) -> None:
 def test_a_sweep_leaves_folders_that_are_in_use_or_not_ours_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.cluster.folders import lock_as_owner, sweep_abandoned
-    from penstock.cluster.kafka import TEMP_PREFIX
+    from penstock.cluster.kafka.local_kafka import TEMP_PREFIX
+    from penstock.cluster.processes.owned_folders import lock_as_owner, sweep_abandoned
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     used, abandoned, fresh = (tmp_path / f"penstock-kafka-{name}" for name in ("used", "abandoned", "fresh"))
@@ -224,7 +224,7 @@ def test_a_sweep_leaves_folders_that_are_in_use_or_not_ours_alone(
 
 
 def test_a_port_that_answers_but_is_no_broker_is_not_ready() -> None:
-    from penstock.cluster.probe import ask_cluster
+    from penstock.cluster.kafka.broker_probe import ask_cluster
 
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(OSError):
         ask_cluster(listener.getsockname()[1], timeout_s=0.2)

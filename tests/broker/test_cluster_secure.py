@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.cluster import LocalKafka, broker
+from penstock.cluster import LocalKafka
+from penstock.cluster.kafka import broker_process
 from penstock.core.errors import ClusterError
 
 
@@ -55,7 +56,9 @@ def test_a_wrong_password_does_not_get_in(secure_kafka: LocalKafka, mechanism: s
 def test_a_login_module_that_is_not_listed_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """S08: Kafka's list of allowed modules stands on the broker's command line; Java's own are not on it."""
     # The reason stands further up in the log than an error usually shows.
-    monkeypatch.setattr(broker, "read_tail", partial(broker.read_tail, lines=20_000, limit_bytes=4_194_304))
+    monkeypatch.setattr(
+        broker_process, "read_tail", partial(broker_process.read_tail, lines=20_000, limit_bytes=4_194_304)
+    )
     module = "com.sun.security.auth.module.UnixLoginModule"
     jaas = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required;"}
     with pytest.raises(ClusterError) as caught, LocalKafka(secure=True, broker_settings=jaas):
@@ -107,7 +110,7 @@ def test_keys_and_settings_are_for_their_owner_only(secure_kafka: LocalKafka) ->
 
 def test_two_secure_clusters_share_no_password(secure_kafka: LocalKafka, tmp_path: Path) -> None:
     """S35: there is no default password."""
-    from penstock.cluster.security import make_secure_access
+    from penstock.cluster.kafka.secure_listeners import make_secure_access
 
     other = make_secure_access(tmp_path / "secure")
     ours = secure_kafka.secure

@@ -13,16 +13,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.cli import main
-from penstock.cli.why import EXIT_CODES
+from penstock.cli.commands.why import EXIT_CODES
 from penstock.cluster import LocalKafka
-from penstock.cluster.probe import ask_cluster
-from penstock.core.client_java import parse_client
+from penstock.cluster.kafka.broker_probe import ask_cluster
+from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import ClusterError
 from penstock.core.model import TopicPartition as Own
-from penstock.core.stream_offsets import StreamPosition
-from penstock.kafka.admin import create_topic
-from penstock.stores.offsets.addresses import open_offset_store
-from tests.console import make_console, read_json
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.kafka.metadata.topic_admin import create_topic
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
+from tests.support.console import make_console, read_json
 
 PARTITIONS = 3
 

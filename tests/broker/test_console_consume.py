@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer
 
 from penstock.cli import main
-from penstock.kafka.records import warmup
-from tests.console import Run, make_console, read_json, read_lines
-from tests.filling import commit_offsets, delete_before, produce, wait_until
+from penstock.kafka.records import record_warmup
+from tests.support.console import Run, make_console, read_json, read_lines
+from tests.support.topic_filling import commit_offsets, delete_before, produce, wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "consume"]
 #: For a busy machine; a test that gets what it waits for ends sooner.
@@ -329,9 +329,9 @@ def test_a_command_that_decodes_tells_of_the_first_compilation(
     def stand_in(number: int) -> int:  # for kernels that this process has compiled already
         return number + 1
 
-    monkeypatch.setattr(warmup, "_done", False)
-    monkeypatch.setattr(warmup, "_cache_place", lambda: tmp_path)
-    monkeypatch.setattr(warmup, "_decode_nothing", lambda: stand_in(1))
+    monkeypatch.setattr(record_warmup, "_done", False)
+    monkeypatch.setattr(record_warmup, "_cache_place", lambda: tmp_path)
+    monkeypatch.setattr(record_warmup, "_decode_nothing", lambda: stand_in(1))
     name = topic(1)
     produce(kafka.bootstrap, name, [b"value"])
     commit_offsets(kafka.bootstrap, f"group-{name}", name, 1)

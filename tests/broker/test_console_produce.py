@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.console import Run, make_console, read_json
-from tests.filling import produce, read_back
+from tests.support.console import Run, make_console, read_json
+from tests.support.topic_filling import produce, read_back
 
 #: For a busy machine; a test that gets what it waits for ends sooner.
 PATIENT = ["--timeout-ms", "20000"]

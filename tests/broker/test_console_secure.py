@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.console import make_console, read_json
+from tests.support.console import make_console, read_json
 
 if TYPE_CHECKING:
     from penstock.cluster import LocalKafka

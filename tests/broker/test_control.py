@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OptionError
 from penstock.core.model import TopicPartition
-from penstock.kafka import admin
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.messages import MetadataRequest
-from penstock.kafka.wire import Connection, Deadline
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.transport.connection import Connection, Deadline
+from penstock.kafka.transport.protocol_messages import MetadataRequest
 
 
 def settings_for(kafka: Any, **changes: Any) -> ClientSettings:
@@ -54,19 +54,19 @@ def test_administration_changes_what_it_says(kafka: Any) -> None:
 
     settings = settings_for(kafka)
     name = f"admin-{secrets.token_hex(4)}"
-    admin.create_topic(settings, name, partitions=2, configs={"retention.ms": "60000"})
+    topic_admin.create_topic(settings, name, partitions=2, configs={"retention.ms": "60000"})
     with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
-        admin.create_topic(settings, name)
-    admin.alter_topic_configs(settings, name, {"retention.ms": "70000"})
-    assert admin.describe_topic_configs(settings, name)["retention.ms"] == "70000"
-    admin.create_partitions(settings, name, 3)
+        topic_admin.create_topic(settings, name)
+    topic_admin.alter_topic_configs(settings, name, {"retention.ms": "70000"})
+    assert topic_admin.describe_topic_configs(settings, name)["retention.ms"] == "70000"
+    topic_admin.create_partitions(settings, name, 3)
     assert KafkaLogView(settings).describe([name])[name].partitions == (0, 1, 2)
     with pytest.raises(BrokerError, match="INVALID_PARTITIONS"):
-        admin.create_partitions(settings, name, 1)
-    admin.delete_topic(settings, name)
-    assert not admin.topic_exists(settings, name)
+        topic_admin.create_partitions(settings, name, 1)
+    topic_admin.delete_topic(settings, name)
+    assert not topic_admin.topic_exists(settings, name)
     with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        admin.delete_topic(settings, name)
+        topic_admin.delete_topic(settings, name)
 
 
 def test_a_request_can_be_held_to_an_older_version(kafka: Any) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, WorkOrder
-from penstock.core.typed import Quota, TypedColumns
-from penstock.engines.reading.typed import TypedRows
-from penstock.formats.json import JsonDecoder
-from penstock.kafka.admin import alter_topic_configs
-from penstock.kafka.reader import KafkaReader
+from penstock.core.typed_columns import Quota, TypedColumns
+from penstock.engines.reading.typed_rows import TypedRows
+from penstock.formats.json.json_decoder import JsonDecoder
+from penstock.kafka.metadata.topic_admin import alter_topic_configs
+from penstock.kafka.reading.kafka_reader import KafkaReader
 from tests.conftest import MakeTopic
-from tests.filling import produce, read_back
+from tests.support.topic_filling import produce, read_back
 
 LARGE = 20_000_000
 

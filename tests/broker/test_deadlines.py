@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
-from penstock.kafka import admin
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.pool import ConnectionPool
-from penstock.kafka.routing import Routing, routing_for
-from penstock.kafka.wire import Connection, Deadline
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.metadata.routing import Routing, routing_for
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.transport.connection import Connection, Deadline
+from penstock.kafka.transport.connection_pool import ConnectionPool
 from penstock.testing.proxy import FaultProxy
-from tests.filling import wait_until
+from tests.support.topic_filling import wait_until
 
 LIMIT_MS = 700
 LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR, FETCH = 2, 3, 9, 10, 1
@@ -30,8 +30,8 @@ PARTITION = TopicPartition("deadlines", 0)
 def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
     proxy = proxied_kafka[1]
     settings = patient(proxy)
-    if not admin.topic_exists(settings, PARTITION.topic):
-        admin.create_topic(settings, PARTITION.topic, partitions=4)
+    if not topic_admin.topic_exists(settings, PARTITION.topic):
+        topic_admin.create_topic(settings, PARTITION.topic, partitions=4)
         KafkaLogView(settings).committed("deadlines", [PARTITION])  # the coordinator's topic is made here
     yield proxy
     proxy.accept()
@@ -168,7 +168,7 @@ def test_a_topic_that_is_being_created_is_waited_for(proxy: FaultProxy) -> None:
             lambda: proxy.counts.requests[METADATA] >= before + 2, "the first answer knew no such topic"
         )
         assert not asked.done()
-        admin.create_topic(settings, name)
+        topic_admin.create_topic(settings, name)
         leader = asked.result(timeout=30)
     assert leader.topic_id == KafkaLogView(settings).describe([name])[name].topic_id
 

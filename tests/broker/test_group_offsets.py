@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.kafka.groups import commit_offsets
-from penstock.kafka.lag import Lag, describe_lag
-from penstock.kafka.memberships import list_groups
-from penstock.stores.offsets.kafka import KafkaOffsetStore
-from tests.filling import produce
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.kafka.groups.committed_offsets import commit_offsets
+from penstock.kafka.groups.group_lag import Lag, describe_lag
+from penstock.kafka.groups.group_overview import list_groups
+from penstock.stores.offsets.kafka_store import KafkaOffsetStore
+from tests.support.topic_filling import produce
 
 OFFSET_COMMIT = 8
 

@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 from penstock.cluster import LocalKafka
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import PenstockError
 from penstock.core.model import TopicPartition
-from penstock.core.options_direct import parse_direct_options
-from penstock.core.options_stream import parse_stream_options
-from penstock.core.strategies import Subscribe
-from penstock.core.stream_offsets import StreamPosition
-from penstock.engines.direct.keeping import Keeper
-from penstock.engines.direct.loop import BatchLoop, Job, LoopSettings
-from penstock.engines.direct.stopping import StopSwitch
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.direct_options import parse_direct_options
+from penstock.core.options.direct_strategies import Subscribe
+from penstock.core.options.stream_options import parse_stream_options
+from penstock.engines.direct.batch_loop import BatchLoop, Job, LoopSettings
+from penstock.engines.direct.offset_keeper import Keeper
+from penstock.engines.direct.stop_requests import StopSwitch
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.watch import StreamWatch
-from penstock.kafka.deadline import Deadline
-from penstock.kafka.groups import Commit, commit_offsets, fetch_commits
-from penstock.kafka.renewals import find_retention_ms, renew_commits
-from penstock.kafka.routing import routing_for
-from penstock.stores.offsets.kafka import KafkaOffsetStore
+from penstock.engines.reading.stream_watch import StreamWatch
+from penstock.kafka.groups.commit_renewal import find_retention_ms, renew_commits
+from penstock.kafka.groups.committed_offsets import Commit, commit_offsets, fetch_commits
+from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.stores.offsets.kafka_store import KafkaOffsetStore
 from tests.conftest import IMPATIENT
-from tests.filling import produce, wait_until
+from tests.support.topic_filling import produce, wait_until
 
 RETENTION_S = 60
 

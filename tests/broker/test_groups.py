@@ -14,13 +14,13 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
-from penstock.kafka import admin
-from penstock.kafka.groups import commit_offsets
-from penstock.kafka.lag import Lag, describe_lag
-from tests.filling import open_transaction, produce, send, wait_until
+from penstock.kafka.groups.committed_offsets import commit_offsets
+from penstock.kafka.groups.group_lag import Lag, describe_lag
+from penstock.kafka.metadata import topic_admin
+from tests.support.topic_filling import open_transaction, produce, send, wait_until
 
 
 def settings_of(cluster: Any, **fields: Any) -> ClientSettings:
@@ -170,7 +170,7 @@ def test_the_lag_leaves_out_topics_that_are_gone(kafka: Any, topic: Any, group: 
     offsets = {TopicPartition(kept, 0): 0, TopicPartition(gone, 0): 0}
     commit_offsets(settings, group, offsets, timeout_ms=30_000)
     assert list(describe_lag(settings, group)) == sorted(offsets)
-    admin.delete_topic(settings, gone)
+    topic_admin.delete_topic(settings, gone)
     assert list(describe_lag(settings, group)) == [TopicPartition(kept, 0)]
 
 

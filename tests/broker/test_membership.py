@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
-from penstock.core.pattern import TopicPattern
-from penstock.core.selection import Selection, Subscribe, SubscribePattern
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.membership import GroupMember
-from tests.filling import produce, wait_until
+from penstock.core.planning.partition_selection import Selection, Subscribe, SubscribePattern
+from penstock.core.planning.topic_pattern import TopicPattern
+from penstock.kafka.console.group_member import GroupMember
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from tests.support.topic_filling import produce, wait_until
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from penstock.cli import main
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.kafka.admin import create_topic, delete_topic
-from penstock.kafka.control import KafkaLogView
-from penstock.stores.offsets.file import FileOffsetStore
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.kafka.metadata.topic_admin import create_topic, delete_topic
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.stores.offsets.file_store import FileOffsetStore
 from tests.broker.test_group_offsets import settings_of
-from tests.filling import delete_before, produce, wait_until
+from tests.support.topic_filling import delete_before, produce, wait_until
 
 Run = Callable[..., Any]
 
@@ -66,7 +66,7 @@ def test_the_local_cluster_is_asked_where_no_brokers_are_named_unless_its_topic_
     name = topic(1)
     produce(kafka.bootstrap, name, ["x"] * 9)
     delete_before(kafka.bootstrap, name, 4)
-    monkeypatch.setattr("penstock.cli.connection._find_local_cluster", lambda: kafka.bootstrap)
+    monkeypatch.setattr("penstock.cli.shared.kafka_arguments._find_local_cluster", lambda: kafka.bootstrap)
     each = TopicPartition(name, 0)
     store = FileOffsetStore(tmp_path)
     known = KafkaLogView(settings_of(kafka)).describe([name])[name].topic_id
@@ -189,7 +189,7 @@ def test_a_position_from_elsewhere_stays_within_the_log_and_of_its_topic(
     FileOffsetStore(tmp_path / "far").save("visits", StreamPosition(beyond))
     far = ["--at", str(tmp_path / "far"), "visits", *brokers]
     assert f"{name}-0 at 99 of 9" in penstock("show", *far, code=1)
-    monkeypatch.setattr("penstock.cli.connection._find_local_cluster", lambda: kafka.bootstrap)
+    monkeypatch.setattr("penstock.cli.shared.kafka_arguments._find_local_cluster", lambda: kafka.bootstrap)
     assert penstock("show", *far[:3])["beyond_end"] == [f"{name}-0"]
     copied = penstock(
         "copy", "--from", str(tmp_path / "far"), "visits", "--to", str(tmp_path / "o"), *brokers

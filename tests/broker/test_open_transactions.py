@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, Earliest, Latest, RangeOrder, WorkOrder
-from penstock.kafka.reader import KafkaReader
-from tests.filling import open_transaction, produce, send
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from tests.support.topic_filling import open_transaction, produce, send
 
 
 def order_of(bootstrap: str, topic: str, until: At | Latest) -> WorkOrder:
@@ -42,7 +42,7 @@ def test_a_reader_held_back_by_an_open_transaction_is_told_whose_it_is(
         assert "an open transaction of producer " in str(caught.value)
         assert "silent for " in str(caught.value)
         assert caught.value.facts["stable_end"] == 3
-        with caplog.at_level(logging.WARNING, logger="penstock.kafka.reader"):
+        with caplog.at_level(logging.WARNING, logger="penstock.kafka.reading.kafka_reader"):
             assert offsets_of(order_of(kafka.bootstrap, name, Latest())) == [0, 1, 2]
         assert "holds back everything from 3 on" in caplog.text
     finally:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, WorkOrder
-from penstock.kafka.pool import POOL
-from penstock.kafka.reader import KafkaReader
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.connection_pool import POOL
 
 ROWS = 60
 

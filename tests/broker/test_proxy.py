@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.cluster.probe import ask_cluster
+from penstock.cluster.kafka.broker_probe import ask_cluster
 from penstock.testing.proxy import FaultProxy
-from tests.workers import waiting_ports
+from tests.support.python_workers import waiting_ports
 
 PRODUCE, METADATA = 0, 3
 

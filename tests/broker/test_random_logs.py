@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from penstock.kafka.records.codecs import CODEC_NAMES
-from tests.random_logs import FEATURES, run
+from tests.support.random_logs import FEATURES, run
 
 SEED, LOGS = 42, 30
 

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, RangeOrder, WorkOrder
-from penstock.kafka import admin
-from penstock.kafka.reader import KafkaReader
-from penstock.kafka.writer import Writer
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.writing.plain_producer import Writer
 from penstock.testing.proxy import FaultProxy
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 FETCH = 1
 MIB = 1 << 20
@@ -81,7 +81,7 @@ _PEAK = """
 import json, pickle, re, sys
 from collections import Counter
 import pyarrow.compute as pc
-from penstock.kafka.reader import KafkaReader
+from penstock.kafka.reading.kafka_reader import KafkaReader
 order = pickle.load(sys.stdin.buffer)
 rows = Counter()
 for batch in KafkaReader().read(order):
@@ -110,7 +110,7 @@ def all_sizes(kafka: Any) -> str:
     """One message of each of `SIZES`, in that order: the giant one stands between smaller ones."""
     name = f"all-sizes-{secrets.token_hex(4)}"
     settings = settings_of(kafka.bootstrap)
-    admin.create_topic(settings, name, configs={"max.message.bytes": str(100 * MIB)})
+    topic_admin.create_topic(settings, name, configs={"max.message.bytes": str(100 * MIB)})
     big = {"message.max.bytes": 100 * MIB, "queue.buffering.max.kbytes": 200 * 1024}
     for size in SIZES:
         produce(kafka.bootstrap, name, [bytes(size)], **big)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, Bound, RangeOrder, WorkOrder
-from penstock.kafka.reader import KafkaReader
-from tests.filling import delete_before, open_transaction, produce, send
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from tests.support.topic_filling import delete_before, open_transaction, produce, send
 
 FETCH, LIST_OFFSETS = 1, 2
 

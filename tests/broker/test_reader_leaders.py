@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, WorkOrder
-from penstock.kafka.fetcher import PartitionFetcher
-from penstock.kafka.reader import KafkaReader
-from tests.filling import produce
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.reading.partition_fetcher import PartitionFetcher
+from tests.support.topic_filling import produce
 
 RECORDS = 3000
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from pyspark import TaskContext
 
-from penstock.core.client import ClientSettings, SaslSettings, Secret
+from penstock.core.client.client_settings import ClientSettings, SaslSettings, Secret
 from penstock.core.model import At, Earliest, Latest, RangeOrder, WorkOrder
-from penstock.core.options_batch import parse_batch_options
-from penstock.engines.reading.tasks import WorkPartition
-from penstock.engines.source.batch import BatchReader
-from penstock.kafka.pool import POOL
-from penstock.kafka.reader import KafkaReader
-from penstock.kafka.routing import routing_for
+from penstock.core.options.batch_options import parse_batch_options
+from penstock.engines.reading.read_tasks import WorkPartition
+from penstock.engines.source.batch_reader import BatchReader
+from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.connection_pool import POOL
 from penstock.testing.proxy import FaultProxy
-from tests.filling import produce, wait_until
+from tests.support.topic_filling import produce, wait_until
 
 API_VERSIONS, METADATA, LIST_OFFSETS, FETCH = 18, 3, 2, 1
 

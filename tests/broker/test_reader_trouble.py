@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
 from penstock.core.model import At, RangeOrder, WorkOrder
-from penstock.kafka import admin, fetcher
-from penstock.kafka.fetch import FetchAnswer, FetchQuestion
-from penstock.kafka.pool import POOL
-from penstock.kafka.reader import KafkaReader
-from tests.filling import produce
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.reading import partition_fetcher
+from penstock.kafka.reading.fetch_frames import FetchAnswer, FetchQuestion
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.connection_pool import POOL
+from tests.support.topic_filling import produce
 
 Change = Callable[[int, FetchAnswer], FetchAnswer]
 
@@ -30,13 +31,13 @@ def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[i
     """Pass every fetch answer through a function of (its number from 0, the answer)."""
 
     def install(change: Change) -> list[int]:
-        real, numbers = fetcher.read_answer, []
+        real, numbers = partition_fetcher.read_answer, []
 
         def read(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:
             numbers.append(len(numbers))
             return change(numbers[-1], real(frame, version, correlation_id))
 
-        monkeypatch.setattr(fetcher, "read_answer", read)
+        monkeypatch.setattr(partition_fetcher, "read_answer", read)
         return numbers
 
     return install
@@ -46,13 +47,13 @@ def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[i
 def racks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The rack that each fetch question told, in their order."""
     told: list[str] = []
-    real = fetcher.encode_question
+    real = partition_fetcher.encode_question
 
     def note_rack(question: FetchQuestion, *rest: Any) -> bytes:
         told.append(question.rack)
         return real(question, *rest)
 
-    monkeypatch.setattr(fetcher, "encode_question", note_rack)
+    monkeypatch.setattr(partition_fetcher, "encode_question", note_rack)
     return told
 
 
@@ -168,7 +169,7 @@ def test_waiting_for_rows_keeps_neither_side_busy(six: WorkOrder, settings: dict
 
 def test_a_loss_keeps_what_the_broker_said_as_its_cause(six: WorkOrder) -> None:
     """B060: who looks into it finds the refusal behind the loss."""
-    admin.delete_topic(six.client, six.ranges[0].topic)
+    topic_admin.delete_topic(six.client, six.ranges[0].topic)
     with pytest.raises(DataLossError) as caught:
         list(KafkaReader().read(replace(six, poll_timeout_ms=20_000)))
     assert caught.value.condition == "PARTITION_GONE"

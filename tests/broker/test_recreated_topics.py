@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from penstock.cluster import LocalKafka
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import TopicPartition
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.deadline import Deadline
-from penstock.kafka.messages import MetadataRequest
-from penstock.kafka.routing import Routing
-from tests.filling import produce, wait_until
+from penstock.kafka.metadata.routing import Routing
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.protocol_messages import MetadataRequest
 from tests.spark.streaming import create_topic, delete_topic
+from tests.support.topic_filling import produce, wait_until
 
 _LAST_WITHOUT_IDS = 9  # of the Metadata request
 

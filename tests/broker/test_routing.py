@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka import admin
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.pool import ConnectionPool
-from penstock.kafka.reader import KafkaReader
-from penstock.kafka.routing import Routing, routing_for
-from penstock.kafka.wire import Deadline
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.metadata.routing import Routing, routing_for
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.connection import Deadline
+from penstock.kafka.transport.connection_pool import ConnectionPool
 
 if TYPE_CHECKING:
     from penstock.cluster import LocalKafka
@@ -46,7 +46,7 @@ def make_topic(cluster: LocalKafka, assignments: dict[int, list[int]]) -> str:
     """A topic whose partitions lie on brokers given by their place; the first one leads."""
     name = f"routing-{secrets.token_hex(4)}"
     ids = [broker.node_id for broker in cluster.brokers]
-    admin.create_topic(
+    topic_admin.create_topic(
         settings_for(cluster, 0, 1, 2),
         name,
         assignments={index: [ids[place] for place in places] for index, places in assignments.items()},

@@ -31,19 +31,19 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from penstock.core.client import ClientSettings, SaslSettings, Secret, TlsSettings
+from penstock.core.client.client_settings import ClientSettings, SaslSettings, Secret, TlsSettings
 from penstock.core.errors import BrokerError, OptionError, PenstockError
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka import admin
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.groups import commit_offsets
-from penstock.kafka.messages import MetadataRequest
-from penstock.kafka.pool import POOL
-from penstock.kafka.reader import KafkaReader
-from penstock.kafka.renewals import find_retention_ms
-from penstock.kafka.tls import tls_context
-from penstock.kafka.wire import Connection, Deadline
-from tests.filling import wait_until
+from penstock.kafka.groups.commit_renewal import find_retention_ms
+from penstock.kafka.groups.committed_offsets import commit_offsets
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.connection import Connection, Deadline
+from penstock.kafka.transport.connection_pool import POOL
+from penstock.kafka.transport.protocol_messages import MetadataRequest
+from penstock.kafka.transport.tls import tls_context
+from tests.support.topic_filling import wait_until
 
 if TYPE_CHECKING:
     from penstock.cluster import LocalKafka
@@ -113,7 +113,7 @@ def test_tls_with_the_brokers_ca_gets_in(secure_kafka: LocalKafka) -> None:
 def test_a_login_gets_in_and_reads(secure_kafka: LocalKafka, listener: str, mechanism: str) -> None:
     """S01: metadata, bounds and records, with each mechanism, with and without TLS."""
     topic = f"secure-{secrets.token_hex(4)}"
-    admin.create_topic(plain_settings(secure_kafka), topic)
+    topic_admin.create_topic(plain_settings(secure_kafka), topic)
     produce(secure_kafka, topic, b"behind the door")
     partition = TopicPartition(topic, 0)
     settings = settings_for(
@@ -301,7 +301,7 @@ def test_a_forked_child_does_not_end_the_tls_session_of_its_parent(secure_kafka:
 def guarded_topic(secure_kafka: LocalKafka) -> str:
     """A topic that alice may describe but not read, and bob not even see."""
     topic = f"guarded-{secrets.token_hex(4)}"
-    admin.create_topic(plain_settings(secure_kafka), topic)
+    topic_admin.create_topic(plain_settings(secure_kafka), topic)
     allow(secure_kafka, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     return topic
 
@@ -371,7 +371,7 @@ def test_a_group_without_the_right_is_an_error_and_not_an_empty_group(secure_kaf
     """S06: naming the group."""
     group = f"guarded-{secrets.token_hex(4)}"
     topic = f"open-{secrets.token_hex(4)}"
-    admin.create_topic(plain_settings(secure_kafka), topic)
+    topic_admin.create_topic(plain_settings(secure_kafka), topic)
     allow(secure_kafka, ResourceType.GROUP, group, AclOperation.READ)
     view = KafkaLogView(bob(secure_kafka))
     error = wait_for_refusal(lambda: view.committed(group, [TopicPartition(topic, 0)]))

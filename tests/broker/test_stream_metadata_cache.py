@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from penstock.core.options_stream import parse_stream_options
-from penstock.engines.source.stream import StreamReader
-from penstock.kafka.routing import routing_for
+from penstock.core.options.stream_options import parse_stream_options
+from penstock.engines.source.stream_reader import StreamReader
+from penstock.kafka.metadata.routing import routing_for
 from penstock.testing.proxy import FaultProxy
 from tests.crash.leaders import Disturbance
-from tests.filling import wait_until
 from tests.spark.streaming import add_partitions, create_topic, delete_topic
+from tests.support.topic_filling import wait_until
 
 METADATA, A_DAY = 3, str(24 * 3600 * 1000)
 

@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cluster import LocalKafka
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, PenstockError, SinkError
 from penstock.kafka.records.codecs import LZ4
-from penstock.kafka.transactional import FENCED, OUTCOME_UNKNOWN, TransactionalWriter
+from penstock.kafka.writing.transactional_producer import FENCED, OUTCOME_UNKNOWN, TransactionalWriter
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
-from tests.filling import wait_until
-from tests.librdkafka import read_partition
+from tests.support.librdkafka import read_partition
+from tests.support.topic_filling import wait_until
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import main, why
+from penstock.cli import main
+from penstock.cli.commands import why
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.addresses import open_offset_store
-from tests.filling import produce
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
 from tests.sql.sinks import make_numbers, make_sink
+from tests.support.topic_filling import produce
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cluster import LocalKafka
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, PenstockError, SinkError
-from penstock.kafka.pool import ConnectionPool
 from penstock.kafka.records.codecs import CODEC_NAMES, LZ4, NONE
-from penstock.kafka.writer import KEYLESS_RUN, Writer
+from penstock.kafka.transport.connection_pool import ConnectionPool
+from penstock.kafka.writing.plain_producer import KEYLESS_RUN, Writer
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
-from tests.librdkafka import read_partition
+from tests.support.librdkafka import read_partition
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 
@@ -182,7 +182,7 @@ def test_a_write_does_without_the_limit_of_its_topic_when_nobody_tells_it(
     proxy.hold_answers(api_keys=[DESCRIBE_CONFIGS])
     try:
         with monkeypatch.context() as hasty:
-            hasty.setattr("penstock.kafka.writer.HINT_TIMEOUT_MS", 300)
+            hasty.setattr("penstock.kafka.writing.plain_producer.HINT_TIMEOUT_MS", 300)
             assert writer.write(name, large).records == 2
     finally:
         proxy.pass_on()

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from penstock.core.client import ClientSettings
-from penstock.kafka.delivery import Written
-from penstock.kafka.writer import Writer
+from penstock.core.client.client_settings import ClientSettings
+from penstock.kafka.writing.batch_delivery import Written
+from penstock.kafka.writing.plain_producer import Writer
 from tests.broker.test_reader_leaders import leader_of, settings_of
-from tests.librdkafka import consumer_of, read_partition
+from tests.support.librdkafka import consumer_of, read_partition
 
 PARTITIONS, CHUNKS, ROWS = 3, 60, 300
 

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.accesslog.defence.bans import DECISIONS
-from penstock.apps.accesslog.stream.tables import create_tables
-from tests.accesslog_traffic import (
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS
+from penstock.apps.accesslog.stream.pipeline_tables import create_tables
+from tests.sql.databases import make_database
+from tests.support.accesslog_traffic import (
     decide_in_memory,
     make_traffic,
     send_traffic,
@@ -18,7 +19,6 @@ from tests.accesslog_traffic import (
     warm_kernels,
     write_rules,
 )
-from tests.sql.databases import make_database
 
 DRIVER = """
 import os, sys
@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 from penstock.apps.accesslog.stream import pipeline as pipelines
 from penstock.apps.accesslog.stream.lane_stage import LaneStage
 from penstock.apps.accesslog.stream.pipeline import Pipeline
-from penstock.apps.accesslog.stream.settings import PipelineSettings
-from penstock.apps.accesslog.stream.stage import LogStage
+from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
+from penstock.apps.accesslog.stream.line_stage import LogStage
 
 master, bootstrap, topic, database, folder = sys.argv[1:]
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.filling import produce
 from tests.sql.databases import make_database
+from tests.support.topic_filling import produce
 
 PARTITIONS, RECORDS = 4, 250
 DRIVER = """

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import open_sink
 from penstock.sinks import FileSink
 

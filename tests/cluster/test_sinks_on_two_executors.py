@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.filling import produce
 from tests.sql.databases import OwnDatabase, make_database
+from tests.support.topic_filling import produce
 
 PARTITIONS, RECORDS = 4, 250
 SESSION = """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 DRIVER = """
 import json, sys

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import OffsetStore
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.file import FileOffsetStore
-from penstock.stores.offsets.memory import MemoryOffsetStore
-from penstock.stores.offsets.sql import SqlOffsetStore
-from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore
+from penstock.core.offsets.offset_store_contract import OffsetStore
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.offsets.file_store import FileOffsetStore
+from penstock.stores.offsets.memory_store import MemoryOffsetStore
+from penstock.stores.offsets.sql_store import SqlOffsetStore
+from penstock.stores.offsets.zookeeper_store import ZooKeeperOffsetStore
 from tests.sql.databases import make_database, make_file_database
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a store may be unable to do; see the docstring of `penstock.stores.offsets.kafka`."""
+    """What a store may be unable to do; see the docstring of `penstock.stores.offsets.kafka_store`."""
 
     keeps_empty_positions: bool = True
     keeps_gone: bool = True
@@ -109,10 +109,10 @@ def _zookeeper(request: pytest.FixtureRequest) -> OffsetWorld:
 
 
 def _kafka(request: pytest.FixtureRequest) -> OffsetWorld:
-    from penstock.core.client import ClientSettings
-    from penstock.kafka.admin import create_topic, topic_exists
-    from penstock.kafka.groups import commit_offsets
-    from penstock.stores.offsets.kafka import KafkaOffsetStore
+    from penstock.core.client.client_settings import ClientSettings
+    from penstock.kafka.groups.committed_offsets import commit_offsets
+    from penstock.kafka.metadata.topic_admin import create_topic, topic_exists
+    from penstock.stores.offsets.kafka_store import KafkaOffsetStore
 
     bootstrap = request.getfixturevalue("kafka").bootstrap
     host, _, port = bootstrap.partition(",")[0].rpartition(":")

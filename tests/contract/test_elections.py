@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import LogView, TopicPartition
-from penstock.kafka.control import KafkaLogView
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.testing.memory_log import MemoryLog
-from tests.filling import produce, wait_until
+from tests.support.topic_filling import produce, wait_until
 
 _numbers = count()
 

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import Change, OffsetStore
-from penstock.core.stream_offsets import StreamPosition, write_position
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore
+from penstock.core.offsets.stream_position import StreamPosition, write_position
 from tests.contract.offset_worlds import ONE, T0, T1, U0, WORLDS, OffsetWorld, T, U, open_world, params
 
 
@@ -202,8 +202,8 @@ def test_a_change_by_hand_is_made_where_it_was_meant_and_remembered(world: Offse
 
 LOAD = """
 import json, sys
-from penstock.core.stream_offsets import write_position
-from penstock.stores.offsets.addresses import open_offset_store
+from penstock.core.offsets.stream_position import write_position
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
 store = open_offset_store(sys.argv[1])
 print(json.dumps(write_position(store.load(sys.argv[2]))))
 store.close()

@@ -13,13 +13,13 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as At
 
 from examples.own_queue import Queue, QueueReader, QueueView
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import LogView, Reader, TopicPartition
-from penstock.kafka import admin
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.reader import KafkaReader
+from penstock.kafka.metadata import topic_admin
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
-from tests.filling import commit_positions, wait_until
+from tests.support.topic_filling import commit_positions, wait_until
 
 _numbers = itertools.count()
 
@@ -127,15 +127,15 @@ class KafkaWorld:
     def create_topic(self, partitions: int = 1) -> str:
         name = f"contract-{next(_numbers)}-{secrets.token_hex(4)}"
         # Old timestamps are part of the tests: time-based retention would delete them under our feet.
-        admin.create_topic(self.settings, name, partitions=partitions, configs={"retention.ms": "-1"})
+        topic_admin.create_topic(self.settings, name, partitions=partitions, configs={"retention.ms": "-1"})
         return name
 
     def recreate_topic(self, name: str) -> None:
-        admin.delete_topic(self.settings, name)
-        admin.create_topic(self.settings, name, configs={"retention.ms": "-1"})
+        topic_admin.delete_topic(self.settings, name)
+        topic_admin.create_topic(self.settings, name, configs={"retention.ms": "-1"})
 
     def delete_topic(self, name: str) -> None:
-        admin.delete_topic(self.settings, name)
+        topic_admin.delete_topic(self.settings, name)
 
     def write(self, topic: str, records: Sequence[Written]) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
@@ -184,7 +184,7 @@ class KafkaWorld:
         assert producer.flush(30) == 0
 
     def truncate_before(self, topic: str, partition: int, offset: int) -> None:
-        admin.delete_records(self.settings, {TopicPartition(topic, partition): offset})
+        topic_admin.delete_records(self.settings, {TopicPartition(topic, partition): offset})
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         wanted = [At(each.topic, each.partition, offset) for each, offset in offsets.items()]

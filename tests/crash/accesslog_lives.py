@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.accesslog.stream.tables import TABLES, create_tables
-from penstock.core.places import parse_place
-from penstock.stores.sql.sessions import GRAMMARS
+from penstock.apps.accesslog.stream.pipeline_tables import TABLES, create_tables
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.sql.connections.sql_sessions import GRAMMARS
 from tests.crash.accesslog_program import LogOrder
 from tests.crash.drills import ROOT
 from tests.crash.gates import FOLDER_VARIABLE

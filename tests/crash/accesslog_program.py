@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 
 from penstock.apps.accesslog.stream import pipeline as pipelines
 from penstock.apps.accesslog.stream.lane_stage import LaneStage
+from penstock.apps.accesslog.stream.line_stage import LogStage
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.stream.stage import LogStage
-from penstock.apps.accesslog.stream.tables import TABLES
+from penstock.apps.accesslog.stream.pipeline_tables import TABLES
 from penstock.core.errors import PenstockError
 from penstock.direct import BatchReport
-from tests.accesslog_traffic import make_settings
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
 from tests.crash.sql_program import ANSWER, GatedSink, start_spark
+from tests.support.accesslog_traffic import make_settings
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.model import WorkOrder
-from penstock.core.options_direct import Delivery, parse_direct_options
-from penstock.core.strategies import Subscribe
-from penstock.core.stream_batch import plan_batch
-from penstock.core.stream_offsets import StreamPosition
-from penstock.engines.direct.batch import Batch, BatchReport
-from penstock.engines.direct.keeping import Keeper
-from penstock.engines.direct.loop import BatchLoop, Job, LoopSettings
-from penstock.engines.direct.reports import Event
-from penstock.engines.direct.start import find_start
-from penstock.engines.direct.stopping import StopSwitch
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.direct_options import Delivery, parse_direct_options
+from penstock.core.options.direct_strategies import Subscribe
+from penstock.core.streaming.next_batch import plan_batch
+from penstock.engines.direct.batch_loop import BatchLoop, Job, LoopSettings
+from penstock.engines.direct.direct_batch import Batch, BatchReport
+from penstock.engines.direct.direct_start import find_start
+from penstock.engines.direct.offset_keeper import Keeper
+from penstock.engines.direct.run_reports import Event
+from penstock.engines.direct.stop_requests import StopSwitch
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.watch import StreamWatch
-from penstock.stores.offsets.file import FileOffsetStore
+from penstock.engines.reading.stream_watch import StreamWatch
+from penstock.stores.offsets.file_store import FileOffsetStore
 from tests.crash.gates import pass_gate
 
 

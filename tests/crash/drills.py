@@ -29,7 +29,7 @@ from confluent_kafka import Producer
 
 from tests.crash.driver import Order
 from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
-from tests.filling import wait_until
+from tests.support.topic_filling import wait_until
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3

@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.engines.source.datasource import PenstockDataSource
-from penstock.engines.source.stream import StreamReader
-from tests.filling import wait_until
+from penstock.engines.source.data_source import PenstockDataSource
+from penstock.engines.source.stream_reader import StreamReader
+from tests.support.topic_filling import wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa

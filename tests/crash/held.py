@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.filling import produce, wait_until
 from tests.spark.streaming import create_topic, delete_topic
+from tests.support.topic_filling import produce, wait_until
 
 Row = tuple[str, int, int, bytes]
 

@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.filling import delete_before, wait_until
-from tests.librdkafka import read_partition
 from tests.spark.streaming import add_partitions, create_topic, delete_topic
+from tests.support.librdkafka import read_partition
+from tests.support.topic_filling import delete_before, wait_until
 
 Row = tuple[str, int, int, bytes]
 _NOT_BEGUN = "Python worker failed to connect back"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.shipping.following import Piece
-from penstock.apps.accesslog.shipping.positions import ShipState
+from penstock.apps.accesslog.shipping.log_follower import Piece
+from penstock.apps.accesslog.shipping.shipped_positions import ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from tests.crash.gates import pass_gate
 
 #: What a transaction is made of, in order. The first position of a life is its mark.

@@ -26,7 +26,7 @@ from typing import Any
 from tests.crash.drills import ROOT, find_marked
 from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, release
 from tests.crash.sql_program import ANSWER, Order
-from tests.filling import wait_until
+from tests.support.topic_filling import wait_until
 
 _MARK = "PENSTOCK_SQL_DRIVER"
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.cluster import LocalKafka
-from penstock.cluster.database import LocalDatabase
-from penstock.stores.sql.sink import Strategy
+from penstock.cluster.servers.local_server import LocalDatabase
+from penstock.stores.sql.sink.sql_sink import Strategy
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import Sent
 from tests.crash.gates import MOMENTS

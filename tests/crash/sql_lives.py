@@ -28,18 +28,19 @@ import pyarrow.csv
 
 from penstock.core.errors import PenstockError
 from penstock.core.model import WorkOrder
-from penstock.core.options_direct import DirectOptions, parse_direct_options
-from penstock.core.protocol import Step
-from penstock.core.strategies import Subscribe
-from penstock.core.stream_batch import plan_batch
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.direct_options import DirectOptions, parse_direct_options
+from penstock.core.options.direct_strategies import Subscribe
+from penstock.core.sinks.sql_commit_protocol import Step
+from penstock.core.streaming.next_batch import plan_batch
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.kafka.reader import KafkaReader  # noqa: F401
-from penstock.stores.sql import SqlSink, Table, connections, create_tables
-from penstock.stores.sql.filling import fill_stage
-from penstock.stores.sql.mysql import MySqlConnection  # noqa: F401
-from penstock.stores.sql.performer import Performer
-from penstock.stores.sql.writer import SqlWriter, open_writer
+from penstock.kafka.reading.kafka_reader import KafkaReader  # noqa: F401
+from penstock.stores.sql import SqlSink, Table, create_tables
+from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections.mysql_connection import MySqlConnection  # noqa: F401
+from penstock.stores.sql.sink.protocol_performer import Performer
+from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
+from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.crash.acknowledged import Sent
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers
@@ -223,7 +224,7 @@ class Course:
 
 def _live(url: str, plan: Plan, told: int) -> int:
     try:
-        connections.LOCK_TIMEOUT_S = 2
+        sql_connections.LOCK_TIMEOUT_S = 2
         course = Course(plan, told)
         with closing(_open(url, course)) as writer:
             _write_all(writer, plan, course)

@@ -23,16 +23,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.core.errors import PenstockError
-from penstock.core.protocol import Step
+from penstock.core.sinks.sql_commit_protocol import Step
 from penstock.direct import BatchReport, DirectStream, Subscribe
-from penstock.engines.sinks import sql as sql_engine
-from penstock.engines.sinks.sql import StageTask
+from penstock.engines.sinks import sql_frames as sql_engine
+from penstock.engines.sinks.sql_frames import StageTask
 from penstock.sinks import SqlSink, Table
-from penstock.stores.sql import connections
-from penstock.stores.sql.performer import Performer
-from penstock.stores.sql.sink import Strategy
-from penstock.stores.sql.staging import Staging
-from penstock.stores.sql.writer import SqlWriter, open_writer
+from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.sink.protocol_performer import Performer
+from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
+from penstock.stores.sql.sink.sql_sink import Strategy
+from penstock.stores.sql.sink.staging_tables import Staging
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
 
 #: Short, so that a round with a held lock is short, too.
@@ -161,7 +161,7 @@ def start_spark(master: str) -> SparkSession:
 
 
 def main(master: str) -> None:
-    connections.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    sql_connections.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
     sql_engine.StageTask = gate_staging
     spark = start_spark(master)
     for line in sys.stdin:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.accesslog_traffic import decide_in_memory, make_traffic, send_traffic, warm_kernels
 from tests.crash.accesslog_lives import LogCrew, LogOrder, LogRound, compare, dump_tables
 from tests.sql.databases import make_file_database
+from tests.support.accesslog_traffic import decide_in_memory, make_traffic, send_traffic, warm_kernels
 
 pytestmark = [pytest.mark.spark]
 ROUNDS = {

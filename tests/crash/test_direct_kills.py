@@ -16,7 +16,7 @@ import pytest
 
 from tests.crash.direct_program import Order
 from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 RECORDS = 60  # three batches of twenty
 #: The step to be killed at in the second batch, and how often that batch's records are there afterwards.

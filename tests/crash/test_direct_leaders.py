@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from penstock.direct import Batch, DirectStream, MemoryOffsetStore, Subscribe
 from tests.crash.leaders import Disturbance
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 
 def test_a_batch_is_finished_though_its_leader_is_killed(

@@ -13,8 +13,8 @@ from penstock.cluster import LocalKafka, LocalPostgres
 from penstock.direct import Batch, DirectStream, MemoryOffsetStore, RunOutcome, Subscribe
 from penstock.sinks import SqlSink, Table, create_tables
 from tests.conftest import IMPATIENT
-from tests.filling import produce, wait_until
 from tests.sql.databases import OwnDatabase
+from tests.support.topic_filling import produce, wait_until
 
 RECORDS = 20
 SPAN = "90 s"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.filling import produce, wait_until
+from tests.support.topic_filling import produce, wait_until
 
 #: How long Spark may take to start and to run a first job; on a busy machine that is minutes.
 STARTED_WITHIN_S = 240

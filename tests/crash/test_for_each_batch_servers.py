@@ -11,13 +11,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.cluster import LocalMariaDB, LocalPostgres
-from penstock.cluster.database import LocalDatabase
-from penstock.core.protocol import Commit, Step
+from penstock.cluster.servers.local_server import LocalDatabase
+from penstock.core.sinks.sql_commit_protocol import Commit, Step
 from penstock.sinks import SqlSink, Table, create_tables, for_each_batch
-from penstock.stores.sql.performer import Performer
-from penstock.stores.sql.writer import SqlWriter
-from tests.filling import produce
+from penstock.stores.sql.sink.protocol_performer import Performer
+from penstock.stores.sql.sink.sink_writer import SqlWriter
 from tests.sql.databases import OwnDatabase
+from tests.support.topic_filling import produce
 
 pytestmark = pytest.mark.sql
 PARTITIONS, RECORDS = 2, 40

@@ -20,8 +20,8 @@ import pytest
 
 from tests.crash.gates import FOLDER_VARIABLE, MOMENTS, Gate, arm, await_arrival, release
 from tests.crash.ship_program import STEPS, Order
-from tests.filling import await_markers
-from tests.librdkafka import read_partition
+from tests.support.librdkafka import read_partition
+from tests.support.topic_filling import await_markers
 
 LINES, PARTITIONS, CLIENTS = 200, 2, 9
 #: Rounds in a row: two of three end with a kill, each at another step, and all do something to the file.

@@ -12,16 +12,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.places import ServerPlace, parse_place
-from penstock.core.protocol import Commit, Step
+from penstock.core.options.storage_addresses import ServerPlace, parse_place
+from penstock.core.sinks.sql_commit_protocol import Commit, Step
 from penstock.direct import Batch, DirectStream, Subscribe
 from penstock.sinks import SqlSink, Table, create_tables, for_each_batch
-from penstock.stores.offsets.sql import SqlOffsetStore
-from penstock.stores.sql.filling import open_adbc
-from penstock.stores.sql.sessions import Database
-from tests.filling import produce
+from penstock.stores.offsets.sql_store import SqlOffsetStore
+from penstock.stores.sql.connections.sql_sessions import Database
+from penstock.stores.sql.sink.task_staging import open_adbc
 from tests.sql.sinks import at, make_numbers, make_sink, open_watched
-from tests.standby import Pair, start_pair
+from tests.support.postgres_standby import Pair, start_pair
+from tests.support.topic_filling import produce
 
 pytestmark = pytest.mark.sql
 PARTITIONS, RECORDS, STEP = 2, 20, 10

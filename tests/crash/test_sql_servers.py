@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 
 from penstock.cluster import LocalMariaDB, LocalPostgres
-from penstock.cluster.database import LocalDatabase
+from penstock.cluster.servers.local_server import LocalDatabase
 from penstock.core.errors import SinkError
-from penstock.core.protocol import Commit, Step
-from penstock.stores.sql.filling import fill_stage
-from penstock.stores.sql.staging import StageReport
-from penstock.stores.sql.writer import SqlWriter
+from penstock.core.sinks.sql_commit_protocol import Commit, Step
+from penstock.stores.sql.sink.sink_writer import SqlWriter
+from penstock.stores.sql.sink.staging_tables import StageReport
+from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.crash.sql_lives import check_rows
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink, open_watched

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.crash.held import HeldStream, TornLog, recreate_with_more_rows
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 Hold = Callable[..., HeldStream]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.console import make_console
+from tests.support.console import make_console
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "console.md").read_text()
 SESSION = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -12,12 +12,12 @@ import pytest
 
 from penstock.apps.accesslog.blocking.blocklist_formats import FORMATS
 from penstock.apps.accesslog.blocking.enforcement_api import DEFAULT_LISTEN
-from penstock.apps.accesslog.defence.bans import DefenceSettings
-from penstock.apps.accesslog.detection.rules import CLASSES, RuleSet
-from penstock.apps.accesslog.monitoring import merging
-from penstock.apps.accesslog.monitoring.merging import MonitorSettings
-from penstock.apps.accesslog.stream.stage import MOST_AHEAD_US
-from penstock.cli.accesslog import VERBS
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
+from penstock.apps.accesslog.detection.rule_set import CLASSES, RuleSet
+from penstock.apps.accesslog.monitoring import load_merging
+from penstock.apps.accesslog.monitoring.load_merging import MonitorSettings
+from penstock.apps.accesslog.stream.line_stage import MOST_AHEAD_US
+from penstock.cli.commands.accesslog import VERBS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "defend-a-site.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -72,7 +72,7 @@ def test_the_numbers_on_the_page_are_those_of_the_program() -> None:
     for words in ("lasts ten minutes", "up to seven days", "half-life of 30 minutes", "`lateness` (1 s)"):
         assert words in PAGE
     monitoring = MonitorSettings()
-    assert merging._DEAD_US + monitoring.grace_us == 20 * MINUTE_US
+    assert load_merging._DEAD_US + monitoring.grace_us == 20 * MINUTE_US
     assert monitoring.grace_us == 5 * MINUTE_US
     assert MOST_AHEAD_US == MINUTE_US
     for words in ("20 minutes behind the others (5 minutes,", "at most a minute later than its record"):

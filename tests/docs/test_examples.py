@@ -80,7 +80,7 @@ def test_the_examples_in_a_docstring_run(name: str) -> None:
 def quickstart_bootstrap() -> Iterator[str]:
     """A broker set as `penstock cluster up` sets it, which is what the pages tell a reader to start."""
     from penstock.cluster import LocalKafka
-    from penstock.cluster.detached import QUICKSTART
+    from penstock.cluster.kafka.detached_cluster import QUICKSTART
 
     with LocalKafka(broker_settings=QUICKSTART) as cluster:
         yield cluster.bootstrap

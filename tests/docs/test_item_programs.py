@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.core.client_java import parse_client
+from penstock.core.client.java_settings import parse_client
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.kafka.memberships import describe_group
-from penstock.stores.offsets.file import FileOffsetStore
-from tests.filling import commit_offsets, produce, read_back, wait_until
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.kafka.groups.group_overview import describe_group
+from penstock.stores.offsets.file_store import FileOffsetStore
+from tests.support.topic_filling import commit_offsets, produce, read_back, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARTITION_OF = {"item1": 1, "item2": 0, "item3": 2}

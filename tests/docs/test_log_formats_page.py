@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.parsing import sample_checks
-from penstock.apps.accesslog.parsing.samples import ENOUGH_LINES, SAMPLE_LINES
-from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S
+from penstock.apps.accesslog.first_look import sample_checks
+from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S
+from penstock.apps.accesslog.first_look.line_samples import ENOUGH_LINES, SAMPLE_LINES
+from penstock.apps.accesslog.parsing import line_slots as slots
+from penstock.apps.accesslog.parsing import log_format_items as items
+from penstock.apps.accesslog.parsing.json_keys import list_keys, plain_name
+from penstock.apps.accesslog.parsing.log_formats import NAMED
 from penstock.cli import main
-from penstock.formats import accesslog_slots as slots
-from penstock.formats import logformat_items as items
-from penstock.formats.accesslog_keys import list_keys, plain_name
-from penstock.formats.logformat import NAMED
-from tests.console import drop_compilation
+from tests.support.console import drop_compilation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "log-formats.md").read_text()
 SESSION = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)

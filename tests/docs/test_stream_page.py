@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from penstock.core import stream_losses
-from penstock.engines.source.batch import BatchReader
-from penstock.engines.source.datasource import PenstockDataSource
-from penstock.engines.source.stream import StreamReader
+from penstock.core.losses import stream_loss_errors
+from penstock.engines.source.batch_reader import BatchReader
+from penstock.engines.source.data_source import PenstockDataSource
+from penstock.engines.source.stream_reader import StreamReader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "streams.md").read_text()
 
@@ -55,7 +55,7 @@ def test_every_module_and_class_that_the_page_names_exists() -> None:
 
 
 def test_the_page_names_every_loss_condition() -> None:
-    source = Path(str(stream_losses.__file__)).read_text()
+    source = Path(str(stream_loss_errors.__file__)).read_text()
     conditions = set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', source))
     assert len(conditions) >= 6
     assert {each for each in conditions if f"`{each}`" not in PAGE} == set()

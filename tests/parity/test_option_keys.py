@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.core.batch_table import REPLACED, BatchTable
-from penstock.core.options import option_specs
-from penstock.core.stream_table import STREAM_ONLY
+from penstock.core.options.batch_option_table import REPLACED, BatchTable
+from penstock.core.options.option_table import option_specs
+from penstock.core.options.stream_option_table import STREAM_ONLY
 from tests.parity.conftest import World
 from tests.parity.option_sets import KEYS, OptionSet
 from tests.parity.option_values import (

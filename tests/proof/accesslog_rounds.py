@@ -22,12 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
-from penstock.cluster.database import LocalDatabase
-from tests.accesslog_traffic import Traffic, decide_in_memory, make_traffic, send_traffic, warm_kernels
+from penstock.cluster.servers.local_server import LocalDatabase
 from tests.crash.accesslog_lives import Dump, LogCrew, LogOrder, LogRound, compare, dump_tables
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 from tests.sql.databases import make_database, make_file_database
+from tests.support.accesslog_traffic import (
+    Traffic,
+    decide_in_memory,
+    make_traffic,
+    send_traffic,
+    warm_kernels,
+)
 
 log = logging.getLogger(__name__)
 

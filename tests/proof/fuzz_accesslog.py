@@ -21,12 +21,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.formats import accesslog
-from penstock.formats.accesslog import BAD_REASONS, TEXT_FIELDS, Lines, make_parser, parse_input, take_texts
-from penstock.formats.bulk import Input
-from tests.accesslog_reference import parse_line
-from tests.guard_page import GuardedMemory, guarded_array
+from penstock.apps.accesslog.parsing import line_parser
+from penstock.apps.accesslog.parsing.line_parser import (
+    BAD_REASONS,
+    TEXT_FIELDS,
+    Lines,
+    make_parser,
+    parse_input,
+    take_texts,
+)
+from penstock.kernels.kernel_input import Input
 from tests.proof.recording import record
+from tests.reference.accesslog_parser import parse_line
+from tests.support.guard_page import GuardedMemory, guarded_array
 
 SLOW_S = 1.0
 PROXIES = ("10.0.0.0/8", "2001:db8::/32", "192.0.2.1")
@@ -380,8 +387,8 @@ class Kernel:
 
     def __init__(self) -> None:
         self._memory = GuardedMemory(1 << 20)
-        accesslog._idle.arrays = tuple(
-            guarded_array(each.size, each.dtype).reshape(each.shape) for each in accesslog._scratch()
+        line_parser._idle.arrays = tuple(
+            guarded_array(each.size, each.dtype).reshape(each.shape) for each in line_parser._scratch()
         )
 
     def parse(

@@ -30,15 +30,17 @@ from google.protobuf import message_factory
 from google.protobuf.message import DecodeError as ProtobufError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from penstock.formats import avro_columns, json_columns, protobuf_columns
-from penstock.formats.avro import AvroDecoder
-from penstock.formats.bulk import Input
-from penstock.formats.json import parse_schema
-from penstock.formats.layout import Workspace
-from penstock.formats.protobuf import ProtobufDecoder
-from penstock.formats.protobuf_plan import load_message
-from tests.guard_page import GuardedMemory, guarded_array
-from tests.proto_all import ALL, expect_row
+from penstock.formats.avro import avro_columns
+from penstock.formats.avro.avro_decoder import AvroDecoder
+from penstock.formats.columns.column_layout import Workspace
+from penstock.formats.json import json_columns
+from penstock.formats.json.json_decoder import parse_schema
+from penstock.formats.protobuf import protobuf_columns
+from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
+from penstock.formats.protobuf.protobuf_plan import load_message
+from penstock.kernels.kernel_input import Input
+from tests.support.guard_page import GuardedMemory, guarded_array
+from tests.support.proto_all_types import ALL, expect_row
 
 SLOW_S = 1.0
 JSON_SCHEMA = (

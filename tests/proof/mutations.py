@@ -9,8 +9,16 @@ from __future__ import annotations
 import random
 import struct
 
-from tests.reference_decoder import Cursor
-from tests.reference_encoder import HEADER, Record, build_marker, build_record, compress, reseal, varint
+from tests.reference.record_decoder import Cursor
+from tests.reference.record_encoder import (
+    HEADER,
+    Record,
+    build_marker,
+    build_record,
+    compress,
+    reseal,
+    varint,
+)
 
 RESEAL_SHARE = 0.85
 _CODECS = (0, 0, 0, 1, 2, 3, 4)

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from penstock.cluster import LocalKafka
-from penstock.cluster.connector import CONNECTOR, fetch_connector
+from penstock.cluster.downloads.jvm_connector import CONNECTOR, fetch_connector
 from tests.parity.option_sets import KEYS, make_option_set
 from tests.parity.reading import read_both
 from tests.parity.topics import SHAPES, TopicWriter

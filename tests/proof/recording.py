@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from penstock.cluster.distribution import KAFKA_VERSION
+from penstock.cluster.kafka.kafka_distribution import KAFKA_VERSION
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "confluent-kafka")

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
-from penstock.cluster.database import LocalDatabase
-from penstock.cluster.spark import LocalSpark
+from penstock.cluster.servers.local_server import LocalDatabase
+from penstock.cluster.servers.spark_standalone import LocalSpark
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import Sent, fill_topic
 from tests.crash.sql_crew import Crew, crew

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
-from penstock.cluster.database import LocalDatabase
-from penstock.core.options_direct import DirectOptions
-from penstock.kafka.records.warmup import ensure_compiled
+from penstock.cluster.servers.local_server import LocalDatabase
+from penstock.core.options.direct_options import DirectOptions
+from penstock.kafka.records.record_warmup import ensure_compiled
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import Sent, fill_topic
 from tests.crash.sql_lives import (

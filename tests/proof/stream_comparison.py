@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from penstock.cluster import LocalKafka
-from penstock.cluster.connector import CONNECTOR, fetch_connector
+from penstock.cluster.downloads.jvm_connector import CONNECTOR, fetch_connector
 from tests.conftest import IMPATIENT
 from tests.crash.held import HeldStream, TornLog, recreate_with_more_rows
-from tests.filling import produce
-from tests.librdkafka import read_partition
 from tests.proof.recording import record
+from tests.support.librdkafka import read_partition
+from tests.support.topic_filling import produce
 
 SOURCES = {"penstock": "penstock", "JVM connector": "kafka"}
 Change = Callable[[Any, str, list[HeldStream]], None]

@@ -19,8 +19,8 @@ from penstock.cluster import LocalKafka
 from tests.conftest import IMPATIENT
 from tests.crash.drills import PARTITIONS, drill
 from tests.crash.leaders import Disturbance, disturb
-from tests.filling import wait_until
 from tests.proof.recording import record
+from tests.support.topic_filling import wait_until
 
 TOPIC = "leaders"
 

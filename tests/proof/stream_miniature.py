@@ -1,4 +1,4 @@
-"""The random histories of tests/unit/test_stream_histories.py, by the ten thousand.
+"""The random histories of tests/unit/engines/reading/test_stream_histories.py, by the ten thousand.
 
 python -m tests.proof.stream_miniature --histories 20000 --seed 1 --write
 """
@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from tests.proof.recording import record
-from tests.unit.test_stream_histories import (
+from tests.unit.engines.reading.test_stream_histories import (
     test_with_loss_nothing_is_read_twice_and_what_is_missing_is_named as play_with_loss,
 )
-from tests.unit.test_stream_histories import (
+from tests.unit.engines.reading.test_stream_histories import (
     test_without_loss_every_record_is_read_once_and_in_order as play_without_loss,
 )
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.defence.scoring import unify
+from penstock.apps.accesslog.evaluation.decision_scoring import unify
 from penstock.cli import main
-from penstock.cli.accesslog.demo import prepare_folder
-from tests.filling import wait_until
+from penstock.cli.commands.accesslog.demo import prepare_folder
+from tests.support.topic_filling import wait_until
 
 TIMEOUT_S = 280
 

@@ -14,24 +14,24 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.apps.accesslog.defence.bans import DECISIONS
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS
+from penstock.apps.accesslog.first_look.topic_samples import read_newest
 from penstock.apps.accesslog.stream import pipeline as pipeline_module
-from penstock.apps.accesslog.stream.orders import list_orders, place_order
+from penstock.apps.accesslog.stream.operator_orders import list_orders, place_order
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
-from penstock.apps.accesslog.stream.sampling import read_newest
-from penstock.apps.accesslog.stream.standing import read_format
-from penstock.apps.accesslog.stream.tables import create_tables
+from penstock.apps.accesslog.stream.pipeline_state import read_format
+from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cli import main
 from penstock.cli.accesslog.blocked_count import BlockedCount
-from penstock.cli.accesslog.display import PLAIN_EVERY_S, Display
-from penstock.cli.accesslog.first_look import FirstLook
-from penstock.core.client import ClientSettings
+from penstock.cli.accesslog.first_look_messages import FirstLook
+from penstock.cli.accesslog.live_numbers import PLAIN_EVERY_S, Display
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
-from penstock.core.places import parse_place
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.storage_addresses import parse_place
 from penstock.direct import Batch, DirectStream, TopicPartition
-from penstock.kafka.writer import Writer
-from tests.accesslog_traffic import (
+from penstock.kafka.writing.plain_producer import Writer
+from tests.support.accesslog_traffic import (
     START,
     Request,
     cut,
@@ -43,7 +43,7 @@ from tests.accesslog_traffic import (
     warm_kernels,
     write_line,
 )
-from tests.filling import await_markers, open_transaction, send
+from tests.support.topic_filling import await_markers, open_transaction, send
 
 #: Tables that are a function of the log alone.
 OF_THE_LOG = ("decisions", "dead_letters", "counts", "seconds", "minutes", "tops")

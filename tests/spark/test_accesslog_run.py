@@ -16,17 +16,24 @@ from typing import Any
 import pytest
 
 from penstock.apps.accesslog.blocking.decision_records import read_decisions
-from penstock.apps.accesslog.parsing.sample_checks import check_sample
-from penstock.apps.accesslog.parsing.samples import ENOUGH_LINES, SAMPLE_LINES, take_sample
-from penstock.apps.accesslog.stream.liveness import read_last_batch
-from penstock.apps.accesslog.stream.sampling import read_newest, read_oldest
+from penstock.apps.accesslog.first_look.line_samples import ENOUGH_LINES, SAMPLE_LINES, take_sample
+from penstock.apps.accesslog.first_look.sample_checks import check_sample
+from penstock.apps.accesslog.first_look.topic_samples import read_newest, read_oldest
+from penstock.apps.accesslog.parsing.line_parser import make_parser
+from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
 from penstock.cli import main
-from penstock.core.client import ClientSettings
-from penstock.core.places import parse_place
-from penstock.formats.accesslog import make_parser
-from penstock.stores.sql.sessions import Database
-from tests.accesslog_traffic import Request, make_traffic, send_traffic, warm_kernels, write_line, write_rules
-from tests.filling import read_back, wait_until
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.sql.connections.sql_sessions import Database
+from tests.support.accesslog_traffic import (
+    Request,
+    make_traffic,
+    send_traffic,
+    warm_kernels,
+    write_line,
+    write_rules,
+)
+from tests.support.topic_filling import read_back, wait_until
 
 pytestmark = [pytest.mark.spark]
 

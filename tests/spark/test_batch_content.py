@@ -20,9 +20,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tests.filling import open_transaction, produce, send, wait_until
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, values
+from tests.support.topic_filling import open_transaction, produce, send, wait_until
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType(), True), StructField("value", BinaryType(), True)]), True

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.reader import KafkaReader
-from tests.filling import delete_before, produce, wait_until
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.reading.kafka_reader import KafkaReader
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
+from tests.support.topic_filling import delete_before, produce, wait_until
 
 
 def start_at(topic: str, offset: int) -> str:
@@ -121,13 +121,13 @@ def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(
     load: Load, kafka: Any, topic: Any
 ) -> None:
     """B305: planned, then deleted; the text says which topic is gone, and that `read` found out."""
-    from penstock.kafka import admin
+    from penstock.kafka.metadata import topic_admin
 
     name = topic()
     produce(kafka.bootstrap, name, ["a"])
     frame = load(name, kafkaConsumer__pollTimeoutMs=20_000)
     assert offsets(frame) == span(0, 0, 1)
-    admin.delete_topic(settings_of(kafka), name)
+    topic_admin.delete_topic(settings_of(kafka), name)
     with pytest.raises(Exception, match=rf"\[PARTITION_GONE\] .*{name}") as caught:
         frame.select("offset").collect()
     assert ", in read\n" in str(caught.value)

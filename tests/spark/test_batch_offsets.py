@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.filling import delete_before, produce
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
+from tests.support.topic_filling import delete_before, produce
 
 #: Times of the records in `timed`: number n of each partition was made at FIRST_MS + n seconds.
 FIRST_MS = 1_700_000_000_000

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.filling import produce
 from tests.spark.conftest import Load
 from tests.spark.rows import values
+from tests.support.topic_filling import produce
 
 
 def test_option_names_do_not_depend_on_case(spark: SparkSession, kafka: Any, topic: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 
 def plan_of(frame: Any) -> str:

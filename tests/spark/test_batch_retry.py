@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from penstock.testing.proxy import FaultProxy
-from tests.filling import produce, wait_until
+from tests.support.topic_filling import produce, wait_until
 
 FETCH = 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 #: Runs at the start of every Python process: all loggers at DEBUG, into one file per process.
 _EVERYTHING_LOGGED = """

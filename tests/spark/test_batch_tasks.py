@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.options_batch import parse_batch_options
-from penstock.engines.reading.tasks import WorkPartition
-from penstock.engines.source.batch import BatchReader
-from tests.filling import commit_offsets, produce
+from penstock.core.options.batch_options import parse_batch_options
+from penstock.engines.reading.read_tasks import WorkPartition
+from penstock.engines.source.batch_reader import BatchReader
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
+from tests.support.topic_filling import commit_offsets, produce
 
 
 def plan(kafka: Any, topic: str, **options: object) -> list[WorkPartition]:
@@ -84,7 +84,7 @@ def test_a_task_holds_at_most_so_many_records(kafka: Any, topic: Any) -> None:
 
 _READ_PICKLED = """
 import pickle, sys
-from penstock.kafka.reader import KafkaReader
+from penstock.kafka.reading.kafka_reader import KafkaReader
 order = pickle.load(sys.stdin.buffer).order
 print(sum(batch.num_rows for batch in KafkaReader().read(order)), order.columns, order.fail_on_data_loss)
 """
@@ -163,8 +163,8 @@ def test_a_reader_loads_no_pandas_and_is_kept_out_of_its_workers_collections(kaf
     name = topic()
     produce(kafka.bootstrap, name, ["x"])
     program = (
-        "import gc, sys; from penstock.core.options_batch import parse_batch_options;"
-        "from penstock.engines.source.batch import BatchReader;"
+        "import gc, sys; from penstock.core.options.batch_options import parse_batch_options;"
+        "from penstock.engines.source.batch_reader import BatchReader;"
         "texts = {'kafka.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2]};"
         "reader = BatchReader(parse_batch_options(texts, unique='u'));"
         "(task,) = reader.partitions();"

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.testing.proxy import FaultProxy
-from tests.filling import produce, wait_until
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
-from tests.workers import find_process, waiting_ports
+from tests.support.python_workers import find_process, waiting_ports
+from tests.support.topic_filling import produce, wait_until
 
 FETCH, METADATA = 1, 3
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import TopicPartition
-from penstock.kafka.lag import describe_lag
-from tests.filling import produce
+from penstock.kafka.groups.group_lag import describe_lag
+from tests.support.topic_filling import produce
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: Where Kafka's default partitioner puts the items of three partitions.

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, LogView, TopicPartition
-from penstock.core.sinks import Written
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.sink_contract import Written
 from penstock.direct import Batch, DirectStream, MemoryOffsetStore, RunOutcome, Subscribe
-from penstock.kafka import deadline
-from penstock.kafka.deadline import Attempts, Deadline
+from penstock.kafka.transport import deadlines
+from penstock.kafka.transport.deadlines import Attempts, Deadline
 from penstock.testing.memory_log import MemoryLog
-from tests.unit.test_direct_loop import Source
+from tests.unit.engines.direct.test_batch_loop import Source
 
 T0 = TopicPartition("t", 0)
 
@@ -26,7 +26,7 @@ T0 = TopicPartition("t", 0)
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever hears a stop gives up at once, however fast an answer comes."""
-    monkeypatch.setattr(deadline, "STOP_PATIENCE_S", 0.0)
+    monkeypatch.setattr(deadlines, "STOP_PATIENCE_S", 0.0)
 
 
 def ask(failures: int = 0) -> None:

@@ -32,11 +32,11 @@ from penstock.direct import (
     TopicPartition,
     read_ranges,
 )
-from penstock.engines.direct.frames import ArrowFunction
+from penstock.engines.direct.order_frames import ArrowFunction
 from penstock.sinks import SqlSink, Table, create_tables
-from penstock.stores.offsets.memory import MemoryOffsetStore
+from penstock.stores.offsets.memory_store import MemoryOffsetStore
 from tests.conftest import MakeTopic
-from tests.filling import await_markers, open_transaction, produce, send, wait_until
+from tests.support.topic_filling import await_markers, open_transaction, produce, send, wait_until
 
 Row = tuple[str, int, int, str]
 

@@ -19,15 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.cli import main
 from penstock.core.errors import OptionError, SinkError
-from penstock.core.file_batches import name_batch
 from penstock.core.model import OffsetRange, TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.file_batches import name_batch
 from penstock.direct import At, DirectStream, Subscribe
-from penstock.engines.sinks import files
+from penstock.engines.sinks import file_sink as files
 from penstock.engines.sinks.file_checks import Told
-from penstock.engines.sinks.files import FORMATS
+from penstock.engines.sinks.file_sink import FORMATS
 from penstock.sinks import FileSink
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 T0 = TopicPartition("t", 0)
 
@@ -166,7 +166,7 @@ import sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import files
 from penstock.engines.sinks.file_checks import Told
 from tests.crash.gates import pass_gate

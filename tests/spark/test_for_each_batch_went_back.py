@@ -14,12 +14,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import window
 
-from penstock.engines.sinks import for_each_batch
+from penstock.engines.sinks.foreach_sinks import for_each_batch
 from penstock.stores.sql import SqlSink, Table, create_tables
-from tests.filling import produce
 from tests.spark.conftest import Load
 from tests.spark.streaming import add_partitions
 from tests.sql.databases import make_file_database
+from tests.support.topic_filling import produce
 
 HOUR_S = 3600
 

@@ -15,7 +15,7 @@ from pyspark.sql.functions import col, from_json, hex, lit
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from penstock.formats.json import JsonDecoder
+from penstock.formats.json.json_decoder import JsonDecoder
 from tests.parity import json_documents
 from tests.parity.json_differences import EXAMPLES, TODAY, JsonExample
 

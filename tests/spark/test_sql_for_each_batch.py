@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from penstock.engines.sinks import for_each_batch
+from penstock.engines.sinks.foreach_sinks import for_each_batch
 from penstock.stores.sql import SqlSink, Table, create_tables
-from tests.filling import produce
 from tests.spark.conftest import Load
 from tests.sql.databases import OwnDatabase, make_file_database
+from tests.support.topic_filling import produce
 
 Run = Callable[..., None]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from penstock.core.audit.table_audit import check_table
 from penstock.core.errors import OptionError
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.core.table_audit import check_table
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import open_sink
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.evidence import gather
+from penstock.stores.sql.audit.audit_facts import gather
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def test_rows_are_collected_when_the_batch_before_says_that_they_are_few(
             return write_staged(reports, *given, **named)
 
         monkeypatch.setattr(writer.writer, "write_staged", look)
-        monkeypatch.setattr("penstock.engines.sinks.sql.INLINE_BYTES", 0)
-        monkeypatch.setattr("penstock.engines.sinks.sql.COLLECTED_BYTES", 100_000)
+        monkeypatch.setattr("penstock.engines.sinks.sql_frames.INLINE_BYTES", 0)
+        monkeypatch.setattr("penstock.engines.sinks.sql_frames.COLLECTED_BYTES", 100_000)
         ends = [0, 100, 200, 20_000, 20_100, 20_200]
         for begin, end in pairwise(ends):
             frame = spark.range(begin, end, numPartitions=2).selectExpr(*WORDS)
@@ -104,8 +104,8 @@ import sys
 from contextlib import closing
 from pyspark.sql import SparkSession
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.engines.sinks.sql import Measured, FrameWriter, collect
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.engines.sinks.sql_frames import Measured, FrameWriter, collect
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
          .config("spark.driver.maxResultSize", "100k").getOrCreate())
 writer = object.__new__(FrameWriter)

@@ -14,9 +14,9 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from tests.filling import delete_before, produce
 from tests.spark.conftest import Load, MakeFlow
 from tests.spark.streaming import Flow, add_partitions, expect, now_ms
+from tests.support.topic_filling import delete_before, produce
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tests.filling import produce
 from tests.spark.streaming import Flow, collect_rows, expect
+from tests.support.topic_filling import produce
 
 
 def test_two_rows_a_batch_are_exact_over_many_batches(flow: Flow, kafka: Any, topic: Any) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.filling import produce, wait_until
 from tests.spark.streaming import Flow, expect
+from tests.support.topic_filling import produce, wait_until
 
 
 @pytest.fixture

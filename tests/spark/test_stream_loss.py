@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.options_stream import parse_stream_options
-from penstock.engines.source.stream import StreamReader
-from tests.filling import delete_before, produce
+from penstock.core.options.stream_options import parse_stream_options
+from penstock.engines.source.stream_reader import StreamReader
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, add_partitions, create_topic, delete_topic, expect
+from tests.support.topic_filling import delete_before, produce
 
 #: Looks that are repeated before a loss is believed need no pause here.
 HASTY = {"fetchOffset__retryIntervalMs": 10}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
-from tests.filling import produce
 from tests.spark.streaming import Flow, expect
+from tests.support.topic_filling import produce
 
 
 def move(flow: Flow, verb: str, *how: str) -> None:

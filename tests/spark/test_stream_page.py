@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.filling import produce
+from tests.support.topic_filling import produce
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "streams.md").read_text()
 

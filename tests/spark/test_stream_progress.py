@@ -9,12 +9,12 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as At
 
-from penstock.core.options_stream import parse_stream_options
-from penstock.engines.source.stream import StreamReader
+from penstock.core.options.stream_options import parse_stream_options
+from penstock.engines.source.stream_reader import StreamReader
 from penstock.listener import read_report
-from tests.filling import commit_positions, produce, wait_until
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, expect
+from tests.support.topic_filling import commit_positions, produce, wait_until
 
 
 def told(progress: dict[str, Any]) -> dict[str, Any]:

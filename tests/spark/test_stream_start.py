@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.filling import produce
 from tests.spark.streaming import Flow, add_partitions, create_topic, expect, now_ms
+from tests.support.topic_filling import produce
 
 HOW = ["assign", "subscribe", "subscribePattern"]
 

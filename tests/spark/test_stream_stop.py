@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.cluster import LocalKafka
-from tests.filling import produce, wait_until
 from tests.spark.streaming import Flow, expect
+from tests.support.topic_filling import produce, wait_until
 
 NOBODY = SimpleNamespace(bootstrap="127.0.0.1:1")  # refuses at once
 #: It takes less than a second; what is not stopped goes on until our own deadline, after a minute.

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import window
 
-from tests.filling import await_markers, open_transaction, produce, send
 from tests.spark.conftest import Load
 from tests.spark.streaming import Flow, now_ms
+from tests.support.topic_filling import await_markers, open_transaction, produce, send
 
 
 def write(bootstrap: str, topic: str, values: list[str | None], *, commit: bool) -> None:

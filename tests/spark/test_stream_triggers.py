@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from penstock.core.values import INT64_MAX
-from tests.filling import produce, wait_until
+from penstock.core.options.option_values import INT64_MAX
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, add_partitions, create_topic, delete_topic, expect
+from tests.support.topic_filling import produce, wait_until
 
 AVAILABLE_NOW = {"availableNow": True}
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from examples.own_queue import Queue, QueueSource
 from penstock.apps.wordcount import LINES, count_words
-from penstock.cluster.ports import find_free_ports
+from penstock.cluster.processes.free_ports import find_free_ports
 
 ONCE = {("hello", 2), ("owen", 1), ("lemon", 1), ("byebye", 1)}
 TWICE = {(word, 2 * count) for word, count in ONCE}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster.database import LocalDatabase
-from penstock.core.places import FilePlace, ServerPlace, parse_place
+from penstock.cluster.servers.local_server import LocalDatabase
+from penstock.core.options.storage_addresses import FilePlace, ServerPlace, parse_place
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.stores.sql.ledger import BATCHES, DIGESTS, POSITIONS, RANGES, TABLES, WRITERS
-from penstock.stores.sql.sink import Mode
+from penstock.stores.sql.ledger.ledger_tables import BATCHES, DIGESTS, POSITIONS, RANGES, TABLES, WRITERS
+from penstock.stores.sql.sink.sql_sink import Mode
 from tests.sql.databases import OwnDatabase
 
 LEDGER_TABLES = (WRITERS, POSITIONS, BATCHES, RANGES, TABLES, DIGESTS)

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from penstock.core.model import TopicPartition
-from penstock.core.protocol import Step
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.sql_commit_protocol import Step
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.performer import Performer
-from penstock.stores.sql.writer import SqlWriter, open_writer
+from penstock.stores.sql.sink.protocol_performer import Performer
+from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
 from penstock.testing.proxy import FaultProxy
 from tests.sql.databases import OwnDatabase
 

@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.apps.accesslog.blocking.decision_records import read_decisions
-from penstock.core.places import parse_place
-from penstock.stores.sql.sessions import Database
-from tests.accesslog_traffic import (
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.sql.connections.sql_sessions import Database
+from tests.sql.databases import OwnDatabase
+from tests.support.accesslog_traffic import (
     Request,
     decide_in_memory,
     make_traffic,
@@ -23,8 +24,7 @@ from tests.accesslog_traffic import (
     write_line,
     write_rules,
 )
-from tests.filling import read_back
-from tests.sql.databases import OwnDatabase
+from tests.support.topic_filling import read_back
 
 pytestmark = [pytest.mark.spark]
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark]
 LOSING_AN_ANSWER = """
 import sys
 from penstock.cli import main
-from penstock.core.protocol import Begin, Commit, InsertStages
+from penstock.core.sinks.sql_commit_protocol import Begin, Commit, InsertStages
 from penstock.engines.direct import loop
 from penstock.stores.sql import performer, waiting
 from penstock.testing.proxy import FaultProxy

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.apps.accesslog.defence.bans import DECISIONS
-from penstock.apps.accesslog.stream.orders import list_orders, place_order
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS
+from penstock.apps.accesslog.stream.operator_orders import list_orders, place_order
 from penstock.apps.accesslog.stream.pipeline import Pipeline
-from penstock.apps.accesslog.stream.tables import create_tables
+from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.core.errors import OffsetStoreError
-from penstock.core.places import parse_place
-from penstock.stores.sql.sessions import GRAMMARS
-from tests.accesslog_traffic import (
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.sql.connections.sql_sessions import GRAMMARS
+from tests.sql.databases import OwnDatabase
+from tests.support.accesslog_traffic import (
     decide_in_memory,
     make_settings,
     make_traffic,
@@ -23,7 +24,6 @@ from tests.accesslog_traffic import (
     sort_decisions,
     warm_kernels,
 )
-from tests.sql.databases import OwnDatabase
 
 
 @pytest.fixture(scope="module", autouse=True)

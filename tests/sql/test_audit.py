@@ -13,22 +13,22 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli import main
-from penstock.core.losses import Loss
+from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import Change
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.losses import open_loss_ledger
-from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.loss_ledger import open_loss_ledger
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.digests import digest_rows, read_digests
-from penstock.stores.sql.evidence import look_at_once
-from penstock.stores.sql.filling import fill_stage
-from penstock.stores.sql.history import merge_history
-from penstock.stores.sql.moved_rows import Rows
-from penstock.stores.sql.sessions import Database, Session
-from tests.filling import delete_before, produce
+from penstock.stores.sql.audit.audit_facts import look_at_once
+from penstock.stores.sql.audit.provenance_digests import digest_rows, read_digests
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.ledger.publish_history import merge_history
+from penstock.stores.sql.ledger.rewound_rows import Rows
+from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import at, make_numbers, make_sink, with_provenance
+from tests.support.topic_filling import delete_before, produce
 
 POSITIONS = (at(0, 0), at(5, 4), at(9, 4), at(20, 11))
 

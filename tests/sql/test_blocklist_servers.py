@@ -9,12 +9,12 @@ import pytest
 from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance
 from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.blocking.decision_records import read_decision, read_decisions
-from penstock.apps.accesslog.stream.orders import place_order
-from penstock.apps.accesslog.stream.tables import create_tables
-from penstock.core.places import Place, parse_place
-from penstock.stores.sql.sessions import Database
-from tests.decided import NOW_US, SECOND_US, decide, make_database
+from penstock.apps.accesslog.stream.operator_orders import place_order
+from penstock.apps.accesslog.stream.pipeline_tables import create_tables
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.stores.sql.connections.sql_sessions import Database
 from tests.sql.databases import OwnDatabase
+from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
 
 WRITERS = 6
 

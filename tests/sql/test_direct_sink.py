@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.cli import main
 from penstock.core.errors import OffsetStoreError, OptionError, SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.direct import Batch, DirectStream, SqlOffsetStore, Subscribe
 from penstock.sinks import SqlSink, Table, create_tables, keep_provenance
-from penstock.stores.offsets.ledger import SinkOffsetStore
-from penstock.stores.offsets.memory import MemoryOffsetStore
-from tests.filling import produce
+from penstock.stores.offsets.memory_store import MemoryOffsetStore
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from tests.spark.test_direct_examples import load
 from tests.sql.databases import OwnDatabase, make_file_database
+from tests.support.topic_filling import produce
 
 ITEMS = ("item1", "item2", "item3")
 

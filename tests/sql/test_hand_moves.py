@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import SinkError
-from penstock.core.offset_stores import SEEK, Change
-from penstock.stores.offsets.ledger import SinkOffsetStore
-from penstock.stores.sql.writers import find_hand_move
+from penstock.core.offsets.offset_store_contract import SEEK, Change
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+from penstock.stores.sql.ledger.writer_rows import find_hand_move
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink
 

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.cluster import LocalMariaDB
 from penstock.core.errors import OffsetStoreError, SinkError
-from penstock.core.places import parse_place
-from penstock.stores.offsets.sql import SqlOffsetStore
-from penstock.stores.sql.sessions import Database
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.offsets.sql_store import SqlOffsetStore
+from penstock.stores.sql.connections.sql_sessions import Database
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 
@@ -56,7 +56,7 @@ def test_a_replica_alone_is_read_and_waited_for_and_not_written_to(
     sink = make_sink(here.url)
     here.run("CREATE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'")
     here.run("GRANT SELECT, INSERT ON *.* TO clerk@'127.0.0.1'")
-    monkeypatch.setattr("penstock.stores.sql.waiting.RECONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     with closing(sink.open("s")) as writer:
         writer.write(make_numbers(at(0), at(3)), at(0), at(3))
         here.run("SET GLOBAL read_only = 1")

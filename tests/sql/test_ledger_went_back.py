@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import OffsetStoreError, SinkError
-from penstock.core.protocol import Begin, Commit, Step, StepFailedError
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.sql.performer import Performer
-from penstock.stores.sql.writer import SqlWriter, open_writer
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.sql_commit_protocol import Begin, Commit, Step, StepFailedError
+from penstock.stores.sql.sink.protocol_performer import Performer
+from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 

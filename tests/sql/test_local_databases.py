@@ -17,11 +17,12 @@ import psycopg
 import pymysql
 import pytest
 
-from penstock.cluster import LocalMariaDB, LocalPostgres, database
-from penstock.cluster.database import LocalDatabase, make_environment
-from penstock.cluster.folders import sweep_abandoned
-from penstock.cluster.ports import find_free_ports
-from penstock.cluster.process import Identity, is_locked
+from penstock.cluster import LocalMariaDB, LocalPostgres
+from penstock.cluster.processes.free_ports import find_free_ports
+from penstock.cluster.processes.owned_folders import sweep_abandoned
+from penstock.cluster.processes.owned_process import Identity, is_locked
+from penstock.cluster.servers import local_server
+from penstock.cluster.servers.local_server import LocalDatabase, make_environment
 from penstock.core.errors import ClusterError
 from tests.sql.databases import OwnDatabase
 
@@ -170,7 +171,7 @@ def test_a_folder_the_servers_user_cannot_enter_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(database, "choose_identity", lambda: Identity(65534, 65534))
+    monkeypatch.setattr(local_server, "choose_identity", lambda: Identity(65534, 65534))
     tmp_path.chmod(0o700)
     with pytest.raises(ClusterError, match="FOLDER_NOT_REACHABLE") as caught:
         LocalPostgres().start()

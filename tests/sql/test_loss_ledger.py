@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.core.errors import OffsetStoreError, PenstockError, VersionError
-from penstock.core.losses import Loss
-from penstock.core.places import parse_place
-from penstock.engines.reading.losses import check_ledger, write_losses
-from penstock.stores.losses import DETAIL_LIMIT, open_loss_ledger
-from penstock.stores.sql import connections, sessions
-from penstock.stores.sql.sessions import Database
+from penstock.core.losses.loss_ranges import Loss
+from penstock.core.options.storage_addresses import parse_place
+from penstock.engines.reading.loss_book import check_ledger, write_losses
+from penstock.stores.loss_ledger import DETAIL_LIMIT, open_loss_ledger
+from penstock.stores.sql.connections import sql_connections, sql_sessions
+from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.testing.proxy import FaultProxy
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import lead_through
@@ -157,9 +157,9 @@ def test_a_making_of_tables_that_was_killed_halfway_is_finished(own_database: Ow
 WRITERS, ROUNDS, LOSSES = 3, 4, 150
 WRITE_AT_ONCE = f"""
 import os, sys
-from penstock.core.losses import Loss
-from penstock.stores.losses import LossLedger
-from penstock.core.places import parse_place
+from penstock.core.losses.loss_ranges import Loss
+from penstock.stores.loss_ledger import LossLedger
+from penstock.core.options.storage_addresses import parse_place
 ledger = LossLedger(parse_place(os.environ["PLACE"]))  # not opened: the tables are made at once, too
 losses = [Loss("DATA_LOST", "t", n % 5, n, n + 1) for n in range({LOSSES})]
 if int(sys.argv[1]) % 2:
@@ -202,11 +202,11 @@ def test_processes_that_report_the_same_losses_at_once_make_one_row_each(own_dat
 def test_tables_are_made_by_one_process_at_a_time(
     own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr(sessions, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql_sessions, "LOCK_TIMEOUT_S", 1)
     place = parse_place(own_database.url)
 
-    def make_tables_meanwhile(session: sessions.Session) -> None:
+    def make_tables_meanwhile(session: sql_sessions.Session) -> None:
         session.lock_schema(place)
         with pytest.raises(OffsetStoreError, match="DATABASE_BUSY") as caught:
             open_loss_ledger(place)
@@ -221,7 +221,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     server_database: OwnDatabase, conflicts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's own deadlock error, raised on purpose so that it comes each time."""
-    monkeypatch.setattr(sessions, "CONFLICT_PAUSE_S", 0.001)
+    monkeypatch.setattr(sql_sessions, "CONFLICT_PAUSE_S", 0.001)
     server_database.run("CREATE TABLE done (n INT)")
     database = Database(parse_place(server_database.url))
     deadlock = (
@@ -231,7 +231,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     )
     attempts = []
 
-    def work(session: sessions.Session) -> None:
+    def work(session: sql_sessions.Session) -> None:
         attempts.append(1)
         session.execute("INSERT INTO done VALUES (1)")
         if len(attempts) <= conflicts:
@@ -243,7 +243,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     else:
         with pytest.raises(OffsetStoreError, match="DATABASE_CONFLICT"):
             database.run(work, writes=True)
-        assert len(attempts) == sessions.CONFLICT_ATTEMPTS
+        assert len(attempts) == sql_sessions.CONFLICT_ATTEMPTS
     assert server_database.run("SELECT COUNT(*) FROM done") == [(1 if conflicts == 2 else 0,)]
 
 
@@ -251,9 +251,9 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
 # has begun to change the file itself.
 DIE_BEFORE_COMMIT = """
 import os, signal
-from penstock.core.losses import Loss
+from penstock.core.losses.loss_ranges import Loss
 from penstock.stores.sql import sessions
-from penstock.stores.losses import open_loss_ledger
+from penstock.stores.loss_ledger import open_loss_ledger
 write = sessions.Session.execute_many
 def write_and_die(session, statement, rows):
     write(session, statement, rows)
@@ -283,7 +283,7 @@ def test_a_lock_that_is_not_given_back_ends_in_an_error_by_its_deadline(
 ) -> None:
     ledger = open_loss_ledger(own_database.url)
     ledger.record([AGED], seen_ms=1)
-    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
     holder = own_database.connect()
     cursor = holder.cursor()
     begin = "BEGIN IMMEDIATE" if ledger.place.dialect == "sqlite" else "BEGIN"
@@ -302,7 +302,7 @@ def test_a_server_that_falls_silent_is_left_by_the_deadline(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = open_loss_ledger(server_database.url)
-    monkeypatch.setattr(connections, "ANSWER_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql_connections, "ANSWER_TIMEOUT_S", 1)
     sleep = "SELECT pg_sleep(60)" if ledger.place.dialect == "postgresql" else "SELECT SLEEP(60)"
     with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE") as caught:
         Database(ledger.place).run(lambda session: session.execute(sleep))
@@ -400,7 +400,7 @@ def test_a_loss_waits_for_a_ledger_that_was_reached_before_and_is_away(
             pauses.append(seconds)
             proxy.accept()
 
-        monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
+        monkeypatch.setattr(sql_sessions, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
         write_losses(place, [AGED], create=is_driver)
         assert len(pauses) == 1
     assert [each.loss for each in open_loss_ledger(server_database.url).read()] == [AGED]
@@ -412,6 +412,6 @@ def test_a_ledger_that_was_never_reached_is_not_waited_for(
     with FaultProxy() as proxy:
         place = parse_place(lead_through(proxy, server_database.url))
         proxy.refuse()
-        monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=time.monotonic))  # no sleep
+        monkeypatch.setattr(sql_sessions, "time", SimpleNamespace(monotonic=time.monotonic))  # no sleep
         with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE"):
             check_ledger(place)

@@ -9,13 +9,13 @@ from contextlib import closing
 import pytest
 
 from penstock.core.errors import SinkError
-from penstock.stores.sql.blockers import find_blockers
-from penstock.stores.sql.filling import fill_stage
-from penstock.stores.sql.writers import look_at_writer
-from tests.filling import wait_until
-from tests.mysql8 import LocalMySql
+from penstock.stores.sql.ledger.blocking_sessions import find_blockers
+from penstock.stores.sql.ledger.writer_rows import look_at_writer
+from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_database
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
+from tests.support.mysql8 import LocalMySql
+from tests.support.topic_filling import wait_until
 
 pytestmark = pytest.mark.sql
 
@@ -83,7 +83,7 @@ def test_a_server_that_was_made_read_only_gets_no_rows(
     database: OwnDatabase, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor from this login, which `read_only` alone would not stop."""
-    monkeypatch.setattr("penstock.stores.sql.waiting.RECONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     with closing(make_sink(database.url).open("s")) as writer:
         database.run(f"SET GLOBAL {setting} = 1")
         try:

@@ -10,13 +10,13 @@ import pytest
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import Change
-from penstock.core.places import parse_place
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets import sql
-from penstock.stores.offsets.sql import SqlOffsetStore
-from tests.filling import wait_until
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.offsets import sql_store
+from penstock.stores.offsets.sql_store import SqlOffsetStore
 from tests.sql.databases import OwnDatabase
+from tests.support.topic_filling import wait_until
 
 T0 = TopicPartition("t", 0)
 #: How many sessions wait for a row that another one holds.
@@ -55,7 +55,7 @@ def test_who_waits_for_another_compares_with_what_that_one_has_left(
             refused.append(error.condition)
 
     other = threading.Thread(target=act_second)
-    compare = sql.refuse_going_back
+    compare = sql_store.refuse_going_back
 
     def compare_until_another_waits(*compared: Any) -> None:
         compare(*compared)
@@ -64,7 +64,7 @@ def test_who_waits_for_another_compares_with_what_that_one_has_left(
             # MariaDB renews this table only when nobody has looked for a tenth of a second.
             wait_until(lambda: database.run(waiting) == [(1,)], "the other one waits for us", every_s=0.2)
 
-    monkeypatch.setattr(sql, "refuse_going_back", compare_until_another_waits)
+    monkeypatch.setattr(sql_store, "refuse_going_back", compare_until_another_waits)
     first.save("s", StreamPosition({T0: 9}))
     other.join(60)
     assert refused == [condition]

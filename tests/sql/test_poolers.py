@@ -10,14 +10,14 @@ import pytest
 
 from penstock.cluster import LocalPostgres
 from penstock.core.errors import OffsetStoreError
-from penstock.core.losses import Loss
-from penstock.stores.losses import open_loss_ledger
-from penstock.stores.offsets.sql import SqlOffsetStore
-from penstock.stores.sql.filling import fill_stage, has_adbc
-from penstock.stores.sql.writers import look_at_writer
-from tests.pooler import CONNECTIONS, LocalPgBouncer
+from penstock.core.losses.loss_ranges import Loss
+from penstock.stores.loss_ledger import open_loss_ledger
+from penstock.stores.offsets.sql_store import SqlOffsetStore
+from penstock.stores.sql.ledger.writer_rows import look_at_writer
+from penstock.stores.sql.sink.task_staging import fill_stage, has_adbc
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
+from tests.support.pgbouncer import CONNECTIONS, LocalPgBouncer
 
 pytestmark = pytest.mark.sql
 

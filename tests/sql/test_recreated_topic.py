@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli import main
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
-from penstock.kafka.admin import create_topic, delete_topic
-from penstock.kafka.control import KafkaLogView
-from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.kafka.metadata.topic_admin import create_topic, delete_topic
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
 from tests.broker.test_group_offsets import settings_of
-from tests.filling import produce
 from tests.sql.databases import OwnDatabase, make_file_database
+from tests.support.topic_filling import produce
 
 OLD, NEW = 6, 9
 YES = ("--yes", "--watch", "0s")

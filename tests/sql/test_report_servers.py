@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from penstock.apps.accesslog.reporting.report import write_report
+from penstock.apps.accesslog.reporting.html_report import write_report
 from penstock.apps.accesslog.reporting.report_data import read_report
-from penstock.core.places import parse_place
-from tests.monitored import make_results
+from penstock.core.options.storage_addresses import parse_place
 from tests.sql.databases import OwnDatabase
+from tests.support.monitoring_database import make_results
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -14,8 +14,8 @@ from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.direct import Batch, DirectStream, Subscribe
 from penstock.sinks import SqlSink, Table, create_tables, keep_provenance
-from tests.filling import produce
 from tests.sql.databases import make_file_database
+from tests.support.topic_filling import produce
 
 ITEMS = ("apple", "pear", "plum")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.cluster import LocalMariaDB, LocalPostgres
-from penstock.cluster.database import LocalDatabase
-from penstock.cluster.security import make_secure_access
+from penstock.cluster.kafka.secure_listeners import make_secure_access
+from penstock.cluster.servers.local_server import LocalDatabase
 from penstock.core.errors import OffsetStoreError
-from penstock.core.places import parse_place
-from penstock.stores.losses import open_loss_ledger
-from penstock.stores.sql.sessions import Database
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.loss_ledger import open_loss_ledger
+from penstock.stores.sql.connections.sql_sessions import Database
 
 pytestmark = pytest.mark.sql
 

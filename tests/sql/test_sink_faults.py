@@ -12,16 +12,18 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import OffsetStoreError, SinkError
-from penstock.core.places import Place
-from penstock.core.protocol import Begin, Commit, InsertStages, LockWriter, Step
-from penstock.stores.sql import SqlSink, Table, connections, create_tables, filling, performer, waiting
-from penstock.stores.sql.sessions import Session
-from penstock.stores.sql.staging import Staging, ensure_staging
-from penstock.stores.sql.writer import SqlWriter
+from penstock.core.options.storage_addresses import Place
+from penstock.core.sinks.sql_commit_protocol import Begin, Commit, InsertStages, LockWriter, Step
+from penstock.stores.sql import SqlSink, Table, create_tables
+from penstock.stores.sql.connections import database_outages, sql_connections
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.sink import protocol_performer, task_staging
+from penstock.stores.sql.sink.sink_writer import SqlWriter
+from penstock.stores.sql.sink.staging_tables import Staging, ensure_staging
 from penstock.testing.proxy import FaultProxy
-from tests.filling import wait_until
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import NUMBERS, at, lead_through, make_numbers, make_sink, open_watched, read_numbers
+from tests.support.topic_filling import wait_until
 
 FIRST, SECOND, THIRD = at(0, 0), at(5, 3), at(9, 3)
 
@@ -107,7 +109,7 @@ def test_a_ledger_of_a_topic_that_was_recreated_refuses_the_old_stream(own_datab
 def test_a_lock_that_is_not_given_up_fails_the_batch_and_it_can_be_repeated(
     own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
     with closing(make_sink(own_database.url).open("s")) as writer:
         writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
         writer.close()  # the next connection has the short limit
@@ -128,7 +130,7 @@ def test_a_lock_wait_in_the_middle_leaves_nothing_behind(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MySQL undoes one statement only: rows that went in before would be committed with what follows."""
-    monkeypatch.setattr(connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
     sink = SqlSink(server_database.url, Table("numbers"), Table("totals", mode="upsert", key="number"))
     create_tables(sink, {"numbers": NUMBERS, "totals": NUMBERS})
     rows = make_numbers(FIRST, SECOND).slice(0, 5)
@@ -149,7 +151,7 @@ def test_a_writer_that_stands_still_in_its_transaction_is_ended_by_the_server(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T39: it holds the stream's row, and nobody could take over for as long as it is not killed."""
-    monkeypatch.setattr("penstock.stores.sql.performer.IDLE_TIMEOUT_S", 1)
+    monkeypatch.setattr("penstock.stores.sql.sink.protocol_performer.IDLE_TIMEOUT_S", 1)
     sink = make_sink(server_database.url)
     successors: list[SqlWriter] = []
 
@@ -205,7 +207,7 @@ def test_a_connection_lost_during_commit_is_settled_by_asking(
             elif when == "after":
                 proxy.cut_before_answer()
             else:
-                monkeypatch.setattr(connections, "ANSWER_TIMEOUT_S", 0.5)
+                monkeypatch.setattr(sql_connections, "ANSWER_TIMEOUT_S", 0.5)
                 proxy.delay(1500, direction="requests")
         if isinstance(step, Begin) and seen.count("Commit") == 2:
             monkeypatch.undo()
@@ -228,7 +230,7 @@ def test_a_commit_that_nobody_could_be_asked_about_is_settled_at_the_next_write(
 ) -> None:
     """T38: neither a second time nor never: the batch is remembered by its token."""
     make_sink(server_database.url)
-    monkeypatch.setattr("penstock.stores.sql.waiting.RECONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     seen: list[str] = []
 
     def lose_all(step: Step) -> None:
@@ -257,7 +259,7 @@ def test_whoever_asks_before_working_again_is_told_of_a_batch_in_doubt_also_one_
 ) -> None:
     """T38: such a batch ends where it begins, so offsets do not tell whether it is there."""
     make_sink(server_database.url)
-    monkeypatch.setattr("penstock.stores.sql.waiting.RECONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     commits: list[Step] = []
 
     def lose_second(step: Step) -> None:
@@ -354,7 +356,7 @@ def test_a_way_to_the_database_that_commits_each_statement_is_refused(
 ) -> None:
     """T40: what a pooler does in its statement mode; here the driver does it."""
     sink = make_sink(own_database.url)
-    connect = connections.connect
+    connect = sql_connections.connect
 
     def connect_committing(place: Place, *, writes: bool) -> Any:
         connection = connect(place, writes=writes)
@@ -365,7 +367,7 @@ def test_a_way_to_the_database_that_commits_each_statement_is_refused(
             connection.autocommit(True)
         return connection
 
-    monkeypatch.setattr(connections, "connect", connect_committing)
+    monkeypatch.setattr(sql_connections, "connect", connect_committing)
     with pytest.raises(SinkError, match=r"ROLLBACK_NOT_KEPT.*pooler"):
         sink.open("s")
 
@@ -374,7 +376,7 @@ def test_a_writer_that_was_paused_too_long_loses_its_session_and_may_try_again(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T39: the server ends a transaction that lies still, so that others can go on; nobody else came here."""
-    monkeypatch.setattr(performer, "IDLE_TIMEOUT_S", 1)
+    monkeypatch.setattr(protocol_performer, "IDLE_TIMEOUT_S", 1)
     others = (
         "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         if "postgres" in server_database.url
@@ -430,12 +432,14 @@ def test_a_task_waits_for_a_database_that_goes_away_before_it_loads_its_rows(
         pauses.append(seconds)
         proxy.accept()
 
-    monkeypatch.setattr(filling, "has_adbc", lambda place: False)
-    monkeypatch.setattr(filling, "ensure_staging", go_away)
+    monkeypatch.setattr(task_staging, "has_adbc", lambda place: False)
+    monkeypatch.setattr(task_staging, "ensure_staging", go_away)
     with closing(sink.open("s")) as writer:
         staging = writer.plan_staging({"numbers": rows.schema})["numbers"]
-        monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back))
-        report = filling.fill_stage(staging, 1, rows.to_batches())
+        monkeypatch.setattr(
+            database_outages, "time", SimpleNamespace(monotonic=time.monotonic, sleep=come_back)
+        )
+        report = task_staging.fill_stage(staging, 1, rows.to_batches())
         assert (report.rows, len(pauses)) == (8, 1)
         writer.write_staged([report], FIRST, SECOND)
         writer.drop_staging([staging])

@@ -14,10 +14,10 @@ import pytest
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.model import OffsetRange
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.filling import fill_stage
-from penstock.stores.sql.history import merge_history, read_history
-from penstock.stores.sql.ledger import LEDGER_VERSION
-from penstock.stores.sql.sessions import Database
+from penstock.stores.sql.connections.sql_sessions import Database
+from penstock.stores.sql.ledger.ledger_tables import LEDGER_VERSION
+from penstock.stores.sql.ledger.publish_history import merge_history, read_history
+from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.writer import SqlWriter
+from penstock.stores.sql.sink.sink_writer import SqlWriter
 from tests.sql.databases import OwnDatabase
 
 ONE = TopicPartition("clicks", 0)

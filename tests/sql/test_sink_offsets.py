@@ -14,19 +14,19 @@ import pytest
 from penstock.cli import main
 from penstock.core.errors import OffsetStoreError, OptionError, SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import Change, OffsetStore
-from penstock.core.places import parse_place
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.addresses import open_offset_store
-from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.history import merge_history
-from penstock.stores.sql.moved_rows import Rows
-from penstock.stores.sql.sessions import Database
-from penstock.stores.sql.writer import SqlWriter
-from tests.filling import delete_before, produce
+from penstock.stores.sql.connections.sql_sessions import Database
+from penstock.stores.sql.ledger.publish_history import merge_history
+from penstock.stores.sql.ledger.rewound_rows import Rows
+from penstock.stores.sql.sink.sink_writer import SqlWriter
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import NUMBERS, at, make_numbers, make_sink, read_numbers, with_provenance
+from tests.support.topic_filling import delete_before, produce
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import SinkError
-from penstock.core.offset_stores import Change
-from penstock.stores.offsets.ledger import SinkOffsetStore
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.filling import fill_stage
-from penstock.stores.sql.history import merge_history
-from penstock.stores.sql.sessions import Database
-from penstock.stores.sql.sink import Mode
+from penstock.stores.sql.connections.sql_sessions import Database
+from penstock.stores.sql.ledger.publish_history import merge_history
+from penstock.stores.sql.sink.sql_sink import Mode
+from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase
 from tests.sql.roles import Role, make_role
 from tests.sql.sinks import NUMBERS, at, make_numbers

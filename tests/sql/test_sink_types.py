@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.errors import OptionError, PenstockError, SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.stream_offsets import StreamPosition
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.sql import SqlSink, Table, create_tables
 from tests.sql.databases import OwnDatabase
 

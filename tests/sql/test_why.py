@@ -15,23 +15,24 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import main, why
-from penstock.cluster.ports import find_free_ports
-from penstock.core.client import ClientSettings
-from penstock.core.client_java import parse_client
+from penstock.cli import main
+from penstock.cli.commands import why
+from penstock.cluster.processes.free_ports import find_free_ports
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import PenstockError
 from penstock.core.model import TopicPartition
-from penstock.core.places import parse_place
-from penstock.core.stream_offsets import StreamPosition
-from penstock.kafka.deadline import Deadline
-from penstock.kafka.routing import routing_for
-from penstock.stores.offsets.addresses import open_offset_store
-from penstock.stores.sql.blockers import find_blockers
-from penstock.stores.sql.writers import look_at_writer
-from tests.filling import delete_before, open_transaction, produce, send, wait_until
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.storage_addresses import parse_place
+from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
+from penstock.stores.sql.ledger.blocking_sessions import find_blockers
+from penstock.stores.sql.ledger.writer_rows import look_at_writer
 from tests.sql.databases import OwnDatabase
 from tests.sql.roles import make_role
 from tests.sql.sinks import at, make_numbers, make_sink
+from tests.support.topic_filling import delete_before, open_transaction, produce, send, wait_until
 
 EXIT_CODES = {"moving": 0, "idle": 0, "stuck": 1, "unreachable": 3, "unknown": 4}
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from penstock.core.model import TopicPartition
-from penstock.core.places import parse_place
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.sql import SqlOffsetStore
-from penstock.stores.sql.blockers import find_open_sessions
-from tests.filling import produce
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.storage_addresses import parse_place
+from penstock.stores.offsets.sql_store import SqlOffsetStore
+from penstock.stores.sql.ledger.blocking_sessions import find_open_sessions
 from tests.sql.databases import OwnDatabase
 from tests.sql.roles import make_role
 from tests.sql.sinks import at, make_numbers, make_sink
 from tests.sql.test_why import ask, is_postgres
+from tests.support.topic_filling import produce
 
 
 def test_a_session_that_holds_rows_while_the_stream_does_not_wait_is_told(

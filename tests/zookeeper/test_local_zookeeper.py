@@ -10,9 +10,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from penstock.cluster import LocalZooKeeper
-from penstock.cluster.process import is_locked
+from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.errors import ClusterError
-from tests.filling import wait_until
+from tests.support.topic_filling import wait_until
 
 pytestmark = pytest.mark.zookeeper
 

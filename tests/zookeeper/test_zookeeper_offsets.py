@@ -17,10 +17,10 @@ import pytest
 from penstock.cluster import LocalZooKeeper
 from penstock.core.errors import OffsetStoreError, OptionError, VersionError
 from penstock.core.model import TopicPartition
-from penstock.core.offset_stores import Change
-from penstock.core.stream_offsets import StreamPosition
-from penstock.stores.offsets.zookeeper import ZooKeeperOffsetStore, check_prefix
-from tests.filling import wait_until
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.offsets.zookeeper_store import ZooKeeperOffsetStore, check_prefix
+from tests.support.topic_filling import wait_until
 
 T0 = TopicPartition("t", 0)
 

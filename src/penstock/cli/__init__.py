@@ -18,14 +18,14 @@ import sys
 from collections.abc import Sequence
 
 import penstock
-from penstock.cli.connection import TITLE as CONNECTION_TITLE
-from penstock.cli.progress import end_bars
-from penstock.cli.terminal import complain, say
+from penstock.cli.shared.kafka_arguments import TITLE as CONNECTION_TITLE
+from penstock.cli.shared.progress_bar import end_bars
+from penstock.cli.shared.terminal import complain, say
 from penstock.core.errors import PenstockError
 
 #: What begins with a minus sign and is no option: a number, or a length of time.
 _LESS_THAN_NOTHING = re.compile(r"-(\d+(ms|s|m|h|d)?|\d*\.\d+)$", re.IGNORECASE)
-#: Command to what it does; its file is penstock/cli/<command>.py.
+#: Command to what it does; its file is penstock/cli/commands/<command>.py.
 COMMANDS = {
     "accesslog": "watch the load of web servers by their access logs, find attackers and block them",
     "audit": "check results in a database against the offsets they came from",
@@ -76,7 +76,7 @@ def _run(given: list[str]) -> int:
             "all commands."
         )
         return 2
-    command = importlib.import_module(f"penstock.cli.{given[0]}")
+    command = importlib.import_module(f"penstock.cli.commands.{given[0]}")
     parser = argparse.ArgumentParser(prog=f"penstock {given[0]}", description=command.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_arguments(parser)

@@ -3,9 +3,9 @@
 >>> from penstock.cluster import LocalKafka
 """
 
-from penstock.cluster.kafka import LocalKafka
-from penstock.cluster.mariadb import LocalMariaDB
-from penstock.cluster.postgres import LocalPostgres
-from penstock.cluster.zookeeper import LocalZooKeeper
+from penstock.cluster.kafka.local_kafka import LocalKafka
+from penstock.cluster.servers.mariadb import LocalMariaDB
+from penstock.cluster.servers.postgres import LocalPostgres
+from penstock.cluster.servers.zookeeper import LocalZooKeeper
 
 __all__ = ["LocalKafka", "LocalMariaDB", "LocalPostgres", "LocalZooKeeper"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.core.client import ClientSettings
+    from penstock.core.client.client_settings import ClientSettings
     from penstock.core.errors import DataLossError
 
 #: Spark's names and types for a Kafka row, in Spark's order; `headers` only when asked for.

@@ -36,7 +36,7 @@ from penstock.core.model import (
     TopicView,
     WorkOrder,
 )
-from penstock.kafka.records.arrow_types import ARROW_TYPES
+from penstock.kafka.records.record_schema import ARROW_TYPES
 
 _ROWS_PER_BATCH = 1024
 _PEEKED_RECORDS = 256

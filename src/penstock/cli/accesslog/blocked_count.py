@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from penstock.apps.accesslog.blocking.blocklists import Gate, read_bans
 from penstock.core.errors import PenstockError
-from penstock.stores.sql.sessions import Database, Session
+from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 if TYPE_CHECKING:
-    from penstock.apps.accesslog.stream.settings import PipelineSettings
+    from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 
 _READ_EVERY_S = 5.0
 #: Of ten seconds one may be spent on counting.

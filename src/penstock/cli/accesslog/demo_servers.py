@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.cluster.process import start_process
+from penstock.cluster.processes.owned_process import start_process
 from penstock.core.errors import ClusterError
 
 _TIMEOUT_S = 120.0

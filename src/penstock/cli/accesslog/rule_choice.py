@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.apps.accesslog.detection.rules import FOLDER, RuleSet, default_rules
-from penstock.cli.terminal import count
+from penstock.apps.accesslog.detection.rule_set import FOLDER, RuleSet, default_rules
+from penstock.cli.shared.terminal import count
 from penstock.core.errors import OptionError
 
 SHIPPED = "default"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ class KafkaLog:
     client: ClientSettings
 
     def open_view(self) -> LogView:
-        from penstock.kafka.control import KafkaLogView
+        from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
         return KafkaLogView(self.client)
 
     def open_recalling_view(self, recall_ms: int) -> LogView:
         """Return a view that may tell of topics what was learned at most so long ago, without asking."""
-        from penstock.kafka.control import KafkaLogView
+        from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
         return KafkaLogView(self.client, recall_ms=recall_ms)
 
     def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
-        from penstock.kafka.reader import KafkaReader
+        from penstock.kafka.reading.kafka_reader import KafkaReader
 
         return KafkaReader(fresh=repeated, report=report)

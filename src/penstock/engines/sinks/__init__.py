@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.sinks import Sink, SinkWriter
+from penstock.core.sinks.sink_contract import Sink, SinkWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,10 +21,10 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
     from penstock.stores.sql import SqlSink
 
     if isinstance(sink, SqlSink):
-        from penstock.engines.sinks.sql import FrameWriter
+        from penstock.engines.sinks.sql_frames import FrameWriter
 
         return FrameWriter(sink.open(stream), spark)
-    from penstock.engines.sinks.files import FileWriter
+    from penstock.engines.sinks.file_sink import FileWriter
 
     writer = sink.open(stream)
     if isinstance(writer, FileWriter):
@@ -41,7 +41,7 @@ def keep_provenance(frame: DataFrame) -> DataFrame:
 
     The frame must still have Kafka's columns `topic`, `partition` and `offset`; they are renamed.
     """
-    from penstock.stores.sql.sink import PROVENANCE
+    from penstock.stores.sql.sink.sql_sink import PROVENANCE
 
     names = dict(zip(("topic", "partition", "offset"), PROVENANCE, strict=True))
     return frame.withColumnsRenamed(names)
@@ -49,7 +49,7 @@ def keep_provenance(frame: DataFrame) -> DataFrame:
 
 def __getattr__(name: str) -> Any:
     if name == "for_each_batch":
-        from penstock.engines.sinks.foreach import for_each_batch
+        from penstock.engines.sinks.foreach_sinks import for_each_batch
 
         return for_each_batch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,1 @@
-"""Places that keep a stream's offsets, all behind `core.offset_stores.OffsetStore`."""
+"""Places that keep a stream's offsets, all behind `core.offsets.offset_store_contract.OffsetStore`."""

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.apps.accesslog.blocking.blocklists import Ban, Gate, demand_decisions, read_bans
-from penstock.apps.accesslog.defence.networks import Network, parse_network
-from penstock.core.places import Place
-from penstock.stores.sql.schema import Tables, ensure_tables, read_version
-from penstock.stores.sql.sessions import Database, Session
+from penstock.apps.accesslog.events.networks import Network, parse_network
+from penstock.core.options.storage_addresses import Place
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
 
 LISTED = "accesslog_blocklist"
 CHANGES = "accesslog_blocklist_changes"

@@ -19,10 +19,10 @@ from pathlib import Path
 from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance, read_next_end
 from penstock.apps.accesslog.blocking.blocklist_formats import find_format
 from penstock.apps.accesslog.blocking.blocklists import Gate
-from penstock.apps.accesslog.stream.orders import ORDERS
+from penstock.apps.accesslog.stream.operator_orders import ORDERS
 from penstock.core.errors import SinkError
-from penstock.core.places import Place, parse_place
-from penstock.stores.sql.sessions import Database, Session
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 _ENDING = ".penstock-new"
 #: A hidden file that is older was left by somebody who was killed.

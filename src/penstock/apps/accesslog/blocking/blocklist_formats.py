@@ -8,7 +8,7 @@ made, and is loaded then. Each file replaces what was loaded before it, in one s
 What a format cannot say is left out and counted, never approximated: Apache's map knows addresses, not
 networks, so IPv4 networks are written out and IPv6 networks are missing there.
 
->>> from penstock.apps.accesslog.defence.networks import demand_network
+>>> from penstock.apps.accesslog.events.networks import demand_network
 >>> ban = Ban(demand_network("x", "192.0.2.7"), 600_000_000, "d1", "sqli.union", "sql_injection")
 >>> render("nginx", [ban], cursor=1, now_us=0).content.decode().splitlines()[-1]
 'deny 192.0.2.7;'
@@ -26,7 +26,7 @@ from functools import lru_cache
 
 from penstock.apps.accesslog.blocking.blocklist_changes import Delta
 from penstock.apps.accesslog.blocking.blocklists import Ban, make_disjoint
-from penstock.apps.accesslog.defence.networks import Network
+from penstock.apps.accesslog.events.networks import Network
 from penstock.core.errors import OptionError
 
 JSON_VERSION = 1

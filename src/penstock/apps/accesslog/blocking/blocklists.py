@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from penstock.apps.accesslog.defence.allowing import LOCAL, NEVER_BLOCKED, list_crawlers
-from penstock.apps.accesslog.defence.networks import Network, NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.stream.orders import ORDERS, SCHEMA, read_orders
+from penstock.apps.accesslog.defence.allow_list import LOCAL, NEVER_BLOCKED, list_crawlers
+from penstock.apps.accesslog.events.networks import Network, NetworkSet, demand_network, parse_network
+from penstock.apps.accesslog.stream.operator_orders import ORDERS, SCHEMA, read_orders
 from penstock.core.errors import OffsetStoreError
-from penstock.stores.sql.sessions import Session
+from penstock.stores.sql.connections.sql_sessions import Session
 
 DECISIONS = "accesslog_decisions"
 

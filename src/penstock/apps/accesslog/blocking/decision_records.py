@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
 from penstock.apps.accesslog.blocking.blocklists import DECISIONS, demand_decisions
-from penstock.apps.accesslog.defence.clients import find_client
-from penstock.apps.accesslog.defence.networks import parse_network
-from penstock.stores.sql.sessions import Session
+from penstock.apps.accesslog.events.networks import parse_network
+from penstock.apps.accesslog.events.subjects import find_client
+from penstock.stores.sql.connections.sql_sessions import Session
 
 COLUMNS = (
     *("decision_id", "subject", "kind", "client", "decided_at", "rule", "class", "action", "score"),

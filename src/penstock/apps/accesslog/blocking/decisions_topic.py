@@ -21,13 +21,13 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.apps.accesslog.blocking.decision_records import Decision, make_decisions, read_unsent
-from penstock.core.client import ClientSettings
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
-from penstock.core.places import Place, parse_place
-from penstock.kafka.control import KafkaLogView
-from penstock.kafka.writer import Writer
-from penstock.stores.sql.schema import Tables, ensure_tables
-from penstock.stores.sql.sessions import Database, Session
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.writing.plain_producer import Writer
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables
 
 SENT = "accesslog_decisions_sent"
 JSON_VERSION = 1

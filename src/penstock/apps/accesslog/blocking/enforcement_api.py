@@ -44,11 +44,11 @@ from penstock.apps.accesslog.blocking.enforcement_guards import (
     is_loopback,
     parse_listen,
 )
-from penstock.apps.accesslog.stream.liveness import read_last_batch
+from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.log_lines import get_logger
-from penstock.core.places import Place, parse_place
-from penstock.stores.sql.sessions import Database
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.stores.sql.connections.sql_sessions import Database
 
 log = get_logger(__name__)
 

@@ -22,8 +22,8 @@ import time
 from collections.abc import Iterable
 from http.client import LineTooLong
 
-from penstock.apps.accesslog.defence.networks import demand_network, parse_network
-from penstock.core.client import Secret
+from penstock.apps.accesslog.events.networks import demand_network, parse_network
+from penstock.core.client.client_settings import Secret
 from penstock.core.errors import OptionError
 
 LEAST_TOKEN_BITS = 128

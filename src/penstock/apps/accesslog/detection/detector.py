@@ -23,11 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.detection import decoding_kernel as d
-from penstock.apps.accesslog.detection import matching_kernel as k
-from penstock.apps.accesslog.detection.decoding import Decoded, Texts, decode
-from penstock.apps.accesslog.detection.matching import Matcher
-from penstock.apps.accesslog.detection.rules import (
+from penstock.apps.accesslog.detection import rule_matching_kernel as k
+from penstock.apps.accesslog.detection import text_decoding_kernel as d
+from penstock.apps.accesslog.detection.rule_matching import Matcher
+from penstock.apps.accesslog.detection.rule_set import (
     EMPTY_FIELDS,
     TRAITS,
     Condition,
@@ -35,18 +34,19 @@ from penstock.apps.accesslog.detection.rules import (
     Rule,
     RuleSet,
 )
-from penstock.apps.accesslog.texts.grouping import (
+from penstock.apps.accesslog.detection.text_decoding import Decoded, Texts, decode
+from penstock.apps.accesslog.parsing.line_slots import NO_FIELD
+from penstock.apps.accesslog.texts.text_grouping import (
     Grouped,
     GroupedFields,
     check_grouped,
     group,
     group_lines,
 )
-from penstock.apps.accesslog.texts.grouping_kernel import NO_TEXT
-from penstock.formats.accesslog_slots import NO_FIELD
+from penstock.apps.accesslog.texts.text_grouping_kernel import NO_TEXT
 
 if TYPE_CHECKING:
-    from penstock.formats.accesslog import Lines
+    from penstock.apps.accesslog.parsing.line_parser import Lines
 
 #: The fields whose texts the rules look at, in the order of the kinds; behind them, requests that are none.
 _KINDS = ("target", "agent", "referrer", "method", "protocol")

@@ -29,7 +29,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.monitoring import anomalies_kernel as loop
-from penstock.apps.accesslog.monitoring.minutes import ALL
+from penstock.apps.accesslog.monitoring.minute_tables import ALL
 from penstock.apps.accesslog.monitoring.sketches import bucket_values
 
 KINDS = ("rate_spike", "rate_drop", "error_jump", "latency_jump")

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from penstock.apps.accesslog.compiling import kernel
-from penstock.formats.jit import inlined, part
+from penstock.apps.accesslog.app_compilation import kernel
+from penstock.kernels.format_compilation import inlined, part
 
 #: What is known of a second: requests, errors, latencies, sum and sum of squares of their buckets.
 FACTS = 5

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring.observing_kernel import (
+from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     BUCKET_BITS,
     BUCKETS,
     SKETCH_BITS,

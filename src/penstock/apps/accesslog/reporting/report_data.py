@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.apps.accesslog.blocking.blocklists import Ban, Gate, read_bans
-from penstock.apps.accesslog.monitoring.minutes import ALL
-from penstock.apps.accesslog.monitoring.tops import KINDS, SERVER_KIND
+from penstock.apps.accesslog.monitoring.minute_tables import ALL
+from penstock.apps.accesslog.monitoring.top_lists import KINDS, SERVER_KIND
 from penstock.core.errors import OffsetStoreError
-from penstock.core.places import Place
-from penstock.stores.sql.sessions import Database, Session
+from penstock.core.options.storage_addresses import Place
+from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 _SECONDS, _MINUTES, _TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
 _ALERTS, _DECISIONS, _COUNTS = "accesslog_alerts", "accesslog_decisions", "accesslog_counts"

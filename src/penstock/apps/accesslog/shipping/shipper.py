@@ -33,18 +33,18 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.shipping.following import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower, Piece
-from penstock.apps.accesslog.shipping.following_names import find_left_out
-from penstock.apps.accesslog.shipping.positions import DEFAULT_TOPIC, PositionTopic, ShipState
-from penstock.core.client import ClientSettings
+from penstock.apps.accesslog.parsing.line_parser import Parser, parse_input
+from penstock.apps.accesslog.shipping.log_file_names import find_left_out
+from penstock.apps.accesslog.shipping.log_follower import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower, Piece
+from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC, PositionTopic, ShipState
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.outages import has_stopped, hearing_stop
-from penstock.formats.accesslog import Parser, parse_input
-from penstock.formats.bulk import open_column
-from penstock.kafka.admin import find_message_limit
+from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import LZ4
-from penstock.kafka.transactional import FENCED, TRANSACTION_LOST, TransactionalWriter
+from penstock.kafka.writing.transactional_producer import FENCED, TRANSACTION_LOST, TransactionalWriter
+from penstock.kernels.kernel_input import open_column
 
 log = get_logger(__name__)
 
@@ -331,7 +331,7 @@ def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _A
 
 def find_clients(lines: pa.Array, parser: Parser = _AUTO) -> pa.Array:
     """Return the client of each line, the one that a pipeline with this parser finds; of IPv6 its network."""
-    from penstock.apps.accesslog.shipping.key_kernel import (
+    from penstock.apps.accesslog.shipping.client_key_kernel import (
         ADDRESS_SIZE,
         JSON_NAMES,
         JSON_STARTS,

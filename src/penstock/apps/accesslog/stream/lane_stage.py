@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.bans import Orders
-from penstock.apps.accesslog.defence.clocks import Clocks, advance
-from penstock.apps.accesslog.defence.fold import fold_lane
-from penstock.apps.accesslog.defence.lanes import LaneState
-from penstock.apps.accesslog.monitoring.observing import merge
-from penstock.apps.accesslog.stream.parcels import Parcel, make_parcel, pack, read_parcels, unpack
-from penstock.apps.accesslog.stream.stage import (
+from penstock.apps.accesslog.defence.defence_settings import Orders
+from penstock.apps.accesslog.defence.lane_fold import fold_lane
+from penstock.apps.accesslog.defence.lane_state import LaneState
+from penstock.apps.accesslog.events.log_clocks import Clocks, advance
+from penstock.apps.accesslog.monitoring.load_counting import merge
+from penstock.apps.accesslog.stream.line_stage import (
     COUNTS,
     EVENTS,
     LETTERS,
@@ -33,6 +32,7 @@ from penstock.apps.accesslog.stream.stage import (
     open_kit,
     spare_the_collector,
 )
+from penstock.apps.accesslog.stream.parcels import Parcel, make_parcel, pack, read_parcels, unpack
 
 #: Kinds of parcels: pieces of state, on their way in and out; what a lane has counted; rows for tables.
 STATE, LANE = "state", "lane"

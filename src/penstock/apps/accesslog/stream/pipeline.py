@@ -23,20 +23,27 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.bans import DECISIONS, Orders
-from penstock.apps.accesslog.defence.clocks import NEVER, Clock, Clocks, advance, decide_idle, run_on
-from penstock.apps.accesslog.defence.future_clocks import list_timely, set_future_right
-from penstock.apps.accesslog.monitoring.merging import ALERT_ROWS, HEAD_PIECE, read_too_late
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS, Orders
+from penstock.apps.accesslog.events.future_clocks import list_timely, set_future_right
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, run_on
+from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, Look
+from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
-from penstock.apps.accesslog.stream import tables
-from penstock.apps.accesslog.stream.first_lines import LONGEST_HOLD_S, FirstLines, Look
+from penstock.apps.accesslog.stream import pipeline_tables
 from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
-from penstock.apps.accesslog.stream.orders import make_rows, take_orders
+from penstock.apps.accesslog.stream.line_stage import (
+    COLUMNS,
+    COUNTS,
+    LETTERS,
+    RECORD_TIME,
+    LogStage,
+    make_kit,
+)
+from penstock.apps.accesslog.stream.operator_orders import make_rows, take_orders
 from penstock.apps.accesslog.stream.parcels import PARCELS_DDL, read_parcels, unpack
-from penstock.apps.accesslog.stream.settings import PipelineSettings
-from penstock.apps.accesslog.stream.stage import COLUMNS, COUNTS, LETTERS, RECORD_TIME, LogStage, make_kit
-from penstock.apps.accesslog.stream.standing import make_clock_rows, make_setting_rows, read_standing
-from penstock.core.client_java import parse_client
+from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
+from penstock.apps.accesslog.stream.pipeline_state import make_clock_rows, make_setting_rows, read_standing
+from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import BrokerError
 from penstock.direct import Batch, BatchReport, DirectStream, RunOutcome, Subscribe, TopicPartition
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -62,15 +69,15 @@ _SESSION = {
     "spark.sql.session.timeZone": "UTC",
 }
 _ROWS_OF = {
-    kinds.DECISIONS: tables.DECISIONS,
-    kinds.LANE: tables.LANES,
-    LETTERS: tables.DEAD_LETTERS,
-    kinds.SECONDS: tables.SECONDS,
-    kinds.MINUTES: tables.MINUTES,
-    kinds.TOPS: tables.TOPS,
-    kinds.ALERTS: tables.ALERTS,
+    kinds.DECISIONS: pipeline_tables.DECISIONS,
+    kinds.LANE: pipeline_tables.LANES,
+    LETTERS: pipeline_tables.DEAD_LETTERS,
+    kinds.SECONDS: pipeline_tables.SECONDS,
+    kinds.MINUTES: pipeline_tables.MINUTES,
+    kinds.TOPS: pipeline_tables.TOPS,
+    kinds.ALERTS: pipeline_tables.ALERTS,
 }
-_STATE_CHANGES = tables.STATE_ROWS.append(pa.field("penstock_deleted", pa.bool_()))
+_STATE_CHANGES = pipeline_tables.STATE_ROWS.append(pa.field("penstock_deleted", pa.bool_()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ class Pipeline:
         sink: SqlSink | None = None,
         stop_file: Path | str | None = None,
     ) -> None:
-        tables.check_tables(settings.place)
+        pipeline_tables.check_tables(settings.place)
         self.settings = settings
         self._spark = spark.newSession()
         for key, value in _SESSION.items():
@@ -150,7 +157,7 @@ class Pipeline:
             },
         )
         self.stream.arrow(self._stage, PARCELS_DDL)
-        self.stream.write(sink or tables.make_sink(settings.place), self.work)
+        self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
         self.stream.add_listener(self._hear)
 
     def add_listener(self, listener: Listener) -> Pipeline:
@@ -207,7 +214,7 @@ class Pipeline:
         now_us = batch.time_ms * 1000
         self._show_first_lines(batch)
         before = read_standing(settings.place, settings.topic)
-        results = {tables.SETTINGS: make_setting_rows(before, self._describe())}
+        results = {pipeline_tables.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
         if self._holds_decisions(is_waited_for=bool(before.pending) or not batch.is_empty):
             clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
@@ -227,17 +234,19 @@ class Pipeline:
             timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
             after = _note_timely(after, timely, now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
-            too_late = _find_too_late(results.get(tables.STATE), settings.tools.monitor_lane)
+            too_late = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
             known |= too_late
-            results[tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
-            pending = _add_up(results.get(tables.LANES), "pending")
+            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
+            pending = _add_up(results.get(pipeline_tables.LANES), "pending")
         after = replace(after, partitions={n: clock for n, clock in after.partitions.items() if n != _LOOK})
-        results[tables.COUNTS] = self._make_count_rows(counts)
-        results[tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
-        results[tables.ORDERS] = make_rows(taken) if taken else None
+        results[pipeline_tables.COUNTS] = self._make_count_rows(counts)
+        results[pipeline_tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
+        results[pipeline_tables.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
         unparsed = (self._unparsed | _list_busy(batch)) - timely
-        self._made = _Made(rows, pending, after, unparsed, int(known.get(tables.TOO_LATE, 0)), now_us)
+        self._made = _Made(
+            rows, pending, after, unparsed, int(known.get(pipeline_tables.TOO_LATE, 0)), now_us
+        )
         return rows
 
     def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
@@ -245,7 +254,7 @@ class Pipeline:
         from pyspark.sql.functions import col
 
         self._stage.maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
-        state = batch.read_state(tables.STATE).selectExpr(
+        state = batch.read_state(pipeline_tables.STATE).selectExpr(
             f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
         )
         frame = state if batch.is_empty else batch.frame.union(state)
@@ -262,14 +271,16 @@ class Pipeline:
             made.setdefault(_ROWS_OF.get(parcel.kind, parcel.kind), []).append(unpack(parcel.payload))
         if changes:
             columns = dict(zip(_STATE_CHANGES.names, zip(*sorted(changes), strict=True), strict=True))
-            made[tables.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
-        if tables.DECISIONS in made:
+            made[pipeline_tables.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
+        if pipeline_tables.DECISIONS in made:
             order = [(name, "ascending") for name in ("decided_at", "client", "decision_id")]
-            made[tables.DECISIONS] = [pa.concat_tables(made[tables.DECISIONS]).sort_by(order)]
+            made[pipeline_tables.DECISIONS] = [
+                pa.concat_tables(made[pipeline_tables.DECISIONS]).sort_by(order)
+            ]
         return made
 
     def _show_first_lines(self, batch: Batch) -> None:
-        from penstock.apps.accesslog.stream.sampling import read_ends
+        from penstock.apps.accesslog.first_look.topic_samples import read_ends
 
         if self._first_lines is None or batch.is_empty:
             return
@@ -334,8 +345,8 @@ class Pipeline:
             "lateness_us": str(settings.lateness_us),
             **proven,
             "rules": settings.tools.defence.ruleset.digest,
-            tables.BLOCK_PRIVATE: str(settings.block_private).lower(),
-            tables.TRUST_CRAWLERS: str(settings.trust_crawlers).lower(),
+            pipeline_tables.BLOCK_PRIVATE: str(settings.block_private).lower(),
+            pipeline_tables.TRUST_CRAWLERS: str(settings.trust_crawlers).lower(),
         }
 
     # --- what is told afterwards ------------------------------------------------------------------------
@@ -345,10 +356,10 @@ class Pipeline:
             return None
         rows = pa.concat_tables(counts).drop_columns(["maximum"])
         topics = pa.array([self.settings.topic] * rows.num_rows, pa.string())
-        return rows.add_column(0, "topic", topics).select(tables.COUNT_ROWS.names)
+        return rows.add_column(0, "topic", topics).select(pipeline_tables.COUNT_ROWS.names)
 
     def _make_news(self, report: BatchReport, made: _Made) -> BatchNews:
-        counted, watermark = made.rows.get(tables.COUNTS), made.clocks.watermark_us
+        counted, watermark = made.rows.get(pipeline_tables.COUNTS), made.clocks.watermark_us
         return BatchNews(
             report,
             lines=_add_up(counted, "lines"),
@@ -356,10 +367,10 @@ class Pipeline:
             dead=_add_up(counted, "dead"),
             late=_add_up(counted, "late"),
             pending=made.pending,
-            subjects=_add_up(made.rows.get(tables.LANES), "subjects"),
+            subjects=_add_up(made.rows.get(pipeline_tables.LANES), "subjects"),
             watermark_us=None if watermark == NEVER else watermark,
-            decisions=made.rows.get(tables.DECISIONS, DECISIONS.empty_table()),
-            alerts=made.rows.get(tables.ALERTS, ALERT_ROWS.empty_table()),
+            decisions=made.rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
+            alerts=made.rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
             too_late=made.too_late,
         )
 
@@ -414,7 +425,7 @@ def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
     if (monitor_lane, HEAD_PIECE) not in places:
         return {}
     head = state["content"][places.index((monitor_lane, HEAD_PIECE))].as_py()
-    return {tables.TOO_LATE: str(read_too_late(head))}
+    return {pipeline_tables.TOO_LATE: str(read_too_late(head))}
 
 
 def _add_up(rows: pa.Table | None, column: str) -> int:

@@ -1,0 +1,1 @@
+"""How good the defence is: log files replayed without Spark, and decisions held against labels."""

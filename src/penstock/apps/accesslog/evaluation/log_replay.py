@@ -1,0 +1,286 @@
+"""Replay: whole log files through the engine, as fast as they can be read.
+
+Rules. Each file is a partition; the one whose clock is behind is read next, so that several files, rotated
+or of several servers, are folded in the order of their times while only a block of each waits. The decisions
+are those of a running pipeline. The index of a request is counted here, because the pipeline forgets clients
+that were quiet: lines of one file in their order, those of several files by the clocks of the files. The few
+numbers this needs of each line go into a temporary file, not into memory. Local addresses are spared as in
+a pipeline; for logs that were made with them, say `block_private` in the settings.
+
+    for row in replay([Path("access.log.1.gz"), Path("access.log")], settings).rows: ...
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
+from penstock.apps.accesslog.evaluation.offline_defence import Engine
+from penstock.apps.accesslog.events import line_events_kernel as k
+from penstock.apps.accesslog.events.log_clocks import NEVER
+from penstock.apps.accesslog.first_look.line_samples import cut_sample
+from penstock.apps.accesslog.parsing.line_parser import Lines, Parser, make_parser
+from penstock.apps.accesslog.shipping.log_follower import LONGEST_LINE_BYTES
+from penstock.core.errors import OptionError
+
+BLOCK_BYTES = 8 << 20
+#: Files that are looked at first; a block of each is in memory then.
+_LOOKED_AT = 8
+_NEWLINE = 10
+#: How packed files begin that are not unpacked here; no line of a log begins so.
+_OTHER_PACKINGS = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh91A": "bzip2", b"\xfd7zXZ\x00": "xz"}
+#: `reached` is how far the file's clock had come with this line: never less than with the one before.
+_LINE = np.dtype(
+    [("high", "u8"), ("low", "u8"), ("time", "i8"), ("reached", "i8"), ("partition", "i4"), ("offset", "i8")]
+)
+_READ_LINES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Decisions in order, each with its place among the client's lines, and what was counted."""
+
+    rows: list[dict[str, Any]]
+    counters: dict[str, int]
+
+
+def replay(
+    paths: Sequence[Path | str],
+    settings: DefenceSettings,
+    *,
+    log_format: str = "auto",
+    block_bytes: int = BLOCK_BYTES,
+    progress: Callable[[int], None] | None = None,
+    look: Callable[[pa.Array], object] | None = None,
+    resettle: Callable[[], DefenceSettings] | None = None,
+) -> Replayed:
+    """Feed whole files, `-` for standard input, through the engine.
+
+    `look` gets lines of the first files before anything is decided; what it raises ends the replay.
+    `resettle` returns the settings that follow from the look.
+    """
+    parser = make_parser(log_format, trusted_proxies=settings.trusted_proxies)
+    with ExitStack() as stack:
+        ledger = _Ledger(stack.enter_context(tempfile.TemporaryFile()), settings.lateness_us)
+        blocks = {
+            n: read_blocks(stack.enter_context(open_log(path)), block_bytes) for n, path in enumerate(paths)
+        }
+        if look is not None:
+            blocks |= look_first({n: blocks[n] for n in range(min(len(paths), _LOOKED_AT))}, look)
+        settings = settings if resettle is None else resettle()
+        engine = Engine(settings, partitions=range(len(paths)), parser=parser)
+        positions = dict.fromkeys(blocks, 0)
+        made = []
+        while blocks:
+            number = min(blocks, key=lambda n: (engine.clocks.partitions[n].max_us, n))
+            values = next(blocks[number], None)
+            if values is None:
+                del blocks[number]
+                _end(engine, number)
+                continue
+            server = name_server(paths[number])
+            made.append(_feed(engine, parser, ledger, number, positions[number], values, server))
+            positions[number] += len(values)
+            if progress:
+                progress(len(values))
+        made.append(engine.finish())
+        decisions = pa.concat_tables(made).to_pylist()
+        decisions.sort(
+            key=lambda row: (row["decided_at"], row["kind"], row["partition"], row["offset"], row["client"])
+        )
+        return Replayed(ledger.index(decisions), dict(engine.counters))
+
+
+def look_first(
+    blocks: Mapping[int, Iterator[pa.Array]], look: Callable[[pa.Array], object]
+) -> dict[int, Iterator[pa.Array]]:
+    """Show lines of the first blocks to `look`; return the same blocks, with nothing missing."""
+    firsts = {n: next(some, None) for n, some in blocks.items()}
+    samples = [cut_sample(each) for each in firsts.values() if each is not None]
+    if samples:
+        look(pa.concat_arrays(samples))
+    return {n: some if firsts[n] is None else chain([firsts[n]], some) for n, some in blocks.items()}
+
+
+def name_server(path: Path | str) -> str:
+    """The server whose log this is, by the name up to the first dot: web1 of web1.log and of web1.log.2.gz.
+
+    Lines of one second are taken server by server, in the same order as a pipeline takes them, whatever the
+    order of the files; so the rule that tips the scales is the same.
+    """
+    return Path(path).name.partition(".")[0]
+
+
+def _feed(
+    engine: Engine,
+    parser: Parser,
+    ledger: _Ledger,
+    number: int,
+    position: int,
+    values: pa.Array,
+    server: str,
+) -> pa.Table:
+    lines = parser.parse(values)
+    engine.counters.update(lines=len(lines), bad=int(lines.bad_rows.size))
+    offsets = np.arange(position, position + len(values), dtype=np.int64)
+    ledger.note(lines, number, offsets[lines.rows])
+    servers = pa.repeat(pa.scalar(server.encode(), pa.binary()), len(values))
+    return engine.feed_lines(lines, number, offsets, servers)
+
+
+def _end(engine: Engine, number: int) -> None:
+    """A file that has ended holds nothing back."""
+    clocks = engine.clocks
+    ended = replace(clocks.partitions[number], is_idle=True)
+    engine.clocks = replace(clocks, partitions={**clocks.partitions, number: ended})
+
+
+def _refuse_other_packing(path: Path | str, begin: bytes) -> None:
+    for magic, name in _OTHER_PACKINGS.items():
+        if begin.startswith(magic):
+            raise OptionError(
+                "LOG_UNREADABLE",
+                f"The log {path} is packed with {name}, and only gzip is unpacked here.",
+                hint=f"Give it unpacked: `{name} -dc {path} | penstock accesslog ... -`.",
+                facts={"path": str(path)},
+            )
+
+
+@contextmanager
+def open_log(path: Path | str) -> Iterator[BinaryIO]:
+    """A log file, unpacked if it is compressed; `-` is standard input, which stays open."""
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(6)
+            is_packed = begin.startswith(b"\x1f\x8b")
+            _refuse_other_packing(path, begin)
+            file.seek(0)
+            if is_packed:
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    yield cast("BinaryIO", unpacked)
+            else:
+                yield file
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a packed log that is cut off or damaged
+        raise OptionError(
+            "LOG_UNREADABLE",
+            f"The log {path} cannot be read: {error}.",
+            hint="Check its name, rights and end.",
+        ) from error
+
+
+def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
+    """The lines of a file, block by block, as one column each; the text is copied once.
+
+    Of a line that goes on over blocks at most `LONGEST_LINE_BYTES` are kept.
+    """
+    rest = b""
+    while True:
+        block = file.read(block_bytes)
+        if not block:
+            break
+        cut = block.rfind(b"\n") + 1
+        if cut == 0:
+            rest = (rest + block)[:LONGEST_LINE_BYTES]
+            continue
+        end = block.find(b"\n")
+        yield split_lines((rest + block[:end])[:LONGEST_LINE_BYTES] + block[end:cut])
+        rest = block[cut:]
+    if rest:
+        yield split_lines(rest[:LONGEST_LINE_BYTES])
+
+
+def split_lines(data: bytes) -> pa.Array:
+    """Lines without their ends; nothing is made for the end of the last one."""
+    whole = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(whole == _NEWLINE) + 1
+    if not ends.size or ends[-1] != whole.size:
+        ends = np.append(ends, whole.size)
+    offsets = np.zeros(ends.size + 1, np.int32)
+    offsets[1:] = ends
+    lines = pa.Array.from_buffers(pa.string(), ends.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pc.ascii_rtrim(lines, characters="\n").view(pa.binary())
+
+
+class _Ledger:
+    """Who sent each line and when, in a file, to say later which of a client's lines one was."""
+
+    def __init__(self, file: IO[bytes], lateness_us: int) -> None:
+        self._file = file
+        self._lateness_us = lateness_us
+        self._maxima: dict[int, int] = {}
+
+    def note(self, lines: Lines, partition: int, offsets: NDArray[np.int64]) -> None:
+        count = len(lines)
+        if not count:
+            return
+        rows = np.zeros(count, _LINE)
+        high, low, times = np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.int64)
+        present, late = np.empty(count, np.int8), np.empty(count, np.int64)
+        k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], high, low, present)
+        most, _ = k.follow_clock(lines.time_us, self._lateness_us, times, late)
+        before = self._maxima.get(partition, NEVER)
+        self._maxima[partition] = max(before, int(most))
+        rows["high"], rows["low"], rows["partition"], rows["offset"] = high, low, partition, offsets
+        rows["time"] = np.maximum(times, before - self._lateness_us)
+        rows["reached"] = np.maximum(np.maximum.accumulate(lines.time_us), before)
+        self._file.write(rows.tobytes())
+
+    def index(self, decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The decisions with `request_index`: how many lines the client had sent by then."""
+        lines = self._lines_of({row["client"] for row in decisions})
+        indexed = []
+        for row in decisions:
+            rows = lines[row["client"]]
+            is_it = (rows["partition"] == row["partition"]) & (rows["offset"] == row["offset"])
+            if is_it.any():
+                index = int(is_it.argmax()) + 1
+            else:  # another client's line brought this one down as well
+                index = max(int((rows["time"] <= row["decided_at"]).sum()), 1)
+            indexed.append({**row, "request_index": index})
+        return indexed
+
+    def _lines_of(self, clients: set[str]) -> dict[str, NDArray[Any]]:
+        names = sorted(clients)
+        # A client that is a network is read from its first address.
+        column = pa.array([name.partition("/")[0].encode() for name in names], pa.binary())
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[: len(names) + 1]
+        data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+        high, low = np.empty(len(names), np.uint64), np.empty(len(names), np.uint64)
+        present = np.empty(len(names), np.int8)
+        k.read_clients(data, offsets[:-1], np.diff(offsets), high, low, present)
+        wanted = np.unique(high ^ low)
+        self._file.seek(0)
+        found = []
+        while data_read := self._file.read(_READ_LINES * _LINE.itemsize):
+            rows = np.frombuffer(data_read, _LINE)
+            found.append(rows[np.isin(rows["high"] ^ rows["low"], wanted)])
+        rows = np.concatenate(found) if found else np.zeros(0, _LINE)
+        order = ("offset", "partition", "reached", "low", "high")
+        rows = rows[np.lexsort([rows[name] for name in order])]
+        if not rows.size:
+            return dict.fromkeys(names, rows)
+        changes = (np.diff(rows["high"]) != 0) | (np.diff(rows["low"]) != 0)
+        bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.size]
+        spans = {
+            (int(rows["high"][begin]), int(rows["low"][begin])): rows[begin:end]
+            for begin, end in pairwise(bounds)
+        }
+        keys = zip(high.tolist(), low.tolist(), strict=True)
+        return {name: spans.get(key, rows[:0]) for name, key in zip(names, keys, strict=True)}

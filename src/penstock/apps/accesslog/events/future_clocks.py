@@ -1,0 +1,51 @@
+"""Clocks that are ahead of the wall: whether lines confirm them, and how they are set right.
+
+Rule: a clock in the future counts only while lines come that are as far ahead. A server whose clock was wrong
+and is right again sends lines behind it; a partition with only such lines counts as silent, so it is not
+waited for after a while. The watermark never goes back. So a line confirms the future only if it is not
+behind the watermark either; otherwise everybody would wait until the wall has caught up with it.
+
+>>> clocks = Clocks({0: Clock(max_us=30_000_000)}, watermark_us=29_000_000)
+>>> row = {"partition": 0, "parsed": 1, "late": 1, "maximum": 30_000_000}
+>>> list_timely([row], clocks, now_us=0), list_timely([row], clocks, now_us=26_000_000)
+(frozenset(), frozenset({0}))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, set_right
+
+#: Clocks of servers differ by seconds in normal life: what is ahead by less than this is waited for.
+FUTURE_US = 5_000_000
+
+
+def list_timely(rows: Iterable[Mapping[str, int]], clocks: Clocks, now_us: int) -> frozenset[int]:
+    """Return the partitions with a line that could be parsed.
+
+    Where the clock is in the future, one of the lines must be as far ahead. `rows` are what tasks counted:
+    `partition`, `parsed`, `late`, and the `maximum` of the partition after its lines.
+    """
+
+    def is_timely(row: Mapping[str, int]) -> bool:
+        if not _is_future(clocks, row["partition"], now_us):
+            return row["parsed"] > 0
+        return row["parsed"] > row["late"] and row["maximum"] >= clocks.watermark_us
+
+    return frozenset(row["partition"] for row in rows if is_timely(row))
+
+
+def set_future_right(clocks: Clocks, without_timely: Collection[int], now_us: int) -> Clocks:
+    """Return the clocks in which idle partitions without a timely line are not in the future any more."""
+    wrong = [
+        number
+        for number, clock in clocks.partitions.items()
+        if number in without_timely and clock.is_idle and _is_future(clocks, number, now_us)
+    ]
+    return set_right(clocks, wrong)
+
+
+def _is_future(clocks: Clocks, number: int, now_us: int) -> bool:
+    reached_us = max(clocks.partitions.get(number, Clock()).max_us, clocks.watermark_us)
+    return reached_us > now_us + FUTURE_US

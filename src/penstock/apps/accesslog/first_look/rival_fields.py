@@ -1,0 +1,123 @@
+"""Fields of JSON lines that could be meant as well as those that are used: two addresses, for one.
+
+Rule: which of several keys counts is written down (`penstock.apps.accesslog.parsing.json_keys`), and still
+nobody who has both `ip` and `source_ip` in his lines can be expected to know it. So where their values
+differ it is said before anything is decided, with the words that choose the other one. Looked at in Python,
+in a few lines of a sample: the kernel that parses all lines keeps the one it uses and forgets the rest.
+
+>>> [(each.used, each.other, each.lines) for each in find_rivals([b'{"source_ip": "192.0.2.1", "ip": "x"}'])]
+[('source_ip', 'ip', 1)]
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.apps.accesslog.parsing.json_keys import (
+    WRAPPERS,
+    list_keys,
+    name_field,
+    plain_name,
+    read_choices,
+)
+
+#: So many JSON lines are looked at.
+MOST_LINES = 200
+_DEEPEST = 8
+#: So many keys of a line are told.
+_MOST_KEYS = 12
+#: Of the fields that a line must have, the keys that are met most.
+COMMON_KEYS = {
+    "client": ("remote_addr", "remote_ip", "client_ip", "source_ip", "ip"),
+    "time": ("time", "timestamp", "ts", "time_iso8601", "time_local"),
+}
+#: Of these, several are there by design: a target and its path, a list of proxies and its first address.
+_ALIKE = frozenset(("target", "query", "request", "protocol", "forwarded"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """`other` was there in `lines` of `whole` lines with another value than `used`, which is the field."""
+
+    field: str
+    used: str
+    other: str
+    lines: int
+    whole: int
+
+
+def find_rivals(lines: Iterable[bytes], log_format: str = "json") -> tuple[Rival, ...]:
+    """Return the keys that are not used although they could be, those of most lines first."""
+    keys = list_keys(read_choices(log_format) or ())
+    found: Counter[tuple[str, str, str]] = Counter()
+    whole = 0
+    for line in lines:
+        document = _read(line)
+        if document is None:
+            continue
+        whole += 1
+        fields: dict[str, list[tuple[int, str, str]]] = {}
+        for path, value in _walk(document, "", 0):
+            kind, slot, _, rank = keys.get(plain_name(path), (None, 0, 0, 0))
+            if kind is not None and (field := name_field(kind, slot)) not in _ALIKE:
+                fields.setdefault(field, []).append((rank, path, value))
+        for field, some in fields.items():
+            _, used, value = min(some, key=lambda each: each[0])  # of equal ranks the first
+            for _, path, other in some:
+                # A moment may be written in two ways; two of one length are two moments.
+                if path != used and other != value and (field != "time" or len(other) == len(value)):
+                    found[field, used, path] += 1
+    return tuple(Rival(*names, number, whole) for names, number in found.most_common())
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """`fields` that a JSON line needs and lacks, with keys that they may have; `keys`: what it has."""
+
+    fields: tuple[tuple[str, tuple[str, ...]], ...]
+    keys: tuple[str, ...]
+
+
+def find_missing(line: bytes, log_format: str = "json") -> Missing | None:
+    """Return what a line that could not be parsed lacks; None if it is no JSON object, or is not read as one.
+
+    >>> find_missing(b'{"when": 1, "srcIp": "192.0.2.1", "time": 2}', "json client=ip")
+    Missing(fields=(('client', ('ip',)),), keys=('when', 'srcIp', 'time'))
+    """
+    choices = read_choices(log_format if log_format != "auto" else "json")
+    document = None if choices is None else _read(line)
+    if choices is None or document is None:
+        return None
+    keys = list_keys(choices)
+    paths = [path for path, _ in _walk(document, "", 0)]
+    found = {name_field(*keys[name][:2]) for path in paths if (name := plain_name(path)) in keys}
+    chosen = dict(choices)
+    lacking = [
+        (field, (chosen[field],) if field in chosen else COMMON_KEYS[field])
+        for field in COMMON_KEYS
+        if field not in found and not (field == "client" and "forwarded" in found)
+    ]
+    return Missing(tuple(lacking), tuple(paths[:_MOST_KEYS]))
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(line[line.index(b"{") :])
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _walk(document: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield each text and number with the path to it, without objects that only wrap a line."""
+    for key, value in document.items():
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, dict) and depth < _DEEPEST:
+            is_wrapper = not prefix and plain_name(key) in WRAPPERS
+            yield from _walk(value, prefix if is_wrapper else f"{prefix}{key}.", depth + 1)
+        elif isinstance(first, str | int | float) and not isinstance(first, bool) and first != "":
+            yield f"{prefix}{key}", str(first)

@@ -1,0 +1,260 @@
+"""What stands in a log format: texts, and fields by the names Apache and nginx give them.
+
+Rules: a directive that is not known is a field that is skipped, since Apache's modules bring their own; only
+a time in a form nobody can read is refused. `%U%q` and `$uri$is_args$args` are one target, `%v:%p` is a
+host.
+
+>>> [item.name for item in read_apache('%h "%r"') if isinstance(item, Field)]
+['%h', '%r']
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from penstock.apps.accesslog.parsing import line_slots as s
+from penstock.core.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Bytes that stand in every line."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: text, time, status or number; `rank` chooses between fields of one slot, the lowest wins."""
+
+    kind: str
+    slot: int = s.NOWHERE
+    scale: int = 1
+    rank: int = 0
+    name: str = ""
+    has_blanks: bool = False
+    listed: bool = False
+    has_port: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimePart:
+    """A part of a time, as `strftime` writes it, before the parts are joined."""
+
+    shape: str
+    name: str
+
+
+Item: TypeAlias = Text | Field
+_Piece: TypeAlias = Text | Field | TimePart
+
+_SECOND_US = 1_000_000
+_APACHE = re.compile(r"%[<>!0-9,]*(?:\{([^}]*)\})?(\^?[A-Za-z]{1,2}(?<=\^..)|[A-Za-z%])")
+_NGINX = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_LOG_FORMAT_LINE = re.compile(
+    r'\s*(?:LogFormat|CustomLog\s+\S+)\s+"((?:\\.|[^"\\])*)"(?:\s+\S+)?\s*', re.IGNORECASE
+)
+_NGINX_LINE = re.compile(r"\s*log_format\s+\S+\s+(?:escape=\w+\s+)?((?:(?:'[^']*'|\"[^\"]*\")\s*)+);?\s*")
+_NGINX_PIECE = re.compile(r"""'([^']*)'|"([^"]*)\"""")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_TIME = re.compile(
+    r"(?:%d/%b/%Y:%H:%M:%S|%Y([-/])%m\1%d[T ]%H:%M:%S)(?:\.%f)?(?: ?%z|Z)?|%s(?:\.%f)?|sec|msec|usec"
+)
+
+_APACHE_FIELDS = {
+    "h": Field("text", s.PEER, rank=1),
+    "a": Field("text", s.PEER),
+    "{c}a": Field("text", s.PEER, rank=2),
+    "u": Field("text", s.USER, has_blanks=True),
+    "r": Field("text", s.REQUEST, has_blanks=True),
+    "m": Field("text", s.METHOD),
+    "U": Field("text", s.TARGET),
+    "q": Field("text", s.QUERY),
+    "H": Field("text", s.PROTOCOL),
+    "v": Field("text", s.VHOST),
+    "V": Field("text", s.VHOST, rank=1),
+    "s": Field("status", s.STATUS, rank=1),
+    ">s": Field("status", s.STATUS),
+    "b": Field("number", s.SIZE),
+    "B": Field("number", s.SIZE),
+    "O": Field("number", s.SIZE, rank=1),
+    "D": Field("number", s.LATENCY),
+    "{us}T": Field("number", s.LATENCY),
+    "{ms}T": Field("number", s.LATENCY, 1000, rank=1),
+    "T": Field("number", s.LATENCY, _SECOND_US, rank=2),
+    "{s}T": Field("number", s.LATENCY, _SECOND_US, rank=2),
+}
+_HEADERS = {
+    "referer": Field("text", s.REFERRER, has_blanks=True),
+    "referrer": Field("text", s.REFERRER, has_blanks=True),
+    "user-agent": Field("text", s.AGENT, has_blanks=True),
+    "x-forwarded-for": Field("text", s.XFF, listed=True),
+    "x-real-ip": Field("text", s.XFF, rank=2),
+    "true-client-ip": Field("text", s.XFF, rank=3),
+    "cf-connecting-ip": Field("text", s.XFF, rank=3),
+    "host": Field("text", s.VHOST, rank=2),
+}
+_NGINX_FIELDS = {
+    "remote_addr": Field("text", s.PEER),
+    "realip_remote_addr": Field("text", s.PEER, rank=2),
+    "proxy_add_x_forwarded_for": Field("text", s.XFF, rank=1, listed=True),
+    "remote_user": Field("text", s.USER, has_blanks=True),
+    "request": Field("text", s.REQUEST, has_blanks=True),
+    "request_method": Field("text", s.METHOD),
+    "request_uri": Field("text", s.TARGET),
+    "uri": Field("text", s.TARGET, rank=1),
+    "document_uri": Field("text", s.TARGET, rank=1),
+    "args": Field("text", s.QUERY),
+    "query_string": Field("text", s.QUERY),
+    "server_protocol": Field("text", s.PROTOCOL),
+    "status": Field("status", s.STATUS),
+    "body_bytes_sent": Field("number", s.SIZE),
+    "bytes_sent": Field("number", s.SIZE, rank=1),
+    "request_time": Field("number", s.LATENCY, _SECOND_US),
+    "host": Field("text", s.VHOST),
+    "server_name": Field("text", s.VHOST, rank=1),
+}
+_NGINX_TIMES = {"time_local": "%d/%b/%Y:%H:%M:%S %z", "time_iso8601": "%Y-%m-%dT%H:%M:%S%z", "msec": "%s.%f"}
+#: Fields that are part of the one in front when nothing stands between them.
+_CONTINUED = ("%q", "$is_args", "$args", "$query_string")
+_PORTS = ("p", "server_port", "remote_port")
+
+
+def unwrap_directive(log_format: str) -> str:
+    """The format inside a line of a configuration: `LogFormat "..." name`, `log_format name '...';`."""
+    if found := _LOG_FORMAT_LINE.fullmatch(log_format):
+        return found[1]
+    if found := _NGINX_LINE.fullmatch(log_format):
+        return "".join(single or double for single, double in _NGINX_PIECE.findall(found[1]))
+    return log_format
+
+
+def is_apache(log_format: str) -> bool:
+    return _APACHE.search(log_format) is not None
+
+
+def is_nginx(log_format: str) -> bool:
+    return _NGINX.search(log_format) is not None
+
+
+def read_apache(log_format: str) -> list[Item]:
+    """The items of an Apache `LogFormat`."""
+    pieces: list[_Piece] = []
+    at = 0
+    for found in _APACHE.finditer(log_format):
+        pieces.append(Text(_unescape(log_format[at : found.start()])))
+        pieces += _read_directive(found[0], found[1], found[2])
+        at = found.end()
+    pieces.append(Text(_unescape(log_format[at:])))
+    return _join(pieces, log_format)
+
+
+def _read_directive(name: str, argument: str | None, letter: str) -> list[_Piece]:
+    if letter == "%":
+        return [Text(b"%")]
+    if letter == "t":
+        if argument is None:
+            return [Text(b"["), TimePart("%d/%b/%Y:%H:%M:%S %z", name), Text(b"]")]
+        shape = argument.removeprefix("begin:").removeprefix("end:")
+        shape = shape.replace("%F", "%Y-%m-%d").replace("%T", "%H:%M:%S")
+        opening, closing = shape.startswith("["), shape.endswith("]")
+        shape = {"msec_frac": "%f", "usec_frac": "%f"}.get(shape, shape).removeprefix("[").removesuffix("]")
+        return [Text(b"[" * opening), TimePart(shape, name), Text(b"]" * closing)]
+    if letter in ("i", "o"):
+        known = _HEADERS.get((argument or "").lower()) if letter == "i" else None
+        return [replace(known or Field("text", has_blanks=True), name=name)]
+    key = letter
+    if letter in "aT" and argument:
+        key = f"{{{argument.lower()}}}{letter}"
+    elif letter == "s" and ">" in name:
+        key = ">s"
+    return [replace(_APACHE_FIELDS.get(key, Field("text")), name=name)]
+
+
+def read_nginx(log_format: str) -> list[Item]:
+    """The items of an nginx `log_format`."""
+    pieces: list[_Piece] = []
+    at = 0
+    for found in _NGINX.finditer(log_format):
+        pieces.append(Text(_unescape(log_format[at : found.start()])))
+        at = found.end()
+        name = found[1] or found[2]
+        if name in _NGINX_TIMES:
+            pieces.append(TimePart(_NGINX_TIMES[name], f"${name}"))
+            continue
+        field = _NGINX_FIELDS.get(name) or _HEADERS.get(name.removeprefix("http_").replace("_", "-"))
+        if field is None or (name not in _NGINX_FIELDS and not name.startswith("http_")):
+            field = Field("text", listed=name.startswith("upstream_"), has_blanks=name.startswith("http_"))
+        pieces.append(replace(field, name=f"${name}"))
+    pieces.append(Text(_unescape(log_format[at:])))
+    return _join(pieces, log_format)
+
+
+def _unescape(text: str) -> bytes:
+    """A backslash in a configuration: `\\"`, `\\t`, `\\\\`."""
+    plain = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL)
+    return plain.encode()
+
+
+def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
+    """Parts of a time become one time, a target and its query one target, a host and its port one host."""
+    items: list[Item] = []
+    at = 0
+    pieces = [piece for piece in pieces if not (isinstance(piece, Text) and not piece.text)]
+    while at < len(pieces):
+        piece = pieces[at]
+        at += 1
+        if isinstance(piece, TimePart):
+            at = _end_of_time(pieces, at, log_format)
+            items.append(Field("time", s.TIME, name=piece.name))
+        elif isinstance(piece, Text):
+            if items and isinstance(items[-1], Text):
+                items[-1] = Text(items[-1].text + piece.text)
+            elif not (piece.text == b":" and items and _is_port(pieces[at : at + 1])):
+                items.append(piece)
+            elif isinstance(host := items[-1], Field) and host.slot in (s.VHOST, s.PEER):
+                at += 1  # the port is left out; of an IPv6 address without brackets only if we know of it
+                items[-1] = replace(host, has_port=host.slot == s.PEER)
+            else:
+                items.append(piece)
+        elif not (items and isinstance(items[-1], Field) and piece.name in _CONTINUED):
+            items.append(piece)
+    return items
+
+
+def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
+    """Where the parts of a time end, the first of which stands in front of `at`: as many as make one time."""
+    first = pieces[at - 1]
+    assert isinstance(first, TimePart)
+    shape, ends = first.shape, [at] if _TIME.fullmatch(first.shape) else []
+    while at < len(pieces):
+        between, following = "", pieces[at]
+        if isinstance(following, Text) and at + 1 < len(pieces) and following.text in (b".", b" "):
+            between, following = following.text.decode(), pieces[at + 1]
+        if not isinstance(following, TimePart):
+            break
+        shape += between + following.shape
+        at += 2 if between else 1
+        if _TIME.fullmatch(shape):
+            ends.append(at)
+    if not ends:
+        raise _unreadable(log_format, first.name, shape)
+    return ends[-1]
+
+
+def _is_port(pieces: list[_Piece]) -> bool:
+    if not pieces or not isinstance(pieces[0], Field):
+        return False
+    name = pieces[0].name
+    return (name.startswith("$") and name[1:] in _PORTS) or (name.startswith("%") and name.endswith("p"))
+
+
+def _unreadable(log_format: str, name: str, shape: str) -> OptionError:
+    return OptionError(
+        "LOG_FORMAT_INVALID",
+        f"The log format `{log_format[:200]}` cannot be used: its time `{name}` has the form `{shape}`.",
+        hint="Use `%t`, `%{%Y-%m-%dT%H:%M:%S%z}t`, `%{%d/%b/%Y:%H:%M:%S %z}t` or `%{sec}t`.",
+        facts={"log_format": log_format},
+    )

@@ -1,0 +1,457 @@
+"""Which files a follower reads: new ones, rotated ones, copies, and those that cannot be reached for now.
+
+Rules: what a pattern names is followed; positions of other files are kept as they are, for the day they are
+named again. A stored position is given up only when its file is nowhere: its name stands for another one and
+all files of the log could be looked at. A file that cannot be opened, or whose folder is away, is waited for.
+A rotated name that appears may be a copy of what was read: it is compared with all that is known, and one
+that is too short for that waits until it is not, or has not changed for a while.
+
+Files have numbers, in the order in which they are read; a restart keeps it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.apps.accesslog.shipping.followed_files import (
+    HEAD_BYTES,
+    TELLING_BYTES,
+    LogFile,
+    can_compare,
+    digest,
+    find_again,
+    find_copy,
+    find_grown,
+    is_copy_of_finished,
+    is_gone,
+    open_log,
+    start_at_end,
+)
+from penstock.apps.accesslog.shipping.log_file_names import (
+    Family,
+    Found,
+    Identity,
+    Listing,
+    Status,
+    family_of,
+    is_packed,
+    is_rotated,
+    names_family,
+)
+from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
+from penstock.core.log_lines import get_logger
+
+log = get_logger(__name__)
+
+#: A line of this length and its key and headers still fit into what brokers take by default.
+LONGEST_LINE_BYTES = 1_000_000
+CHUNK_BYTES = 2 << 20
+#: How many finished files of one log that are not seen any more are remembered, so that a packed copy of one
+#: is not sent again. As many are waited for that cannot be reached.
+REMEMBERED = 50
+#: How many of them, the last ones, are looked at for lines that a server wrote long after the rotation.
+WATCHED = 4
+#: A copy that has not changed for so long is whole.
+_SETTLING_S = 2.0
+#: How often a file that cannot be reached is looked for where nothing seems to have changed.
+_SEARCH_EVERY_S = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """A file that is being read. `drained`: nothing was left when it was last looked at. `compared`: when it
+    was met, there was enough of it to know that it is no copy."""
+
+    family: Family
+    file: LogFile
+    position: FilePosition
+    away: bool = False
+    drained: bool = False
+    compared: bool = False
+    grown_at: float = 0.0
+    status: Status = field(default=(0, 0))
+
+
+class Looking:
+    """The files of a follower, and what is known of others."""
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        positions: Sequence[FilePosition] = (),
+        *,
+        from_end: bool = False,
+        history: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
+        longest_line: int = LONGEST_LINE_BYTES,
+        quiet_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patterns = [os.path.abspath(each) for each in patterns]
+        self._history = history
+        self._longest_line = longest_line
+        self._chunk_bytes = max(chunk_bytes, longest_line + 1)
+        self._quiet_s = quiet_s
+        self._clock = clock
+        self._families: dict[Family, list[Tracked]] = {}
+        self._finished: dict[Family, list[FilePosition]] = {}
+        self._missing: list[FilePosition] = []
+        self._others: tuple[FilePosition, ...] = ()
+        self._judged: dict[Identity, tuple[int, Status]] = {}  # not to be read, as of when
+        self._changes: Counter[Family] = Counter()  # of what files are compared with
+        self._unsettled: dict[Identity, tuple[float, Status, str]] = {}
+        self._searched: tuple[float, frozenset[str]] = (0.0, frozenset())
+        self._turn = 0
+        self._last_number = max((each.number for each in positions), default=0)
+        self.lost: list[FilePosition] = []
+        self._blank: list[FilePosition] = []
+        self._resume(sorted(positions, key=lambda each: each.number))
+        self.look(from_end=from_end)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything there was at the last look has been read."""
+        return all(each.drained for each in self._tracked())
+
+    @property
+    def is_following(self) -> bool:
+        """Whether any file was ever found."""
+        return bool(self._families or self._finished)
+
+    def positions(self) -> tuple[FilePosition, ...]:
+        """Where all files stand after what was read, and those that are remembered or waited for."""
+        finished = (each for some in self._finished.values() for each in some)
+        return (
+            *self._others,
+            *finished,
+            *self._missing,
+            *self._blank,
+            *(each.position for each in self._tracked()),
+        )
+
+    def close(self) -> None:
+        for each in self._tracked():
+            each.file.close()
+        self._families.clear()
+
+    def _tracked(self) -> Iterator[Tracked]:
+        return (each for some in self._families.values() for each in some)
+
+    # --- which files there are ------------------------------------------------------------------------
+
+    def look(self, *, from_end: bool = False) -> None:
+        """Find new files, and what became of those that are known."""
+        listing = Listing()
+        there = listing.identify(self._list_paths(listing))
+        self._reopen_grown(listing)
+        self._search_missing(listing)
+        for tracked in list(self._tracked()):
+            self._look_at(tracked, there.get(tracked.position.identity, ("",))[0])
+        read = {each.position.identity for each in self._tracked()}
+        new = {each: found for each, found in there.items() if self._is_new(each, *found, read)}
+        again = listing.identify(path for _, _, path in self._unsettled.values())
+        unsettled = {each: found for each, found in again.items() if self._is_new(each, *found, read)}
+        new |= self._find_between(new, read, listing) | unsettled
+        self._unsettled = {each: when for each, when in self._unsettled.items() if each in new}
+        if new:
+            paths = listing.sort_by_age([path for path, _ in new.values()])
+            for identity, (path, status) in listing.identify(paths).items():
+                if from_end or self._is_settled(path, identity, status):
+                    self._meet(path, identity, status, listing, from_end=from_end)
+        self._judged = {each: when for each, when in self._judged.items() if each in there}
+        self._blank = [each for each in self._blank if family_of(each.path) not in self._families]
+        self._forget_finished(there)
+
+    def _list_paths(self, listing: Listing) -> list[str]:
+        found: dict[str, None] = {}
+        for pattern in self._patterns:
+            named = glob.has_magic(pattern) is False
+            paths = [pattern] if named else glob.glob(pattern, recursive=True)
+            for path in paths:
+                if named or self._history or not is_packed(path) or is_packed(pattern):
+                    found.setdefault(path)
+            if self._history:
+                for path in {family_of(each): each for each in paths}.values():
+                    found |= dict.fromkeys(listing.list_relatives(path))
+        return list(found)
+
+    def _is_new(self, identity: Identity, path: str, status: Status, read: set[Identity]) -> bool:
+        return (
+            identity not in read and self._judged.get(identity) != (self._changes[family_of(path)], status)
+        )  # fmt: skip
+
+    def _find_between(self, new: Found, read: set[Identity], listing: Listing) -> Found:
+        """Files that came and were rotated away again while nobody looked: younger than what is known."""
+        found: Found = {}
+        for path, _ in new.values():
+            since = None if is_rotated(path) else self._last_write(family_of(path))
+            if since is not None:
+                relatives = listing.identify(listing.list_relatives(path))
+                found |= {
+                    each: (name, status)
+                    for each, (name, status) in relatives.items()
+                    if status[1] >= since and self._is_new(each, name, status, read)
+                }
+        return found
+
+    def _last_write(self, family: Family) -> int | None:
+        """When the youngest known file of a family was last written to."""
+        if self._families.get(family):
+            return self._families[family][-1].file.status()[1]
+        gone = [e for e in (*self.lost, *self._blank, *self._missing) if family_of(e.path) == family]
+        return max((each.written_ns for each in (*gone, *self._finished.get(family, ()))), default=None)
+
+    def _is_settled(self, path: str, identity: Identity, status: Status) -> bool:
+        """A rotated name that appears may be a copy: it is compared when there is enough of it."""
+        since, before, _ = self._unsettled.pop(identity, (self._clock(), status, ""))
+        since = since if before == status else self._clock()
+        quiet = self._clock() - since >= min(self._quiet_s, _SETTLING_S)
+        quiet |= time.time_ns() - status[1] >= _SETTLING_S * 1e9
+        if quiet or not is_rotated(path) or _tells_enough(path, status):
+            return True
+        self._unsettled[identity] = (since, status, path)
+        return False
+
+    def _look_at(self, tracked: Tracked, path: str) -> None:
+        tracked.away = not path
+        if path and path != tracked.position.path:
+            tracked.position = replace(tracked.position, path=path)
+        status = tracked.file.status()
+        if status == tracked.status:
+            return
+        tracked.drained = False
+        tracked.position = replace(tracked.position, written_ns=status[1])
+        shrunk = not tracked.file.packed and status[0] < tracked.position.offset
+        if shrunk or not (tracked.file.packed or tracked.file.holds(tracked.position)):
+            self.replace_emptied(tracked)
+        elif tracked.position.head_bytes < HEAD_BYTES:
+            self.learn_head(tracked)
+        tracked.status = status
+
+    def learn_head(self, tracked: Tracked) -> None:
+        """The more is known of its first bytes, the surer a copy is told from another file."""
+        head = tracked.file.read(0, HEAD_BYTES)
+        if len(head) > tracked.position.head_bytes:
+            tracked.position = replace(tracked.position, head=digest(head), head_bytes=len(head))
+            self._changes[tracked.family] += 1
+
+    # --- a file that is not being read ----------------------------------------------------------------
+
+    def _meet(
+        self, path: str, identity: Identity, status: Status, listing: Listing, *, from_end: bool
+    ) -> None:
+        """A new file, a copy of a known one, one that was finished, or one that was waited for."""
+        file = open_log(path)
+        if file is None:
+            return
+        if file.identity != identity:  # renamed in this very moment
+            file.close()
+            return
+        position = self._place(file, path, status, listing, from_end=from_end)
+        if position is None:
+            self._judged[identity] = (self._changes[family_of(path)], status)
+            file.close()
+            return
+        self._track(family_of(path), file, position, compared=position.head_bytes >= TELLING_BYTES)
+
+    def _place(
+        self, file: LogFile, path: str, status: Status, listing: Listing, *, from_end: bool
+    ) -> FilePosition | None:
+        """Where to begin in a file; nowhere if what is in it was, or is being, read elsewhere."""
+        family = family_of(path)
+        for finished in self._finished.get(family, ()):
+            if finished.identity == file.identity and can_compare(finished):
+                same = file.packed and finished.written_ns == status[1]  # not unpacked again to be sure
+                if same or file.holds(finished):
+                    if file.packed or status[0] <= finished.offset:
+                        return None
+                    self._finished[family].remove(finished)
+                    return replace(finished, path=path, finished=False)
+        for missing in self._missing:
+            same = missing.identity == file.identity or family_of(missing.path) == family
+            if same and can_compare(missing) and file.holds(missing):
+                self._missing.remove(missing)
+                return _move(missing, file, path)
+        copied = self._find_original(file, path, listing) if is_rotated(path) else None
+        if copied is not None:
+            again = replace(_move(copied, file, path), number=self._next_number(), finished=False)
+            return again if copied.finished and file.holds(copied) else None
+        head = file.read(0, HEAD_BYTES)
+        position = FilePosition(
+            path,
+            *file.identity,
+            packed=file.packed,
+            head=digest(head),
+            head_bytes=len(head),
+            written_ns=status[1],
+            number=self._next_number(),
+        )
+        return start_at_end(file, position, self._longest_line) if from_end and not file.packed else position
+
+    def _find_original(
+        self, file: LogFile, path: str, listing: Listing, but: Tracked | None = None
+    ) -> FilePosition | None:
+        """The known file that this one is a copy of, whole or not. It is asked again when it changes."""
+        for tracked in self._families.get(family_of(path), ()):
+            if tracked is but:
+                continue
+            # Its position tells even if it was emptied a moment ago.
+            known = tracked.position.offset and file.holds(tracked.position)
+            if known or file.begins_like(tracked.file):
+                return tracked.position
+        for finished in self._finished.get(family_of(path), ()):
+            if is_copy_of_finished(file, finished, listing):
+                return finished
+        return None
+
+    def is_copy_after_all(self, tracked: Tracked) -> bool:
+        """Whether a file that was too short to be compared when it was met turns out to be a copy."""
+        path = tracked.position.path
+        if tracked.compared or tracked.position.offset or not is_rotated(path):
+            return False
+        tracked.compared = len(tracked.file.read(0, TELLING_BYTES)) >= TELLING_BYTES
+        return self._find_original(tracked.file, path, Listing(), but=tracked) is not None
+
+    def _track(
+        self, family: Family, file: LogFile, position: FilePosition, *, compared: bool = False
+    ) -> None:
+        some = self._families.setdefault(family, [])
+        some.append(Tracked(family, file, position, compared=compared, grown_at=self._clock()))
+        some.sort(key=lambda each: each.position.number)
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    # --- stored positions -----------------------------------------------------------------------------
+
+    def _resume(self, positions: Sequence[FilePosition]) -> None:
+        listing = Listing()
+        followed = {family_of(each) for each in self._list_paths(listing)}
+        others = []
+        for each in positions:
+            family = family_of(each.path)
+            if family not in followed and not any(names_family(one, each.path) for one in self._patterns):
+                others.append(each)
+            elif each.finished:
+                self._finished.setdefault(family, []).append(each)
+            elif not each.offset and not each.head_bytes:
+                # It was empty: whatever has its name now is as good as new. What came after it is not lost.
+                self._blank.append(each)
+            else:
+                self._missing.append(each)
+        self._others = tuple(others)
+        self._search_missing(listing)
+        for each in self._missing:
+            log.warning("The file %s is not there now; it is looked for again and again.", each.path)
+
+    def _search_missing(self, listing: Listing) -> None:
+        """Files of stored positions: found again, waited for, or gone for good."""
+        if not self._missing:
+            return
+        relatives = frozenset(path for each in self._missing for path in listing.list_relatives(each.path))
+        searched_at, before = self._searched
+        if relatives == before and self._clock() - searched_at < _SEARCH_EVERY_S:
+            return
+        self._searched = (self._clock(), relatives)
+        waiting = []
+        for each in self._missing:
+            found = find_again(each, listing, {tracked.position.identity for tracked in self._tracked()})
+            if found is not None:
+                self._track(family_of(each.path), *found)
+            elif is_gone(each, listing):
+                text = "The file %s is gone, and so is what was in it behind byte %d, if there was anything."
+                log.warning(text, each.path, each.offset)
+                self.lost.append(each)
+            else:
+                waiting.append(each)
+        self._missing = waiting[-REMEMBERED * len(self._patterns) :]
+
+    def _reopen_grown(self, listing: Listing) -> None:
+        """A server process that ends late writes to a finished file: it is read on, before the others."""
+        watched = {each.number: family for family, some in self._finished.items() for each in some[-WATCHED:]}
+        some = [each for each in self._all_finished() if each.number in watched]
+        for file, path, finished in find_grown(some, listing):
+            self._finished[watched[finished.number]].remove(finished)
+            self._track(family_of(path), file, replace(finished, path=path, finished=False))
+            self._changes[family_of(path)] += 1
+
+    def _all_finished(self) -> Iterator[FilePosition]:
+        return (each for some in self._finished.values() for each in some)
+
+    def replace_emptied(self, tracked: Tracked) -> None:
+        """The same file begins anew. What was not read of its old content is in a copy, or lost."""
+        old = tracked.position
+        copy = find_copy(old)
+        if copy is not None:
+            self._read_first(copy[0], copy[1], tracked)
+        elif old.offset < tracked.status[0]:
+            log.warning("The file %s was emptied; what was behind byte %d is gone.", old.path, old.offset)
+        self._changes[tracked.family] += 1
+        number = tracked.position.number
+        tracked.position = FilePosition(
+            old.path, old.device, old.inode, written_ns=old.written_ns, number=number
+        )
+        tracked.drained = False
+        self.learn_head(tracked)
+
+    def _read_first(self, file: LogFile, position: FilePosition, emptied: Tracked) -> None:
+        """The copy goes on where the emptied file was, with its number; that one and later ones get new."""
+        some = self._families[emptied.family]
+        known = next((each for each in some if each.position.identity == position.identity), None)
+        if known is not None:
+            file.close()
+            if known.position.offset:  # it is being read as a file of its own
+                return
+            some.remove(known)
+            file = known.file
+        index = some.index(emptied)
+        for each in some[index:]:
+            each.position = replace(each.position, number=self._next_number())
+        some.insert(index, Tracked(emptied.family, file, position, grown_at=self._clock()))
+
+    # --- the end of a file ----------------------------------------------------------------------------
+
+    def let_go(self, tracked: Tracked) -> None:
+        some = self._families[tracked.family]
+        some.remove(tracked)
+        if not some:
+            del self._families[tracked.family]
+        tracked.file.close()
+        self._changes[tracked.family] += 1
+
+    def remember(self, tracked: Tracked) -> None:
+        """As finished."""
+        finished = replace(tracked.position, finished=True)
+        self._finished.setdefault(tracked.family, []).append(finished)
+
+    def _forget_finished(self, there: Found) -> None:
+        for family, some in self._finished.items():
+            if len(some) > REMEMBERED:
+                surplus = {each.number for each in some if each.identity not in there}
+                surplus -= set(sorted(surplus)[-REMEMBERED:])
+                self._finished[family] = [each for each in some if each.number not in surplus]
+
+
+def _move(position: FilePosition, file: LogFile, path: str) -> FilePosition:
+    """The same place in another file."""
+    device, inode = file.identity
+    return replace(position, path=path, device=device, inode=inode, packed=file.packed)
+
+
+def _tells_enough(path: str, status: Status) -> bool:
+    """Whether so much is in a file that it can be compared."""
+    if not is_packed(path):
+        return status[0] >= TELLING_BYTES
+    file = open_log(path)
+    if file is None:
+        return False
+    try:
+        return len(file.read(0, TELLING_BYTES)) >= TELLING_BYTES
+    finally:
+        file.close()

@@ -1,0 +1,32 @@
+"""When the pipeline has last published a batch: whether somebody still looks at the log.
+
+A running pipeline publishes a batch in each interval, also one without lines, so the age of the last one
+tells whether it runs, however quiet the servers are.
+
+    Database(place).run(read_last_batch_ms)
+"""
+
+from __future__ import annotations
+
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.ledger.ledger_tables import BATCHES
+
+#: Where the pipeline keeps the name of its stream.
+_SETTINGS = "accesslog_settings"
+
+
+def read_last_batch_ms(session: Session) -> int | None:
+    """Milliseconds since 1970; None if there was never a batch."""
+    return read_last_batch(session)[0]
+
+
+def read_last_batch(session: Session) -> tuple[int | None, int]:
+    """Return when the last batch was published (None: there was never one), and how many there were."""
+    if not session.has_table(_SETTINGS) or not session.has_table(BATCHES):
+        return None, 0
+    name = session.grammar.name
+    [[last, batches]] = session.execute(
+        f"SELECT MAX(published_ms), SUM(batch_count) FROM {BATCHES} WHERE stream IN "
+        f"(SELECT {name('value')} FROM {name(_SETTINGS)} WHERE {name('name')} = 'name')"
+    )
+    return None if last is None else int(last), int(batches or 0)

@@ -1,0 +1,295 @@
+"""The first stage of a batch, in the worker that fetches: log lines in, a few parcels out.
+
+Each task has the records of one Kafka partition, or of several, in order. They are parsed, looked at by the
+rules, turned into events sorted by lane, and counted for the monitoring; what leaves the worker is, for every
+chunk of lines, one parcel for each lane and one for the monitoring, and at the end the dead letters and the
+counts. Rule: lines = parsed + dead, whatever the lines are.
+
+What a worker needs (parser, detector, rules) is built once in its life and found again by the digest of its
+settings: a Python worker of Spark serves many tasks, and to build the matching tables takes longer than a
+small batch does. Why chunks: a fetched batch has some 25,000 lines, and each piece of work has a fixed cost.
+
+    stream.arrow(LogStage(make_kit(...)), PARCELS_DDL)
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
+from penstock.apps.accesslog.detection.detector import Detector
+from penstock.apps.accesslog.events.line_events import make_events
+from penstock.apps.accesslog.events.log_clocks import NEVER
+from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, observe
+from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Parser
+from penstock.apps.accesslog.stream.parcels import make_parcel, pack
+from penstock.apps.accesslog.stream.unparsed_lines import TASK_BYTES, make_dead_letters
+from penstock.apps.accesslog.texts.text_grouping import group_lines
+
+#: Columns that the stage wants of each record.
+COLUMNS = ("value", "partition", "offset", "headers")
+#: One more, which may be missing: when the record was made. Nobody logs a request long before it comes.
+RECORD_TIME = "timestampMs"
+MOST_AHEAD_US = 60_000_000
+_LAST_TIME_MS = (np.iinfo(np.int64).max - MOST_AHEAD_US) // 1000
+#: Kinds of parcels that it makes.
+EVENTS, PARTIAL, COUNTS, LETTERS = "events", "partial", "counts", "letters"
+#: The header of a record that names the web server its line is from.
+SERVER_HEADER = "server"
+#: Lines that are worked on at once, and bytes. RE2 compiles each expression once for a chunk (25 ms for all
+#: rules), which is 250 ns a line in chunks of 100,000 and 100 ns in these.
+CHUNK_LINES, CHUNK_BYTES = 250_000, 64 << 20
+
+#: What a task has to tell of a partition; `maximum` is NEVER where no line had a time.
+COUNTS_SCHEMA = pa.schema(
+    [("partition", pa.int32())]
+    + [(name, pa.int64()) for name in ("lines", "parsed", "dead", "late", "maximum")]
+)
+_REASONS = pa.array(BAD_REASONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What both stages work with, as bytes that are opened once in a worker's life."""
+
+    digest: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """An opened kit."""
+
+    topic: str
+    parser: Parser
+    defence: DefenceSettings
+    monitoring: MonitorSettings
+
+    @property
+    def monitor_lane(self) -> int:
+        """Behind the lanes of the clients: what is about all of them."""
+        return self.defence.lanes
+
+    @cached_property
+    def detector(self) -> Detector:
+        """Built where it is used: its tables are a hundred times as big as the rules."""
+        return Detector(self.defence.ruleset)
+
+
+def make_kit(tools: Tools) -> Kit:
+    content = pickle.dumps(tools)
+    return Kit(hashlib.sha256(content).hexdigest(), content)
+
+
+_opened: dict[str, Tools] = {}
+
+
+@cache
+def spare_the_collector(stage: str) -> None:
+    """Once in a worker's life for each stage: keep kernels and tables out of its garbage collections.
+
+    PySpark collects after every task, and walks all that was loaded since the reader did the same.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def open_kit(kit: Kit) -> Tools:
+    """The tools in a kit; a worker that has opened it before has them ready."""
+    if kit.digest not in _opened:
+        _opened.clear()  # a worker serves one pipeline at a time
+        _opened[kit.digest] = pickle.loads(kit.content)
+    return _opened[kit.digest]
+
+
+class LogStage:
+    """A fused stage of a `DirectStream`. `maxima`: how far each partition's clock had come before the batch;
+    the driver sets it before each one, and it travels with the tasks."""
+
+    def __init__(self, kit: Kit, maxima: Mapping[int, int] | None = None) -> None:
+        self.kit = kit
+        self.maxima = dict(maxima or {})
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        work = StageWork(open_kit(self.kit), self.maxima)
+        for chunk in gather_chunks(batches):
+            yield from work.take(chunk)
+        yield from work.finish()
+        spare_the_collector("log")
+
+
+@dataclass
+class PartitionCount:
+    """What a task has seen of one partition."""
+
+    maximum: int
+    lines: int = 0
+    parsed: int = 0
+    dead: int = 0
+    late: int = 0
+
+
+class StageWork:
+    """One task's lines, chunk by chunk."""
+
+    def __init__(self, tools: Tools, maxima: Mapping[int, int]) -> None:
+        self._tools, self._maxima = tools, maxima
+        self._letters: list[pa.RecordBatch] = []
+        self._room = TASK_BYTES
+        self._counts: dict[int, PartitionCount] = {}
+
+    def take(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The parcels of one chunk; its records are of one partition and in order."""
+        tools = self._tools
+        values, partition = chunk.column("value"), chunk.column("partition")[0].as_py()
+        offsets = chunk.column("offset").to_numpy()
+        servers = take_header(chunk.column("headers"), SERVER_HEADER)
+        lines = tools.parser.parse(values)
+        if RECORD_TIME in chunk.schema.names:
+            lines = cap_times(lines, chunk.column(RECORD_TIME))
+        self._count(partition, lines, len(values))
+        if lines.bad_rows.size:
+            reasons = _REASONS.take(pa.array(lines.bad_reasons))
+            letters = make_dead_letters(
+                values,
+                lines.bad_rows,
+                reasons,
+                topic=tools.topic,
+                partition=partition,
+                offsets=offsets,
+                room=self._room,
+            )
+            self._letters.append(letters)
+            self._room -= letters.column("line").nbytes
+        if not len(lines):
+            return
+        grouped = group_lines(lines)
+        events = make_events(
+            lines,
+            tools.detector.detect(lines, grouped),
+            tools.defence.ruleset,
+            partition=partition,
+            offsets=offsets,
+            servers=servers,
+            lanes=tools.defence.lanes,
+            lateness_us=tools.defence.lateness_us,
+            grouped=grouped,
+        )
+        for lane, some in events.items():
+            yield make_parcel(EVENTS, lane, pack(some))
+        partial = observe(
+            lines,
+            servers=servers,
+            partition=partition,
+            first_offset=int(offsets[0]),
+            settings=tools.monitoring,
+            grouped=grouped,
+        )
+        yield make_parcel(PARTIAL, tools.monitor_lane, partial)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What is told once: how many lines there were, and those that could not be parsed."""
+        lane = self._tools.monitor_lane
+        if self._counts:
+            rows = [{"partition": partition, **vars(each)} for partition, each in self._counts.items()]
+            yield make_parcel(COUNTS, lane, pack(pa.Table.from_pylist(rows, schema=COUNTS_SCHEMA)))
+        if self._letters:
+            yield make_parcel(LETTERS, lane, pack(pa.Table.from_batches(self._letters)))
+
+    def _count(self, partition: int, lines: Lines, rows: int) -> None:
+        before = self._maxima.get(partition, NEVER)
+        counted = self._counts.setdefault(partition, PartitionCount(before))
+        counted.lines += rows
+        counted.parsed += len(lines)
+        counted.dead += lines.bad_rows.size
+        if len(lines):
+            late, counted.maximum = count_late(
+                lines.time_us, counted.maximum, self._tools.defence.lateness_us
+            )
+            counted.late += late
+
+
+def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
+    """No line is later than its record by more than `MOST_AHEAD_US`: one alone would carry the clock away.
+
+    What is left, a minute, the monitoring must bear from a single line (`observing` says why).
+    A record without a time (null, or -1 as Kafka has it) bounds nothing, and neither does one with a number
+    that is no time: a producer may write any. That is why it is read in Kafka's own milliseconds; Spark has
+    no time for some of them, and the batch of such a record would fail for ever.
+    """
+    times = made_at_ms.fill_null(-1).to_numpy()[lines.rows]
+    is_time = (times >= 0) & (times <= _LAST_TIME_MS)
+    most = np.where(is_time, np.where(is_time, times, 0) * 1000 + MOST_AHEAD_US, np.iinfo(np.int64).max)
+    return replace(lines, time_us=np.minimum(lines.time_us, most))
+
+
+def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tuple[int, int]:
+    """How many lines stand before the running maximum less the lateness, and what that is afterwards."""
+    reached = np.maximum.accumulate(np.concatenate([np.array([maximum]), times]))
+    late = np.count_nonzero(times < reached[:-1] - lateness_us)
+    return int(late), int(reached[-1])
+
+
+def gather_chunks(
+    batches: Iterable[pa.RecordBatch], most_lines: int = CHUNK_LINES, most_bytes: int = CHUNK_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Batches joined into chunks of about so many lines, each of one partition; their order stays."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    current = None
+    for batch in _split_by_partition(batches):
+        partition = batch.column("partition")[0].as_py()
+        if waiting and (partition != current or rows >= most_lines or size >= most_bytes):
+            yield _join(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows, size, current = rows + batch.num_rows, size + batch.nbytes, partition
+    if waiting:
+        yield _join(waiting)
+
+
+def _split_by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task reads one range after another, so a batch is of one partition, or of a few in a row."""
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        partitions = batch.column("partition").to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), batch.num_rows]
+        for start, end in pairwise(cuts):
+            yield batch.slice(start, end - start)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def take_header(headers: pa.ListArray, name: str) -> pa.Array | None:
+    """The first header of this name in each row, null where there is none; None if no row has one."""
+    inner = headers.flatten()
+    if not len(inner):
+        return None
+    is_it = pc.equal(inner.field("key"), name)
+    if len(inner) == len(headers) and pc.all(is_it).as_py() and _has_one_each(headers):
+        return inner.field("value")  # as our own shipper writes them
+    where = np.flatnonzero(is_it.to_numpy(zero_copy_only=False))
+    if not where.size:
+        return None
+    rows, firsts = np.unique(pc.list_parent_indices(headers).to_numpy()[where], return_index=True)
+    places = np.full(len(headers), -1, np.int64)
+    places[rows] = where[firsts]
+    return inner.field("value").take(pa.array(places, mask=places < 0))
+
+
+def _has_one_each(headers: pa.ListArray) -> bool:
+    return bool((np.diff(headers.offsets.to_numpy()) == 1).all())

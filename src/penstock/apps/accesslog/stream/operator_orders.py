@@ -1,0 +1,194 @@
+"""What an operator orders while the pipeline runs: let this client, or this network, go for a while.
+
+An order is a row that any program may write; the pipeline reads the table before each batch. Rule: from when
+on an order counts is decided once, by the first batch that sees it, and stored with that batch: `taken_at`,
+in the log's own time, is the order's moment, or the watermark if the log is past that already. Why not simply
+when it is read: a batch that is done again after a crash, or one of another size, would let other lines pass.
+
+Nothing is ever changed or deleted here but `taken_at`: to withdraw orders is one more row, with the same
+subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo that.
+
+    place_order(place, "192.0.2.7", now_us=now_us, grace_us=3_600_000_000, reason="our own scanner")
+    withdraw_orders(place, "192.0.2.7", now_us=now_us)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.apps.accesslog.events.networks import demand_network
+from penstock.apps.accesslog.events.subjects import find_client
+from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.options.storage_addresses import Place
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+
+ORDERS = "accesslog_orders"
+#: Wider networks are let go only if somebody says that it is meant: a slip of the pen would end the defence.
+WIDEST_PREFIX = {4: 16, 6: 32}
+SCHEMA = pa.schema(
+    [
+        ("order_id", pa.string()),
+        ("subject", pa.string()),
+        ("ordered_at", pa.int64()),
+        ("until", pa.int64()),
+        ("reason", pa.string()),
+        ("taken_at", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Nothing in `subject` is blocked from `taken_at` until `until`; times are microseconds since 1970.
+
+    `taken_at` None: no batch has seen it yet. `withdrawn_at` is no column: a later row withdrew it then.
+    """
+
+    order_id: str
+    subject: str
+    ordered_at: int
+    until: int
+    reason: str
+    taken_at: int | None = None
+    withdrawn_at: int | None = None
+
+    @property
+    def withdraws(self) -> bool:
+        """It spares nobody; it withdraws the orders about its subject that were given before."""
+        return self.until == 0
+
+
+def place_order(
+    place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "", even_if_wide: bool = False
+) -> Order:
+    """Write down that an address or a network is to be spared from now on, for so long.
+
+    Of IPv6 the client is let go that the address belongs to, as that is what was blocked.
+    """
+    network = find_client(demand_network("subject", subject))
+    widest = WIDEST_PREFIX[network.version]
+    if network.prefix < widest and not even_if_wide:
+        raise OptionError(
+            "NETWORK_TOO_WIDE",
+            f"{network} is wider than a /{widest}: nobody in it would be blocked, whatever they do.",
+            hint="Name a smaller network, or say --yes if this is meant.",
+            facts={"network": str(network)},
+        )
+    order = Order(uuid.uuid4().hex, str(network), now_us, now_us + grace_us, reason)
+    _write(place, order)
+    return order
+
+
+def withdraw_orders(place: Place, subject: str, *, now_us: int, reason: str = "") -> list[Order]:
+    """Take back what was ordered about exactly this address or network; those orders.
+
+    What the rules decided meanwhile stays as it was decided; bans from before that still run count again.
+    """
+    network = str(find_client(demand_network("subject", subject)))
+    standing = [
+        each
+        for each in list_orders(place)
+        if each.subject == network and each.withdrawn_at is None and each.until > now_us
+    ]
+    if not standing:
+        raise OptionError(
+            "ORDER_NOT_FOUND",
+            f"No order about {network} is in force.",
+            hint="`penstock accesslog unban DATABASE --list` shows all orders, with their subjects.",
+            facts={"subject": network},
+        )
+    _write(place, Order(uuid.uuid4().hex, network, now_us, 0, reason))
+    return [replace(each, withdrawn_at=now_us) for each in standing]
+
+
+def _write(place: Place, order: Order) -> None:
+    database = Database(place)
+    _demand_database(database, place)
+
+    def write(session: Session) -> None:
+        _demand_table(session)
+        name = session.grammar.name
+        session.execute(
+            f"INSERT INTO {name(ORDERS)} ({', '.join(map(name, SCHEMA.names))}) "
+            f"VALUES ({session.grammar.marks(len(SCHEMA))})",
+            [getattr(order, column) for column in SCHEMA.names],
+        )
+
+    database.run(write, writes=True)
+
+
+def list_orders(place: Place) -> list[Order]:
+    """All orders, in the order they were given."""
+
+    def read(session: Session) -> Sequence[Sequence[object]]:
+        _demand_table(session)
+        name = session.grammar.name
+        return session.execute(f"SELECT {', '.join(map(name, SCHEMA.names))} FROM {name(ORDERS)}")
+
+    database = Database(place)
+    _demand_database(database, place)
+    return read_orders(database.run(read))
+
+
+def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
+    """Orders from rows with the columns of `SCHEMA`, those that a later one withdrew with that moment."""
+    orders = [Order(*row) for row in rows]  # type: ignore[arg-type]
+    orders.sort(key=lambda each: (each.ordered_at, each.order_id))
+    withdrawn: dict[str, int] = {}
+    read: list[Order] = []
+    for each in reversed(orders):  # so each meets the first withdrawal after it
+        if each.withdraws:
+            withdrawn[each.subject] = each.ordered_at
+        elif each.subject in withdrawn and each.until > withdrawn[each.subject]:
+            each = replace(each, withdrawn_at=withdrawn[each.subject])
+        read.append(each)
+    return read[::-1]
+
+
+def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order], list[Order]]:
+    """The orders that count in a batch that begins at this watermark, and those it is the first to see."""
+    counting, taken = [], []
+    for each in orders:
+        if each.taken_at is None:
+            each = replace(each, taken_at=max(each.ordered_at, watermark_us))
+            taken.append(each)
+        assert each.taken_at is not None
+        until = each.until if each.withdrawn_at is None else each.withdrawn_at
+        if until > watermark_us:  # never one that withdraws
+            counting.append(replace(each, until=until))
+    return counting, taken
+
+
+def make_rows(orders: Sequence[Order]) -> pa.Table:
+    """Orders as rows for the sink."""
+    columns = {name: [getattr(each, name) for each in orders] for name in SCHEMA.names}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _demand_database(database: Database, place: Place) -> None:
+    """A file that is not there is not made: an order in an empty database would let nobody go."""
+    try:
+        database.run(_demand_table)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_NOT_FOUND":
+            raise
+        raise OffsetStoreError(
+            "DATABASE_NOT_FOUND",
+            f"There is no database {place}.",
+            hint="Check the path; `penstock accesslog run` makes it.",
+            facts={"place": str(place)},
+        ) from error
+
+
+def _demand_table(session: Session) -> None:
+    if not session.has_table(ORDERS):
+        raise OffsetStoreError(
+            "ORDERS_NOT_FOUND",
+            f"There is no table {ORDERS} at {session.place}.",
+            hint="Check the place: it must be the database that `penstock accesslog run` writes to.",
+            facts={"place": str(session.place), "table": ORDERS},
+        )

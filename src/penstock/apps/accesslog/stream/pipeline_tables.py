@@ -1,0 +1,157 @@
+"""The tables of the pipeline: what each holds, how rows go into it, and the step that makes them.
+
+Rules: all of them move on in one transaction with the offsets, so any two agree at any moment. The pipeline
+makes no tables: that is a step of its own (`create_tables`), taken once by somebody who may. What is stored
+has a version: the tables as a whole (in `penstock_meta`), and each piece of state in its own first bytes; a
+newer one is refused, never guessed.
+
+    create_tables("results.db")
+    sink = make_sink("results.db")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from penstock.apps.accesslog.defence import defence_settings
+from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS
+from penstock.apps.accesslog.monitoring.minute_tables import MINUTE_ROWS, SECOND_ROWS, TOP_ROWS
+from penstock.apps.accesslog.stream import operator_orders, unparsed_lines
+from penstock.apps.accesslog.stream.lane_stage import LANE_COUNTS, LANE_LEVELS
+from penstock.core.errors import OffsetStoreError
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.sinks import SqlSink, Table
+from penstock.sinks import create_tables as make_tables
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+
+STATE = "accesslog_state"
+CLOCKS = "accesslog_clocks"
+COUNTS = "accesslog_counts"
+DECISIONS = "accesslog_decisions"
+DEAD_LETTERS = unparsed_lines.DEAD_LETTERS
+ORDERS = operator_orders.ORDERS
+SECONDS, MINUTES, TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
+ALERTS = "accesslog_alerts"
+#: What was stored with which settings: a lane is a share of the clients, so their number cannot change.
+SETTINGS = "accesslog_settings"
+#: Beside them under this name: how many parsed lines came too late to be in any second, since the beginning.
+TOO_LATE = "too_late"
+#: And under this name whether local addresses were to be blocked: `true` or `false`.
+BLOCK_PRIVATE = "block_private"
+#: And under this name whether the addresses of search engines were to be spared.
+TRUST_CRAWLERS = "trust_crawlers"
+LANES = "accesslog_lanes"
+
+#: What a lane keeps from batch to batch, in pieces of at most 1 MiB.
+STATE_ROWS = pa.schema([("lane", pa.int32()), ("part", pa.int32()), ("content", pa.binary())])
+#: How far each partition's own time has come, and since when it is not waited for. Times of the log and of
+#: the wall (`seen_at`, `idle_since`) are microseconds since 1970.
+CLOCK_ROWS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("maximum", pa.int64()),
+        ("watermark", pa.int64()),
+        ("seen_at", pa.int64()),
+        ("is_idle", pa.bool_()),
+        ("idle_since", pa.int64()),
+    ]
+)
+#: lines = parsed + dead; `late` of the parsed ones were moved up to their partition's clock.
+COUNT_ROWS = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32())]
+    + [(name, pa.int64()) for name in ("lines", "parsed", "dead", "late")]
+)
+#: What each lane has folded since the beginning, and what it holds now.
+LANE_ROWS = pa.schema([("lane", pa.int32())] + [(name, pa.int64()) for name in (*LANE_COUNTS, *LANE_LEVELS)])
+SETTING_ROWS = pa.schema([("name", pa.string()), ("value", pa.string())])
+#: Letters of an id that an index looks at, where it must be told.
+_ID_LENGTH = 64
+
+TABLES: Mapping[Table, pa.Schema] = {
+    Table(STATE, mode="state", key=("lane", "part")): STATE_ROWS,
+    Table(CLOCKS, mode="upsert", key=("topic", "partition")): CLOCK_ROWS,
+    Table(
+        COUNTS, mode="merge", key=("topic", "partition"), add=("lines", "parsed", "dead", "late")
+    ): COUNT_ROWS,
+    Table(LANES, mode="merge", key=("lane",), add=LANE_COUNTS): LANE_ROWS,
+    Table(DECISIONS): defence_settings.DECISIONS,
+    Table(DEAD_LETTERS, provenance=True): unparsed_lines.SCHEMA,
+    Table(ORDERS, mode="upsert", key=("order_id",)): operator_orders.SCHEMA,
+    Table(SECONDS, mode="upsert", key=("second", "server")): SECOND_ROWS,
+    Table(MINUTES, mode="upsert", key=("minute", "server")): MINUTE_ROWS,
+    Table(TOPS, mode="upsert", key=("minute", "server", "kind", "rank")): TOP_ROWS,
+    Table(ALERTS, mode="upsert", key=("alert_id",)): ALERT_ROWS,
+    Table(SETTINGS, mode="upsert", key=("name",)): SETTING_ROWS,
+}
+
+
+def make_sink(place: str | os.PathLike[str] | Place) -> SqlSink:
+    """All tables of the pipeline as one place for results. Rows go through the driver: they are few."""
+    return SqlSink(place, *TABLES, strategy="driver")
+
+
+def create_tables(place: str | os.PathLike[str] | Place) -> None:
+    """Make the tables that are not there yet."""
+    sink = make_sink(place)
+    make_tables(sink, {table.name: schema for table, schema in TABLES.items()})
+
+    def make(session: Session) -> None:
+        ensure_tables(session, sink.place, _VERSIONED)
+        session.lock_schema(sink.place)
+        _make_indexes(session)  # also where the tables are older than an index
+
+    Database(sink.place).run(make, writes=True)
+
+
+def check_tables(place: str | os.PathLike[str] | Place) -> None:
+    """Refuse a place without tables, or with those of a newer version."""
+    found = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+    try:
+        version = Database(found).run(lambda session: read_version(session, found, _VERSIONED))
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_NOT_FOUND":
+            raise
+        version = None
+    if version is None:
+        raise OffsetStoreError(
+            "TABLES_NOT_FOUND",
+            f"There are no tables of the access-log application at {found}.",
+            hint="Make them once: `penstock accesslog run --create-tables ...`, or `create_tables(place)`.",
+            facts={"place": str(found)},
+        )
+
+
+def _make_indexes(session: Session) -> None:
+    """By what decisions are looked for: their id, and who is still blocked. What is there stays.
+
+    MySQL has no index that is made only if it is missing, and on a text of any length only one of its
+    beginning, which may be longer than an id is.
+    """
+    name, is_mysql = session.grammar.name, session.dialect == "mysql"
+    there = set[str]()
+    if is_mysql:
+        rows = session.execute(
+            "SELECT DISTINCT INDEX_NAME FROM INFORMATION_SCHEMA.STATISTICS "
+            f"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {session.grammar.mark}",
+            [DECISIONS],
+        )
+        there = {str(index) for (index,) in rows}
+    for column, length in (("decision_id", _ID_LENGTH), ("expires_at", None)):
+        index = f"{DECISIONS}_{column}"
+        if index in there:
+            continue
+        cut = f"({length})" if is_mysql and length else ""
+        missing = "" if is_mysql else "IF NOT EXISTS "
+        session.execute(f"CREATE INDEX {missing}{name(index)} ON {name(DECISIONS)} ({name(column)}{cut})")
+
+
+def _make_nothing(session: Session) -> None:
+    """The tables are made by the sink's own step before, the indexes by `create_tables`."""
+
+
+_VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")

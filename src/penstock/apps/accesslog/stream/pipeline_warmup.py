@@ -1,0 +1,66 @@
+"""Compiles all kernels of the pipeline before it starts, so that its first batch is as quick as the others.
+
+Kernels are compiled when they are first called and kept on disk; the workers of Spark find there what the
+driver has compiled on the same computer. Rule: what is called here is what the stages call, with lines that
+take all their ways: many clients, two minutes, attacks, a broken line, state that comes back. Why not leave
+it to the first batch: each worker would compile everything for itself, for a minute, while lines wait.
+
+    warm_up(settings.tools)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.apps.accesslog.defence.defence_settings import Orders
+from penstock.apps.accesslog.events.log_clocks import Clocks, advance, finish
+from penstock.apps.accesslog.stream.lane_stage import STATE, LaneStage, read_maxima
+from penstock.apps.accesslog.stream.line_stage import (
+    COLUMNS,
+    COUNTS,
+    SERVER_HEADER,
+    LogStage,
+    Tools,
+    make_kit,
+)
+from penstock.apps.accesslog.stream.parcels import make_parcel, read_parcels, unpack
+from penstock.kafka.records.record_warmup import ensure_compiled
+
+#: More clients in a minute than are counted one by one.
+CLIENTS = 10_000
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_PATHS = (b"/", b"/.env", b"/a?q=1+union+select+2", b"/%2e%2e/%2e%2e/etc/passwd", b"/wp-login.php")
+
+
+def warm_up(tools: Tools) -> None:
+    """Run lines of our own through both stages, in this process."""
+    ensure_compiled()
+    kit = make_kit(tools)
+    parcels = list(LogStage(kit)([_make_records()]))
+    clocks, state = Clocks.begin([0]), dict[tuple[int, int], pa.RecordBatch]()
+    for given in (parcels, [], parcels):
+        made = [each for rows in LaneStage(kit, clocks, Orders())([*state.values(), *given])
+                for each in read_parcels(rows)]  # fmt: skip
+        for each in made:
+            if each.kind == STATE and each.payload is not None:
+                state[each.lane, each.part] = make_parcel(STATE, each.lane, each.payload, each.part)
+        counts = [unpack(each.payload) for each in made if each.kind == COUNTS and each.payload is not None]
+        clocks = finish(advance(clocks, read_maxima(counts), lateness_us=tools.defence.lateness_us))
+
+
+def _make_records() -> pa.RecordBatch:
+    lines = [
+        b'10.%d.%d.7 - - [10/Oct/2000:13:5%d:%02d +0000] "%s %s HTTP/1.1" %d 23 "-" "curl/8.%d" 900'
+        % (n >> 8, n & 255, n % 2, n % 60, b"POST" if n % 5 == 4 else b"GET", _PATHS[n % 5], 404, n % 7)
+        for n in range(CLIENTS)
+    ]
+    lines += [b"none", b'host.example - - [10/Oct/2000:13:59:59 +0000] "-" 408 - "-" "-"']
+    count = len(lines)
+    columns = [
+        pa.array(lines, pa.binary()),
+        pa.array(np.zeros(count, np.int32)),
+        pa.array(np.arange(count)),
+        pa.array([[{"key": SERVER_HEADER, "value": b"w"}]] * count, _HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))

@@ -1,0 +1,110 @@
+"""The kernel that numbers equal texts.
+
+Rules: no position is trusted: a text that is not inside of its buffer is no text. A text is looked for in so
+many slots and no more, then it stays alone: that bounds what chosen texts can cost, and costs only the work
+that it would have shared.
+"""
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: SIM110  (numba has no generators)
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.apps.accesslog.app_compilation import kernel
+from penstock.kernels.format_compilation import inlined, load_word, part
+
+#: So many slots are tried for a text; then it stays alone. Bounds what chosen texts can cost.
+LONGEST_SEARCH = 32
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+_SECOND = np.uint64(0xD6E8FEB86659FD93)
+#: The hash of a text that is not there.
+NO_TEXT = np.uint64(0x5851F42D4C957F2D)
+
+
+@part
+def hash_bytes(buf, at, size):
+    """64 bits of a text inside of `buf`; the same in every process and on every machine."""
+    state = np.uint64(size) * _SECOND
+    end = at + size
+    if size < 8:
+        word = np.uint64(0)
+        for i in range(at, end):
+            word = word << np.uint64(8) | np.uint64(buf[i])
+        state = (state ^ word) * _PRIME
+    else:
+        while end - at >= 8:
+            state = (state ^ load_word(buf, at)) * _PRIME
+            state ^= state >> np.uint64(29)
+            at += 8
+        if at < end:
+            state = (state ^ load_word(buf, end - 8)) * _PRIME
+    state = (state ^ state >> np.uint64(32)) * _SECOND
+    return state ^ state >> np.uint64(32)
+
+
+@inlined
+def same_bytes(buf, at, other, size):
+    while size >= 8:
+        if load_word(buf, at) != load_word(buf, other):
+            return False
+        at += 8
+        other += 8
+        size -= 8
+    for i in range(size):
+        if buf[at + i] != buf[other + i]:
+            return False
+    return True
+
+
+@kernel
+def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
+    """Number equal texts: how many there are. `numbers` gets that of each row (-1: none), `firsts` and
+    `hashes` get the first row and the hash of each number.
+
+    `table` is a power of two of slots, all -1. A text that equals the one of the row before is not hashed:
+    most methods and protocols are such.
+    """
+    mask = np.uint64(table.size - 1)
+    count = 0
+    for row in range(starts.size):
+        at, size = np.int64(starts[row]), np.int64(lengths[row])
+        if at < 0 or size < 0 or size > data.size - at:
+            numbers[row] = -1
+            continue
+        before = row - 1
+        if (
+            row > 0
+            and numbers[before] >= 0
+            and lengths[before] == size
+            and is_json[before] == is_json[row]
+            and same_bytes(data, np.int64(starts[before]), at, size)
+        ):
+            numbers[row] = numbers[before]
+            continue
+        h = hash_bytes(data, at, size)
+        slot = h & mask
+        group = -1
+        for _ in range(LONGEST_SEARCH):
+            other = table[slot]
+            if other < 0:
+                table[slot] = count
+                break
+            first = firsts[other]
+            if (
+                hashes[other] == h
+                and lengths[first] == size
+                and is_json[first] == is_json[row]
+                and same_bytes(data, np.int64(starts[first]), at, size)
+            ):
+                group = other
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if group < 0:
+            group = count
+            firsts[count] = row
+            hashes[count] = h
+            count += 1
+        numbers[row] = group
+    return count

@@ -1,0 +1,101 @@
+"""Which database a verb reads, and what no list may hold: arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.apps.accesslog.events.networks import demand_network
+from penstock.cli.shared.terminal import count
+from penstock.core.options.secret_references import read_option_file, resolve_reference
+from penstock.core.options.storage_addresses import Place, parse_place
+
+_MOST_SHOWN = 3
+
+
+def add_database_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "database",
+        metavar="DATABASE",
+        help="the path or address that `penstock accesslog run` writes to; ${env:NAME} and ${file:/path} "
+        "keep a password off this line",
+    )
+
+
+def find_database(arguments: argparse.Namespace) -> Place:
+    return parse_place(
+        resolve_reference("DATABASE", arguments.database, environ=os.environ, read_file=_read_file)
+    )
+
+
+def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow", metavar="CIDR", action="append", default=[], help="never block it; may be given again"
+    )
+    parser.add_argument(
+        "--allow-file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="the same from a file: one address or network on each line, # begins a comment",
+    )
+    add_proxy_argument(parser)
+    parser.add_argument(
+        "--distrust-crawlers",
+        action="store_true",
+        help="do not spare what search engines publish as their networks",
+    )
+    parser.add_argument(
+        "--block-private",
+        action="store_true",
+        help="also block private, loopback and link-local addresses, which are spared otherwise",
+    )
+
+
+def add_unnamed_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--block-unnamed-proxy",
+        action="store_true",
+        help="also block an address that looks like a proxy which was not named: nearly all lines, with "
+        "X-Forwarded-For of many clients; it is spared otherwise",
+    )
+
+
+def add_proxy_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trusted-proxy",
+        metavar="CIDR",
+        action="append",
+        default=[],
+        help="a proxy in front of the web servers: it is never blocked, and names the client",
+    )
+
+
+def describe_unlisted(clients: Sequence[str]) -> str:
+    """Return a sentence on clients that rules wanted blocked and that no list can hold, with a few names."""
+    shown = ", ".join(clients[:_MOST_SHOWN])
+    more = ", ..." if len(clients) > _MOST_SHOWN else ""
+    return (
+        f"{count(len(clients), 'client')} named by a rule and not in any list: {shown}{more}. Lists hold "
+        "addresses, and never loopback. If these are names of hosts, log addresses: `HostnameLookups Off`, "
+        "or %a in place of %h."
+    )
+
+
+def gather_allowed(arguments: argparse.Namespace) -> list[str]:
+    """All that `--allow` and `--allow-file` name, as text."""
+    texts = list(arguments.allow)
+    for path in arguments.allow_file:
+        lines = read_option_file("--allow-file", path, _read_file).splitlines()
+        for number, line in enumerate(lines, 1):
+            text = line.partition("#")[0].strip()
+            if text:
+                demand_network(f"--allow-file {path}, line {number},", text)
+                texts.append(text)
+    return texts
+
+
+def _read_file(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")

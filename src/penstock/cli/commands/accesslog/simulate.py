@@ -1,0 +1,206 @@
+"""Traffic of several web servers with labelled attacks in it, into files or into a topic.
+
+penstock accesslog simulate --rate 5000 --seconds 60 --out '{server}.log' --truth truth.csv --fast
+penstock accesslog simulate --rate 2000 --seconds 600 --topic lines --truth truth.csv
+penstock accesslog simulate --attacks sql_injection,flood --seconds 30 --out access.log --truth truth.csv
+
+The same seed gives the same lines (with --fast, or with --start: live lines have the time of now). Lines are
+in Apache's combined format with the time each request took (%D) at the end. The truth names each client,
+whether it attacks, the class, when it first asked and how often. Ctrl-C ends early; the truth is written all
+the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from penstock.cli.shared.kafka_arguments import add_connection_arguments, connect
+from penstock.cli.shared.terminal import count, say
+from penstock.core.errors import BrokerError, OptionError
+
+if TYPE_CHECKING:
+    from penstock.apps.accesslog.simulation.traffic_simulation import SimulationSettings, Step
+
+_SLICES_PER_SECOND = 10
+_SHOWN_EVERY_S = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rate", type=float, default=5_000.0, help="lines per second, of all servers together"
+    )
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--servers", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=7, help="the same seed, the same lines")
+    parser.add_argument("--attacks", default="all", help="all, none, or classes separated by commas")
+    parser.add_argument("--attack-share", type=float, default=0.08, help="about this part of the lines")
+    parser.add_argument("--day", type=int, default=86_400, metavar="SECONDS", help="how long a day lasts")
+    parser.add_argument(
+        "--start", default=None, metavar="TIME", help="of the first line: 2026-02-01T10:00:00Z"
+    )
+    parser.add_argument("--fast", action="store_true", help="as fast as possible, not as fast as time passes")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--out",
+        nargs="+",
+        metavar="FILE",
+        help="one for each server, one with {server} in it, or one for all",
+    )
+    where.add_argument("--topic", help="write to this topic instead, keyed by client")
+    parser.add_argument("--truth", type=Path, default=None, metavar="FILE", help="who attacked, as CSV")
+    add_connection_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    # Heard before the first import and until the truth is written: who stops a simulation gets its truth.
+    with _ending_on_signals() as stopping:
+        return _simulate(arguments, stopping)
+
+
+def _simulate(arguments: argparse.Namespace, stopping: threading.Event) -> int:
+    from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, write_truth
+
+    simulation = Simulation(_read_settings(arguments))
+    names = [f"web{number + 1}" for number in range(arguments.servers)]
+    began = time.monotonic()
+    with ExitStack() as stack:
+        write = _open_files(arguments.out, names, stack) if arguments.out else _open_topic(arguments)
+        show = _Progress(arguments.seconds)
+        slices = 1 if arguments.fast else _SLICES_PER_SECOND
+        for step in simulation.steps(slices=slices, newlines=bool(arguments.out)):
+            if not arguments.fast:
+                stopping.wait(max(0.0, began + step.due_s - time.monotonic()))
+            if stopping.is_set():
+                break
+            write(step)
+            show(simulation.lines)
+    if arguments.truth is not None:
+        write_truth(simulation, arguments.truth)
+    took_s = time.monotonic() - began
+    broken = f"{simulation.broken_lines} of them broken on purpose (some can be parsed all the same)"
+    say(f"{count(simulation.lines, 'line')} in {took_s:.1f} s, {broken}.")
+    return 0
+
+
+def _read_settings(arguments: argparse.Namespace) -> SimulationSettings:
+    from penstock.apps.accesslog.simulation.simulated_attackers import CLASSES
+    from penstock.apps.accesslog.simulation.traffic_simulation import DEFAULT_START_S, SimulationSettings
+
+    named = {"all": tuple(CLASSES), "none": ()}
+    attacks = named.get(arguments.attacks)
+    if attacks is None:
+        attacks = tuple(each.strip() for each in arguments.attacks.split(",") if each.strip())
+    start_s = DEFAULT_START_S if arguments.fast else int(time.time())
+    if arguments.start is not None:
+        try:
+            start = datetime.fromisoformat(arguments.start)
+        except ValueError as error:
+            raise OptionError(
+                "TIME_INVALID", f"--start is {arguments.start!r}.", hint="Write it as 2026-02-01T10:00:00Z."
+            ) from error
+        start_s = int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp())
+    return SimulationSettings(
+        rate=arguments.rate,
+        seconds=arguments.seconds,
+        servers=arguments.servers,
+        seed=arguments.seed,
+        attacks=attacks,
+        attack_share=arguments.attack_share,
+        start_s=start_s,
+        day_s=arguments.day,
+    )
+
+
+def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[[Step], None]:
+    if len(out) == 1:
+        paths = [out[0].replace("{server}", name) for name in names]
+    elif len(out) == len(names):
+        paths = list(out)
+    else:
+        raise OptionError(
+            "FILES_AND_SERVERS_DIFFER",
+            f"--out names {len(out)} files for {len(names)} servers.",
+            hint="Name one for each, one with {server} in it, or one for all.",
+        )
+    try:
+        files: dict[str, BinaryIO] = {}
+        for path in dict.fromkeys(paths):
+            files[path] = stack.enter_context(Path(path).open("wb"))  # noqa: SIM115
+    except OSError as error:
+        raise OptionError(
+            "FILE_UNWRITABLE", f"{error.filename} cannot be written: {error.strerror}.", hint="Check --out."
+        ) from error
+
+    def write(step: Step) -> None:
+        for path, server in zip(paths, step.servers, strict=True):
+            files[path].write(server.text)
+            files[path].flush()
+
+    return write
+
+
+def _open_topic(arguments: argparse.Namespace) -> Callable[[Step], None]:
+    client = connect(arguments)
+    from penstock.apps.accesslog.simulation.simulated_records import make_records
+    from penstock.kafka.metadata.topic_admin import topic_exists
+    from penstock.kafka.records.codecs import LZ4
+    from penstock.kafka.writing.plain_producer import Writer
+
+    if not topic_exists(client, arguments.topic):
+        raise BrokerError(
+            "UNKNOWN_TOPIC",
+            f"The brokers know no topic named {arguments.topic}.",
+            hint=f"Correct the name (case matters), or run `penstock topics create {arguments.topic}`.",
+            facts={"missing": [arguments.topic]},
+        )
+    writer = Writer(client, codec=LZ4)
+
+    def write(step: Step) -> None:
+        if step.count:
+            writer.write(arguments.topic, make_records(step))
+
+    return write
+
+
+class _Progress:
+    """One line that changes, on a terminal; nothing elsewhere."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+        self._live = sys.stderr.isatty()
+        self._began = self._shown_at = time.monotonic()
+
+    def __call__(self, lines: int) -> None:
+        now = time.monotonic()
+        if self._live and now - self._shown_at >= _SHOWN_EVERY_S:
+            self._shown_at = now
+            took_s = now - self._began
+            text = f"{lines:,} lines  {lines / took_s:,.0f} lines/s  {took_s:.0f} of {self._seconds} s"
+            print(f"\r{text:<70}\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[threading.Event]:
+    """A second Ctrl-C ends at once; SIGTERM only asks, however often: programs repeat it."""
+    stopping = threading.Event()
+
+    def ask(number: int, _: object) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,1 @@
+"""Messages as `produce` reads and `consume` shows them."""

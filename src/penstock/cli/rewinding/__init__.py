@@ -1,0 +1,1 @@
+"""How `penstock offsets` plans, shows and makes the moves of a stream."""

@@ -1,0 +1,168 @@
+"""Making the change that `penstock offsets` has planned, or only showing it.
+
+Rule: nothing is changed without --yes, nor while the stream moves; and a store takes the change only where
+the stream still stands where the plan begins. Without --yes the store is asked the same questions, so what is
+shown is what would happen, and whether it moves is looked at, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.cli.rewinding.offset_reports import plan_to_json, say_json, say_plan
+from penstock.cli.rewinding.offset_suggestions import has_results
+from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
+from penstock.core.offsets.offset_store_contract import Change, ChecksChanges, OffsetStore
+from penstock.core.offsets.rewinds import LogBounds, MovePlan
+from penstock.core.offsets.stream_position import StreamPosition
+
+if TYPE_CHECKING:
+    from penstock.stores.offsets.file_store import FileOffsetStore
+    from penstock.stores.sql.ledger.rewound_rows import Rows
+
+#: Folders that are named one by one.
+_SHOWN = 5
+
+
+def settle(
+    arguments: argparse.Namespace,
+    store: OffsetStore,
+    stream: str,
+    plan: MovePlan,
+    log: LogBounds | None = None,
+) -> int:
+    """Show the plan; with --yes, and if the stream stands still, do it. What would be refused then is refused
+    without --yes, too. Where no offset moves, rows may still be asked for."""
+    rows = ask_rows(arguments, store)
+    is_empty = plan.changes_nothing and not rows.is_asked
+    is_wanted = getattr(arguments, "yes", False) and not is_empty
+    who = f"{_find_user()}@{socket.gethostname()}"
+    change = Change(time.time_ns() // 1_000_000, who, arguments.verb, plan.before, plan.after)
+    warnings = _warn(store, stream, plan)
+    deleted, told = dict[str, int](), list[str]()
+    if not is_empty and arguments.verb != "plan":  # which is never carried out, and need not wait
+        _demand_stillness(store, stream, plan.before, arguments.watch)
+    if not is_empty:
+        rows = replace(rows, ends={} if log is None else log.latest)
+        deleted, told, is_empty = _apply(store, stream, change, rows, is_wanted)
+    is_done = is_wanted and not is_empty
+    notes = [*plan.notes, *(() if is_empty else warnings), *told]
+    if arguments.json:
+        head = {"verb": arguments.verb, "store": str(store), "stream": stream, "applied": is_done}
+        say_json(**head, notes=notes, deletes=deleted, **plan_to_json(plan))
+    else:
+        say_plan(arguments.verb, store, stream, plan, notes, is_done, is_empty)
+    return 0
+
+
+def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> Rows:
+    """Return what is asked for the rows of a sink; an error if the store has none."""
+    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+    from penstock.stores.sql.ledger.rewound_rows import Rows
+
+    asked = Rows(
+        delete_from=tuple(getattr(arguments, "delete_from", None) or ()),
+        rebuild=tuple(getattr(arguments, "rebuild", None) or ()),
+        may_count_twice=getattr(arguments, "sums_count_twice", False),
+    )
+    if asked.is_asked and not isinstance(store, SinkOffsetStore):
+        raise OptionError(
+            "NO_RESULTS_HERE",
+            f"No results are kept in {store}, so none can be deleted there.",
+            hint="--delete-from, --rebuild and --sums-count-twice are for the ledger of a SQL sink: --at "
+            "sink:DATABASE.",
+        )
+    return asked
+
+
+def _apply(
+    store: OffsetStore, stream: str, change: Change, rows: Rows, is_wanted: bool
+) -> tuple[dict[str, int], list[str], bool]:
+    """Make the change, or only ask whether it could be made; return what goes, what to know, and whether
+    there was nothing to change."""
+    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+
+    try:
+        if isinstance(store, SinkOffsetStore):
+            move = store.move if is_wanted else store.preview
+            moved = move(stream, change, rows)
+            return moved.deleted, list(moved.notes), moved.is_empty
+        if is_wanted:
+            store.change(stream, change)
+        elif isinstance(store, ChecksChanges):
+            store.check_change(stream, change)
+    except PenstockError as error:
+        if change.verb != "plan":
+            raise
+        return {}, [f"As it is, the move would be refused. {error}"], False
+    return {}, [], False
+
+
+def _warn(store: OffsetStore, stream: str, plan: MovePlan) -> list[str]:
+    from penstock.stores.offsets.checkpoint_store import CheckpointOffsetStore
+    from penstock.stores.offsets.file_store import FileOffsetStore
+    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+
+    if has_results(store, stream):
+        return [f"A sink here has results of {stream}, and they decide where it starts: move sink:."]
+    if isinstance(store, SinkOffsetStore):
+        return ["A writer that still runs is fenced."]
+    if isinstance(store, FileOffsetStore):
+        return _warn_of_folders(store, stream, plan)
+    if not isinstance(store, CheckpointOffsetStore):
+        return []
+    warnings = [
+        f"Batch {each} was planned and is not done; it is planned anew." for each in store.list_planned()
+    ]
+    if store.keeps_state:
+        warnings.append("The query keeps state, which stays as it is: rows that are read again count again.")
+    return warnings
+
+
+def _warn_of_folders(store: FileOffsetStore, stream: str, plan: MovePlan) -> list[str]:
+    """Return what is told of a file sink's batches that lie beyond the new position. A position inside one is
+    an error: a batch is there whole or not at all."""
+    from penstock.core.sinks.file_batches import choose_dropped, list_logs
+    from penstock.engines.sinks.file_sink import list_batches
+
+    sink = store.find_file_sink()
+    if sink is None:
+        return []
+    logs = list_logs(store.list_changes(stream))
+    beyond = sorted(choose_dropped(list_batches(sink, stream), plan.after, logs))
+    if not beyond:
+        return []
+    named = ", ".join(each.name for each in beyond[:_SHOWN])
+    more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
+    batches = "1 batch" if len(beyond) == 1 else f"{len(beyond)} batches"
+    return [
+        f"What is read again includes {batches} of the file sink {sink}: {named}{more}. Remove these folders "
+        "before the stream starts, or it refuses to (FOLDERS_AHEAD): their rows would be there twice. Or "
+        "leave all as it is and start the stream with `seek`, which removes them."
+    ]
+
+
+def _demand_stillness(
+    store: OffsetStore, stream: str, position: StreamPosition | None, watch_s: float
+) -> None:
+    time.sleep(watch_s)
+    if store.load(stream) != position:
+        raise OffsetStoreError(
+            "STREAM_IS_RUNNING",
+            f"The stream {stream} has moved while it was looked at; nothing was changed.",
+            hint="Stop it first: it keeps its position in memory and would write over yours.",
+            facts={"stream": stream},
+        )
+
+
+def _find_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"  # one without a name, as in many containers

@@ -1,0 +1,115 @@
+"""What `penstock offsets` prints: plans, positions and changes, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from penstock.cli.shared.terminal import escape, say
+from penstock.cli.shared.text_tables import align
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore
+from penstock.core.offsets.rewinds import MovePlan, plan_replacement
+from penstock.core.offsets.stream_position import StreamPosition, write_position
+
+JSON_VERSION = 1
+#: Partitions that a sentence names one by one.
+_NAMED = 5
+
+
+def say_json(**content: object) -> None:
+    say(json.dumps({"version": JSON_VERSION, **content}, indent=1))
+
+
+def say_position(
+    position: StreamPosition, ends: Mapping[TopicPartition, int], changes: Sequence[Change]
+) -> None:
+    rows = [
+        (each.topic, f"{each.partition}", f"{at}", *_show_lag(at, ends.get(each)))
+        for each, at in sorted(position.offsets.items())
+    ]
+    for line in align(("topic", "partition", "next offset", "log end", "lag"), rows, right={1, 2, 3, 4}):
+        say(line)
+    for each, at in sorted(position.gone.items()):
+        say(f"{escape(str(each))} is gone; the stream stood at {at}.")
+    for change in changes:
+        plan = plan_replacement(change.before, change.after)
+        moved = "; ".join(str(each) for each in plan.moves if each.before != each.after) or "no offset"
+        when = datetime.fromtimestamp(change.at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19]
+        say(f"{when}Z {escape(change.who)}: {escape(change.verb)} {escape(moved)}")
+
+
+def _show_lag(at: int, end: int | None) -> tuple[str, str]:
+    if end is None:
+        return "-", "-"
+    return f"{end}", "beyond the end" if at > end else f"{end - at}"
+
+
+def find_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """Return the partitions in which the stream stands behind the end of the log: no lag tells of that."""
+    return [each for each, at in sorted(position.offsets.items()) if at > ends.get(each, at)]
+
+
+def tell_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> str:
+    """Return what is said of such partitions."""
+    beyond = find_beyond(position, ends)
+    named = ", ".join(f"{each} at {position.offsets[each]} of {ends[each]}" for each in beyond[:_NAMED])
+    more = f" and {len(beyond) - _NAMED} more" if len(beyond) > _NAMED else ""
+    return (
+        f"The stream stands beyond the end of the log: {named}{more}. Records were cut off (unclean "
+        "election), or the position is of another topic or cluster; it would read nothing. Look at what was "
+        "written, then `penstock offsets rewind`."
+    )
+
+
+def say_plan(
+    verb: str,
+    store: OffsetStore,
+    stream: str,
+    plan: MovePlan,
+    notes: Sequence[str],
+    is_done: bool,
+    is_empty: bool,
+) -> None:
+    rows = [
+        (str(each.partition), *("-" if n is None else f"{n}" for n in (each.before, each.after)), each.note)
+        for each in plan.moves
+    ]
+    for line in align(("partition", "stands at", "goes to", ""), rows, right={1, 2}):
+        say(line)
+    for note in notes:
+        say(escape(note))
+    if is_done:
+        say(f"Done: {escape(stream)} in {escape(str(store))}.")
+    elif is_empty:
+        say("Nothing to change.")
+    else:
+        say("Nothing was changed." + ("" if verb == "plan" else " Say --yes to do it."))
+
+
+def plan_to_json(plan: MovePlan) -> dict[str, object]:
+    return {
+        "moves": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "before": each.before,
+                "after": each.after,
+                "note": each.note,
+            }
+            for each in plan.moves
+        ],
+        "before": None if plan.before is None else write_position(plan.before),
+        "after": write_position(plan.after),
+    }
+
+
+def change_to_json(change: Change) -> dict[str, object]:
+    return {
+        "at_ms": change.at_ms,
+        "who": change.who,
+        "verb": change.verb,
+        "before": None if change.before is None else write_position(change.before),
+        "after": write_position(change.after),
+    }

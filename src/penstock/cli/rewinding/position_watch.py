@@ -1,0 +1,100 @@
+"""Whether a stream's stored position moves by itself, while people may move it by hand.
+
+Rule: what a person does is no progress, whenever it happens. Position and changes are two readings, and a
+rewind may land between them: so the changes are read before the position and after it, until both readings
+tell of the same ones. Why not the newest change alone: a program that commits to a Kafka group drops the note
+beside its offset, and an older change would look like a new one. And a file gets the note before the
+position: a change that is noted and not made yet is waited for.
+
+    watch = PositionWatch(store, "visits")
+    watch.look_again()
+    watch.has_moved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore
+from penstock.core.offsets.stream_position import StreamPosition
+
+#: How often a position is read again because of changes. No person makes so many without a pause.
+_MOST_READINGS = 20
+_Mark: TypeAlias = tuple[int, str, str]
+
+
+class PositionWatch:
+    """Where a stream stood at first (`stood`), and stands by the last look (`now`)."""
+
+    def __init__(self, store: OffsetStore, stream: str) -> None:
+        self._store = store
+        self._stream = stream
+        self.stood, changes = self._read()
+        self.now = self._before = self.stood
+        self._noted = _mark(changes)
+        if changes and _is_yet_to_be_made(changes[-1], self.stood):
+            self._noted -= _mark(changes[-1:])
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it has moved by itself since the first look, or since somebody has moved it by hand."""
+        return self.now.offsets != self._before.offsets
+
+    def look_again(self) -> bool:
+        """Look where it stands now; return whether somebody has moved it by hand since the last look."""
+        position, changes = self._read()
+        self.now = position
+        new = [each for each in changes if not _mark([each]) <= self._noted]
+        if not new or _is_yet_to_be_made(new[-1], position):
+            return False
+        self._noted |= _mark(new)
+        self._before = replace(position, offsets={**position.offsets, **new[-1].after.offsets})
+        return True
+
+    def _read(self) -> tuple[StreamPosition, list[Change]]:
+        """Return a position, and the changes that were made until then."""
+        later = list_visible_changes(self._store, self._stream) or []
+        for _ in range(_MOST_READINGS):
+            changes, position = later, self._demand()
+            later = list_visible_changes(self._store, self._stream) or []
+            if _mark(later) <= _mark(changes):
+                break
+        return position, later
+
+    def _demand(self) -> StreamPosition:
+        position = self._store.load(self._stream)
+        if position is not None:
+            return position
+        raise OffsetStoreError(
+            "STREAM_NOT_FOUND",
+            f"There are no offsets of a stream {self._stream}: it has never stored any.",
+            hint="Check the name and the place (`penstock offsets show`), and that the stream was ever "
+            "started.",
+            facts={"stream": self._stream},
+        )
+
+
+def list_visible_changes(store: OffsetStore, stream: str) -> list[Change] | None:
+    """Return what was changed by hand, the oldest first; None where this user may not see that."""
+    try:
+        return store.list_changes(stream)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_REFUSED":
+            raise
+        return None  # it lets us read where the stream stands, and no more
+
+
+def _mark(changes: Iterable[Change]) -> frozenset[_Mark]:
+    """Return what tells changes apart. Where they lead to is not part of it: a Kafka group forgets that of
+    each partition with its next commit."""
+    return frozenset((each.at_ms, each.who, each.verb) for each in changes)
+
+
+def _is_yet_to_be_made(change: Change, position: StreamPosition) -> bool:
+    """Return whether the stream stands where it did before the change."""
+    if change.before is None or change.before.offsets == change.after.offsets:
+        return False
+    return all(position.offsets.get(each) == offset for each, offset in change.before.offsets.items())

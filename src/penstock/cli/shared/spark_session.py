@@ -1,0 +1,61 @@
+"""Spark for a command: a JVM that only the command ends.
+
+Rules: the JVM stands in a session of its own, so that a signal to the command's whole group (a supervisor's
+SIGTERM, `timeout`, a closed terminal) reaches the command alone, which then finishes its batch with a Spark
+that is still there. And it has ended when the command returns: PySpark leaves it to end after the program.
+If the command is killed, the JVM ends by itself: it reads from a pipe that is closed then.
+
+A session that somebody has started in this process already is used as it is, and only its Spark is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.cluster.processes.signals import hold_signals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The JVM tidies up when it ends; one that takes longer than this is left to do so alone.
+_END_S = 30
+_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+@contextlib.contextmanager
+def open_spark(master: str, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Spark while this lasts; `settings` are Spark's own."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf().setMaster(master).setAppName(name).setAll([*_QUIET.items(), *settings.items()])
+    gateway: Any = None
+    try:
+        if SparkContext._gateway is None:
+            with hold_signals():  # a JVM that nobody holds yet would be left behind
+                gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        context = (
+            SparkContext.getOrCreate(conf) if gateway is None else SparkContext(conf=conf, gateway=gateway)
+        )
+        spark = SparkSession(context)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    finally:
+        if gateway is not None:
+            SparkContext._gateway = SparkContext._jvm = None
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                gateway.proc.wait(_END_S)

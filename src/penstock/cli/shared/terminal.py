@@ -1,0 +1,42 @@
+"""What is printed, made safe: nothing from outside can move the cursor, colour the screen or forge a line.
+
+Rule: every text that did not begin its life in this source code goes through `escape` on its way to the
+terminal. A log line may hold what a stranger sent to a server, control sequences included.
+
+>>> escape("red \\x1b[31m")
+'red \\\\x1b[31m'
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from penstock.cli.shared import progress_bar
+from penstock.core.log_lines import date_line, escape
+from penstock.core.prose import count
+
+__all__ = ["ProgressBar", "complain", "complain_dated", "count", "escape", "say"]
+
+
+def say(text: str = "") -> None:
+    progress_bar.hide_bars()
+    print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    progress_bar.hide_bars()
+    if sys.stderr is not None:  # closed with `2>&-`; `print` would take the standard output instead
+        print(escape(text, keep_lines=True), file=sys.stderr, flush=True)
+
+
+def complain_dated(text: str) -> None:
+    """Complain with the time, and with the stream it is about: for commands that run for days."""
+    complain(date_line(text, time.time()))
+
+
+class ProgressBar(progress_bar.ProgressBar):
+    """A bar whose items may come from outside."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, escape=escape)

@@ -1,0 +1,1 @@
+"""What local servers are made of: jars and archives, fetched once by coordinates, and Java."""

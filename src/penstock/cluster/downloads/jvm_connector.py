@@ -1,0 +1,26 @@
+"""Spark's own JVM connector for Kafka, fetched to compare with: the anchor of parity tests and benchmarks.
+
+Rule: each jar is fetched alone. With what they depend on, Ivy would bring a second Spark.
+
+    SparkSession.builder.config("spark.jars", ",".join(map(str, fetch_connector())))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.cluster.downloads.jars import Progress, fetch_jars
+
+#: The newest that can be fetched and work with PySpark 4.3.
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+
+
+def fetch_connector(progress: Progress | None = None) -> list[Path]:
+    """The connector's jars, for `spark.jars`."""
+    folder = fetch_jars("spark-connector", CONNECTOR, progress, expected_jars=len(CONNECTOR))
+    return sorted(folder.glob("*.jar"))

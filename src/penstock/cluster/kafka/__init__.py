@@ -1,0 +1,1 @@
+"""Local Kafka brokers: their processes, settings, security, and clusters that stay."""

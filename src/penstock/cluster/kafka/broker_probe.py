@@ -1,0 +1,108 @@
+"""The two questions a launcher asks a broker: who is in the cluster, and please make this topic.
+
+Rule: ready means *every* broker answers a real request and names all the others and a controller. An open
+port proves nothing: a broker listens seconds before it has joined. These requests are written by hand so
+that the launcher needs no client, and so that what it starts can be used to test clients.
+
+    ask_cluster(9092).broker_ids == frozenset({1})
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.cluster.processes.free_ports import LOOPBACK
+from penstock.core.errors import BrokerError
+
+_CREATE_TOPICS, _METADATA = 19, 3
+_LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
+_TOPIC_ALREADY_EXISTS = 36
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One broker's view: the brokers that may serve clients, and whether a controller is known."""
+
+    broker_ids: frozenset[int]
+    has_controller: bool
+
+
+def ask_cluster(port: int, *, timeout_s: float = 5.0) -> ClusterView:
+    """Metadata version 1 about no topic. Raises OSError while the broker cannot answer."""
+    answer = _Answer(_ask(port, _METADATA, 1, struct.pack(">i", 0), timeout_s))
+    ids = set()
+    for _ in range(answer.int32()):
+        ids.add(answer.int32())
+        answer.text()  # host
+        answer.int32()  # port
+        answer.text()  # rack
+    return ClusterView(frozenset(ids), answer.int32() >= 0)
+
+
+def create_topic(
+    port: int, name: str, partitions: int, factor: int, configs: Mapping[str, str], *, timeout_s: float = 30.0
+) -> None:
+    """CreateTopics version 2; a topic that is there already is left as it is."""
+    body = struct.pack(">i", 1) + _text(name) + struct.pack(">ih", partitions, factor) + struct.pack(">i", 0)
+    body += struct.pack(">i", len(configs)) + b"".join(_text(k) + _text(v) for k, v in configs.items())
+    body += struct.pack(">i?", int(timeout_s * 1000), False)
+    answer = _Answer(_ask(port, _CREATE_TOPICS, 2, body, timeout_s))
+    answer.int32()  # throttle time
+    for _ in range(answer.int32()):
+        answer.text()
+        code, message = answer.int16(), answer.text()
+        if code not in (0, _TOPIC_ALREADY_EXISTS):
+            raise BrokerError("TOPIC_NOT_CREATED", f"Topic {name} was refused with code {code}: {message}.")
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return struct.pack(">h", len(raw)) + raw
+
+
+def _ask(port: int, api_key: int, version: int, body: bytes, timeout_s: float) -> bytes:
+    request = struct.pack(">hhi", api_key, version, 1) + _text("penstock-cluster") + body
+    with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", _receive(connection, 4))
+        if not 4 <= size <= _LARGEST_ANSWER_BYTES:
+            raise ConnectionError(f"the program on port {port} does not answer like a Kafka broker")
+        return _receive(connection, size)[4:]  # without the correlation id
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise ConnectionError("the broker closed the connection in mid answer")
+        received += piece
+    return bytes(received)
+
+
+class _Answer:
+    """Reads fields off an answer; `struct` raises when the answer is too short."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._at = 0
+
+    def int16(self) -> int:
+        (value,) = struct.unpack_from(">h", self._raw, self._at)
+        self._at += 2
+        return int(value)
+
+    def int32(self) -> int:
+        (value,) = struct.unpack_from(">i", self._raw, self._at)
+        self._at += 4
+        return int(value)
+
+    def text(self) -> str | None:
+        length = self.int16()
+        if length < 0:
+            return None
+        self._at += length
+        return self._raw[self._at - length : self._at].decode("utf-8", "replace")

@@ -1,0 +1,200 @@
+"""One broker process: start, stop, kill, pause, resume, and start again on the same port and folder.
+
+Rule: whether a broker lives is told by the lock its process inherited, not by a process id. Every wait has
+a deadline and ends in an error that carries the end of the broker's log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from penstock.cluster.downloads.java import find_java
+from penstock.cluster.kafka.broker_probe import ask_cluster
+from penstock.cluster.kafka.broker_settings import LOG4J, ClusterPlan, NodePlan, write_settings
+from penstock.cluster.processes.owned_process import is_locked, read_tail, start_process, take_lock
+from penstock.core.errors import ClusterError
+
+_POLL_S = 0.05
+# The simple compiler only: 3.3 s of CPU until ready instead of 7 s.
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# Kafka's own switches: whatever the settings say, they fetch no further settings, a login reads no address
+# and no file, and it loads no code but the two modules that hold names and passwords.
+KAFKA_GUARDS = (
+    "-Dorg.apache.kafka.automatic.config.providers=none",
+    "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=",
+    "-Dorg.apache.kafka.sasl.oauthbearer.allowed.files=",
+    "-Dorg.apache.kafka.allowed.login.modules=org.apache.kafka.common.security.plain.PlainLoginModule,"
+    "org.apache.kafka.common.security.scram.ScramLoginModule",
+)
+_KILL_TIMEOUT_S = 30.0
+
+
+class Broker:
+    """A node of a local cluster. Made by `LocalKafka`; `port` is where clients connect."""
+
+    def __init__(
+        self,
+        node: NodePlan,
+        cluster: ClusterPlan,
+        jars: Path,
+        *,
+        heap_mb: int,
+        quick_start: bool,
+        owned: bool,
+        ready_timeout_s: float,
+    ) -> None:
+        self.node = node
+        self.node_id = node.node_id
+        self.port = node.ports["CLIENT"]
+        self._cluster = cluster
+        self._jars = jars
+        self._heap_mb = heap_mb
+        self._quick_start = quick_start
+        self._owned = owned
+        self._ready_timeout_s = ready_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    @property
+    def address(self) -> str:
+        """What a client should be given: the advertised address if there is one."""
+        host, port = self.node.advertise or ("127.0.0.1", self.port)
+        return f"{host}:{port}"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        if self._process is not None:
+            self._process.poll()  # collects the process if it has ended
+        return is_locked(self._lock_path)
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.node.folder / "server.lock"
+
+    @property
+    def _console(self) -> Path:
+        return self.node.folder / "console.log"
+
+    @property
+    def logs(self) -> str:
+        """The end of what the broker has logged, and of what its JVM has said outside the log."""
+        return "\n".join(text for text in (read_tail(self._console), read_tail(self.node.log)) if text)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process; with `wait`, until it answers and has joined the cluster."""
+        lock = take_lock(self._lock_path, whose=str(self.node.folder))
+        try:
+            self._console.unlink(missing_ok=True)
+            self.node.log.unlink(missing_ok=True)  # so that an error shows this start's log only
+            self._process = start_process(
+                self._write_files(),
+                output=self._console,
+                folder=self.node.folder,
+                lock=lock,
+                owned=self._owned,
+            )
+        finally:
+            os.close(lock)  # the server has its own copy now
+        self._paused = False
+        if wait:
+            self.wait_until_ready({self.node_id})
+
+    def _write_files(self) -> list[str]:
+        folder = self.node.folder
+        settings, log4j = folder / "server.properties", folder / "log4j2.properties"
+        settings.write_text(write_settings(self.node, self._cluster))
+        settings.chmod(0o600)
+        log4j.write_text(LOG4J.format(log=self.node.log))
+        return [
+            str(find_java()),
+            f"-Xmx{self._heap_mb}m",
+            *(_QUICK_START if self._quick_start else ()),
+            *KAFKA_GUARDS,
+            f"-Dlog4j2.configurationFile={log4j}",
+            *("-cp", f"{self._jars}/*", "kafka.Kafka", str(settings)),
+        ]
+
+    def is_ready(self, others: Collection[int] = ()) -> bool:
+        """Whether it answers a request, knows a controller, and lists itself and `others`."""
+        try:
+            view = ask_cluster(self.port, timeout_s=2.0)
+        except (OSError, struct.error):
+            return False
+        return view.has_controller and view.broker_ids >= {self.node_id, *others}
+
+    def wait_until_ready(self, others: Collection[int] = ()) -> None:
+        if not self._wait(lambda: self.is_ready(others) or not self.is_alive, self._ready_timeout_s):
+            raise self._did_not_start(f"was not ready after {self._ready_timeout_s:.0f} s")
+        if not self.is_alive:
+            code = None if self._process is None else self._process.wait()
+            raise self._did_not_start(f"ended with exit code {code} before it was ready")
+
+    def _did_not_start(self, how: str) -> ClusterError:
+        log, whole_log = self.logs, read_tail(self.node.log, lines=20_000, limit_bytes=4_194_304)
+        facts = {"node": self.node_id, "ports": dict(self.node.ports), "log": str(self.node.log)}
+        if "Address already in use" in whole_log:
+            condition, hint = "PORT_TAKEN", "Stop the program on that port or choose another port."
+        elif "DUPLICATE_BROKER_REGISTRATION" in whole_log:
+            condition, hint = "NODE_ID_TAKEN", "Give each broker of a cluster its own node id."
+        else:
+            condition, hint = "BROKER_DID_NOT_START", "The last lines tell why; correct that and start again."
+        what = f"Broker {self.node_id} on port {self.port} {how}. The end of its log:\n{log}\n"
+        return ClusterError(condition, what, hint=hint, facts=facts)
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Ask it to shut down in order; after the deadline, kill it. Again is a no-op."""
+        if self._process is None:
+            return  # never started here; whoever holds the folder's lock is not ours to end
+        self.resume()
+        self._signal(signal.SIGTERM)
+        if self._wait(lambda: not self.is_alive, timeout_s):
+            self._process.wait(_KILL_TIMEOUT_S)  # the lock is freed a moment before the process is over
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would. Again is a no-op."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGKILL)
+        if not self._wait(lambda: not self.is_alive, _KILL_TIMEOUT_S):
+            raise ClusterError(
+                "BROKER_DID_NOT_STOP",
+                f"Broker {self.node_id} (process {self.pid}) lives {_KILL_TIMEOUT_S:.0f} s after SIGKILL.",
+                hint="Its disk may hang; look at the process.",
+            )
+        self._process.wait(_KILL_TIMEOUT_S)
+        self._paused = False
+
+    def pause(self) -> None:
+        """Stop its clock: it keeps its connections and answers nothing."""
+        self._signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True

@@ -1,0 +1,92 @@
+"""Databases and a ZooKeeper beside a detached cluster: they stay with it and end with it.
+
+Rule: as for brokers, whether a server lives is told by the lock it holds, and a process id from a file alone
+is never signalled. Unlike a cluster's, their data is for trying things out: it lies in a folder of its own
+below the temporary one (the database's user could not enter a home folder) and is removed when they end.
+
+    server = start_companion("postgres")
+    server.url
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.cluster.downloads.jars import Progress
+from penstock.cluster.processes.owned_process import is_locked
+from penstock.cluster.servers.local_server import LocalDatabase
+from penstock.cluster.servers.mariadb import LocalMariaDB
+from penstock.cluster.servers.postgres import LocalPostgres
+from penstock.cluster.servers.zookeeper import LocalZooKeeper
+from penstock.core.errors import ClusterError
+
+KINDS: Mapping[str, type[LocalDatabase]] = {
+    "postgres": LocalPostgres,
+    "mariadb": LocalMariaDB,
+    "zookeeper": LocalZooKeeper,
+}
+_STOP_PATIENCE_S = 30.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """One server beside a cluster. `url` has its password, which was made for it alone."""
+
+    kind: str
+    pid: int
+    port: int
+    folder: str
+    url: str = field(repr=False)
+
+    @property
+    def is_alive(self) -> bool:
+        return is_locked(Path(self.folder) / "server.lock")
+
+    @property
+    def is_ready(self) -> bool:
+        asked = KINDS[self.kind]()
+        asked.port = self.port
+        return self.is_alive and asked.is_ready()
+
+    def stop(self) -> None:
+        """End it and remove its folder; again is a no-op."""
+        server = KINDS[self.kind]
+        for number in (server.polite, server.at_once, signal.SIGKILL):
+            deadline = time.monotonic() + _STOP_PATIENCE_S
+            if self.is_alive:  # looked at before each signal, so the process is ours
+                os.kill(self.pid, number)
+            while self.is_alive and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if not self.is_alive:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                return
+        raise ClusterError(
+            "DATABASE_DID_NOT_STOP",
+            f"{server.kind} (process {self.pid}) still lives after SIGKILL.",
+            hint="Its disk may hang; look at the process.",
+        )
+
+
+def check_kinds(kinds: Collection[str]) -> None:
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise ClusterError(
+            "NO_SUCH_SERVER",
+            f"There is no {', '.join(map(repr, unknown))} to start beside a cluster.",
+            hint=f"There are {', '.join(sorted(KINDS))}.",
+        )
+
+
+def start_companion(kind: str, progress: Progress | None = None) -> Companion:
+    """Start it on a free port, wait until it takes logins, and let it run on."""
+    server = KINDS[kind](owned=False, progress=progress)
+    server.start()
+    server.release()
+    return Companion(kind, server.pid or 0, server.port, str(server.folder), server.url)

@@ -1,0 +1,1 @@
+"""Processes, folders and ports that end with their owner."""

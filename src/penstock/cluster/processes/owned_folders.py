@@ -1,0 +1,50 @@
+"""The folders of servers that live no longer than their owner.
+
+Rule: a folder belongs to a process as long as that process holds the lock inside it. A killed owner cannot
+tidy up, so whoever makes the next folder removes those whose owner and servers are gone. Judging by age
+instead would remove the data of a server that has been running for long.
+
+    folder, lock = make_owned_folder("penstock-kafka-")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from penstock.cluster.processes.owned_process import is_locked
+
+_OWNER_LOCK = "owner.lock"
+
+
+def make_owned_folder(prefix: str) -> tuple[Path, int]:
+    """Return a new folder that only this user may enter, and its lock: a descriptor to keep open.
+
+    Call it, and note what it returns, under `hold_signals`: without its lock the folder is never swept.
+    """
+    sweep_abandoned(prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))  # mode 0700
+    return folder, lock_as_owner(folder)
+
+
+def lock_as_owner(folder: Path) -> int:
+    # Locked under another name first: a sweep in between must not see it unlocked.
+    lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / ".locking").rename(folder / _OWNER_LOCK)
+    return lock
+
+
+def sweep_abandoned(prefix: str) -> None:
+    """Remove the folders of owners that were killed: their lock is free and no server runs in them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid != os.getuid() or not (folder / _OWNER_LOCK).exists():
+                continue
+            servers = [*folder.glob("server.lock"), *folder.glob("*/server.lock")]
+            if not any(map(is_locked, [folder / _OWNER_LOCK, *servers])):
+                shutil.rmtree(folder, ignore_errors=True)

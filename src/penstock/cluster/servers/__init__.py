@@ -1,0 +1,1 @@
+"""Local PostgreSQL, MariaDB, ZooKeeper and Spark's standalone cluster."""

@@ -1,0 +1,327 @@
+"""Which records a sink's table holds, and which of them more than once: a stream that was taken back repeats.
+
+Rule: what a repeat does depends on how the table is written. `append` gets the rows a second time. `upsert`
+replaces them, and ends where it was once the stream has caught up. `merge` and `state` add to what is there:
+their rows count the records twice, nothing in a row shows it, and only building the table anew from its first
+record mends it.
+
+A table holds the offsets of all batches that put rows into it since it was last emptied. Generations tell a
+repeat from a batch: within one, offsets come once.
+
+>>> book = TableBook("totals", "merge", frozenset({"a", "b"}))
+>>> noted = [NotedRange("a", 1, OffsetRange("t", 0, 0, 9)), NotedRange("b", 2, OffsetRange("t", 0, 6, 12))]
+>>> find_repeats(list_held(book, noted), ())
+[(2, OffsetRange(topic='t', partition=0, start=6, until=9))]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from penstock.core.audit.audit_findings import (
+    LEDGER,
+    LOGS_ANEW,
+    Finding,
+    Notebook,
+    NotedRange,
+    Report,
+    StreamFacts,
+    TableBook,
+)
+from penstock.core.audit.replaced_logs import (
+    find_adoption,
+    is_other_log,
+    list_adopted,
+    list_current,
+    list_lost,
+)
+from penstock.core.losses.loss_ranges import Loss
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition
+
+#: Modes whose rows hold what many records have added up to. `mixed`: several modes, one of them of these.
+ADDING = frozenset({"merge", "state", "mixed"})
+#: Modes that add to no row.
+_PLAIN = frozenset({"append", "upsert"})
+#: Further than any log goes: how far a partition was read is not known.
+_FAR = 2**63 - 1
+#: Ranges that a sentence names one by one.
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """What a table needs to be built anew: each partition from one offset on and up to another. `lost`:
+    partitions of which another log was read, too, whose records cannot be read again. `adopted`: those whose
+    records were read of a topic that another one was taken for: whether they can is somebody's word."""
+
+    starts: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    lost: tuple[TopicPartition, ...] = ()
+    adopted: tuple[TopicPartition, ...] = ()
+
+
+def list_held(book: TableBook, ranges: Iterable[NotedRange]) -> list[NotedRange]:
+    """Return the ranges whose records the table holds: of batches since it was last emptied."""
+    since = max(book.emptied, default=0)
+    return [
+        each for each in ranges if each.generation >= since and each.token in book.tokens and each.range.size
+    ]
+
+
+def find_repeats(
+    held: Sequence[NotedRange], changes: Sequence[Change], *, trusts_adoption: bool = True
+) -> list[tuple[int, OffsetRange]]:
+    """Return what a generation read that one before it had read already, by the later generation. `changes`:
+    all moves by hand in order, or none if they are not known. `trusts_adoption`: a topic that was adopted has
+    the same records, as was said then; else it counts as another log."""
+    found: list[tuple[int, OffsetRange]] = []
+    for generation in sorted({each.generation for each in held}):
+        opened = changes[generation - 2] if 2 <= generation <= len(changes) + 1 else None
+        if opened is not None and opened.verb == "adopt":
+            continue  # a mirror that ended earlier: what is written there now are other records
+        before = []
+        for each in held:
+            between = changes[each.generation - 1 : generation - 1]
+            is_other = is_other_log(each.range.topic, between)
+            if not trusts_adoption and find_adoption(each.range.topic, between) is not None:
+                is_other = True
+            if each.generation < generation and not is_other:
+                before.append(each.range)
+        again = unite_ranges(each.range for each in held if each.generation == generation)
+        found += [(generation, each) for each in intersect_ranges(unite_ranges(before), again)]
+    return found
+
+
+def join_modes(modes: Iterable[str]) -> str:
+    """Return the mode of a table that was written in these: `mixed` if one of several adds to rows, else
+    their names; empty if there are none. What was joined can be joined again."""
+    parts = {part for mode in modes for part in mode.split("+")}
+    return "+".join(sorted(parts)) if parts <= _PLAIN or len(parts) == 1 else "mixed"
+
+
+def list_repeated(
+    book: TableBook, ranges: Iterable[NotedRange], changes: Sequence[Change], position: StreamPosition
+) -> list[OffsetRange]:
+    """Return what the table holds and the stream reads again from this position on. `changes`: all moves by
+    hand in order, up to the one in question. What the table may count twice, since somebody has said so, is
+    left out."""
+    allowed = max(book.allowed, default=1)
+    marks = find_marks(changes[allowed - 1 :], position)
+    again = [
+        OffsetRange(each.topic, each.partition, at, until)
+        for each, at in sorted(position.offsets.items())
+        if (until := marks.get(each, at)) > at
+    ]
+    held = list_current(list_held(book, ranges), changes)
+    return intersect_ranges(unite_ranges(each.range for each in held), again)
+
+
+def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[TopicPartition, int]:
+    """Return how far each partition of the logs that are read now was read before these moves. A stream that
+    stands before its mark was taken back and has not caught up."""
+    marks: dict[TopicPartition, int] = {}
+    ids: dict[str, bytes] = {}
+    for change in changes:
+        stood: Mapping[TopicPartition, int] = {}
+        if change.before is not None:
+            stood = {**change.before.gone, **change.before.offsets}
+            marks = _keep_same_logs(marks, ids, change.before)
+        for each, offset in stood.items():
+            marks[each] = max(offset, marks.get(each, offset))
+        for each, after in change.after.offsets.items():
+            is_cut = change.verb == "adopt" and after < stood.get(each, after)  # a mirror that ended earlier
+            if is_cut or is_other_log(each.topic, [change]):
+                marks[each] = after
+            marks.setdefault(each, _FAR)
+        ids |= change.after.topic_ids
+    return _keep_same_logs(marks, ids, position)
+
+
+def _keep_same_logs(
+    marks: Mapping[TopicPartition, int], ids: Mapping[str, bytes], position: StreamPosition
+) -> dict[TopicPartition, int]:
+    """Return the marks without those of topics that were made anew while the stream ran."""
+    now = position.topic_ids
+    return {
+        each: mark
+        for each, mark in marks.items()
+        if None in (ids.get(each.topic), now.get(each.topic)) or ids[each.topic] == now[each.topic]
+    }
+
+
+def plan_rebuild(held: Sequence[NotedRange], changes: Sequence[Change]) -> Rebuild:
+    """Return what a stream must read to fill the table anew: from where it began to where it ends."""
+    starts: dict[TopicPartition, int] = {}
+    until: dict[TopicPartition, int] = {}
+    for each in held:
+        partition = each.range.topic_partition
+        starts[partition] = min(each.range.start, starts.get(partition, each.range.start))
+        until[partition] = max(each.range.until, until.get(partition, 0))
+    lost = {each.topic_partition for each in list_lost(held, changes)}
+    adopted = {each.topic_partition for each in list_adopted(held, changes)}
+    return Rebuild(starts, until, tuple(sorted(lost)), tuple(sorted(adopted - lost)))
+
+
+def check_repeats(facts: StreamFacts, losses: Sequence[Loss] | None) -> Report:
+    """Does each table hold each record once, over all generations?"""
+    book = Notebook()
+    knows_moves = len(facts.changes) == facts.generation - 1
+    anew = {
+        TopicPartition(each.topic, each.partition) for each in losses or () if each.condition in LOGS_ANEW
+    }
+    changes = facts.changes if knows_moves else ()
+    for table in facts.books:
+        held = list_held(table, facts.ranges)
+        repeats = find_repeats(held, changes)
+        sure = find_repeats(held, changes, trusts_adoption=False)
+        unknown = sorted({each.topic_partition for _, each in repeats} & anew)
+        if unknown:
+            named = ", ".join(map(str, unknown))
+            book.unchecked.append(f"{table.name}: whether it holds records of {named} twice; see above.")
+        needed = plan_rebuild(held, changes)
+        remedy = _advise_rebuild(facts.stream, table, can_rebuild=not (needed.lost or needed.adopted))
+        for generation in sorted({number for number, _ in repeats}):
+            mine = [each for number, each in sure if number == generation]
+            every = [each for number, each in repeats if number == generation]
+            for some, word in ((mine, ""), (subtract_ranges(every, mine), _tell_adoption(every, changes))):
+                some = [each for each in some if each.topic_partition not in anew]
+                if some:
+                    _judge(book, facts.stream, table, generation, some, remedy, word)
+    return book.report()
+
+
+def _advise_rebuild(stream: str, table: TableBook, *, can_rebuild: bool) -> str:
+    if not can_rebuild:
+        return (
+            "It cannot be built anew: it holds records of a topic that was made anew or adopted since, and "
+            "these may be gone. Let a stream of another name fill a new table."
+        )
+    return (
+        f"To build it anew, stop the stream and say `penstock offsets rewind ... {stream} --to-start "
+        f"--rebuild {table.name}`, with --delete-from or --rebuild for the stream's other tables; or let a "
+        "stream of another name fill a new table."
+    )
+
+
+def _tell_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change]) -> str:
+    """Return on whose word it rests that these records are the same."""
+    adopted = [(each.topic, change) for each in ranges if (change := find_adoption(each.topic, changes))]
+    if not adopted:
+        return ""
+    topic, change = adopted[0]
+    return tell_adoption(topic, change)
+
+
+def tell_adoption(topic: str, change: Change) -> str:
+    """Return who has said that a topic has the same records as the one before it."""
+    when = datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{topic} was adopted ({change.who} at {when} UTC) as one that holds the same records as before"
+
+
+def _judge(
+    book: Notebook,
+    stream: str,
+    table: TableBook,
+    generation: int,
+    repeated: Sequence[OffsetRange],
+    remedy: str,
+    word: str,
+) -> None:
+    """`word`: why the records count as the same, if that is not known for sure."""
+    named = tell_ranges(repeated)
+    doubt = f" That holds if they are the same records: {word}." if word else ""
+    if table.mode in ADDING and word:
+        what = (
+            f"its rows (mode {table.mode}) count {named} twice, if these are the same records: {word}, and "
+            f"{stream} was taken back since. If the topic holds other records, each counts once and nothing "
+            f"is to be mended. {remedy}"
+        )
+        book.findings.append(Finding("SUMS_COUNT_TWICE", table.name, what, LEDGER, generation))
+    elif table.mode in ADDING:
+        what = (
+            f"its rows (mode {table.mode}) count {named} twice: {stream} was taken back, and what it read "
+            f"again was added to what was there. {remedy}"
+        )
+        book.findings.append(Finding("SUMS_COUNT_TWICE", table.name, what, LEDGER, generation))
+    elif table.mode == "upsert":
+        book.notes.append(
+            f"{table.name}: {named} was written again in generation {generation}. Rows of an upsert end as "
+            f"they were if the program is the same; see the guide on delivery.{doubt}"
+        )
+    elif not table.keeps_provenance:
+        book.notes.append(
+            f"{table.name}: {named} was written again in generation {generation}, and rows that the rewind "
+            f"left are there twice.{doubt}"
+        )
+
+
+def tell_ranges(ranges: Sequence[OffsetRange]) -> str:
+    """Return the ranges in words."""
+    told = [f"{each.topic_partition} [{each.start}, {each.until})" for each in ranges]
+    more = f" and {len(told) - _SHOWN} ranges more" if len(told) > _SHOWN else ""
+    return f"{', '.join(told[:_SHOWN])}{more}"
+
+
+# --- ranges -----------------------------------------------------------------------------------------------
+
+
+def unite_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the offsets that are in any of them, as few ranges, in order."""
+    united: list[OffsetRange] = []
+    for each in sorted(ranges):
+        last = united[-1] if united else None
+        if last is not None and last.topic_partition == each.topic_partition and each.start <= last.until:
+            until = max(last.until, each.until)
+            united[-1] = OffsetRange(last.topic, last.partition, last.start, until)
+        elif each.size:
+            united.append(each)
+    return united
+
+
+def intersect_ranges(some: Iterable[OffsetRange], others: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the offsets that are in both."""
+    both = [
+        OffsetRange(one.topic, one.partition, max(one.start, other.start), min(one.until, other.until))
+        for one in some
+        for other in others
+        if one.topic_partition == other.topic_partition
+        and max(one.start, other.start) < min(one.until, other.until)
+    ]
+    return sorted(both)
+
+
+def subtract_ranges(some: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the offsets that are in the first ones only."""
+    left = unite_ranges(some)
+    for other in others:
+        left = [
+            part
+            for one in left
+            for part in (
+                [
+                    replace(one, until=min(one.until, max(one.start, other.start))),
+                    replace(one, start=max(one.start, min(one.until, other.until))),
+                ]
+                if one.topic_partition == other.topic_partition and other.size
+                else [one]
+            )
+            if part.size
+        ]
+    return left
+
+
+def list_awaited(streams: Iterable[StreamFacts]) -> list[OffsetRange]:
+    """Return what these streams have read once and will read again: they were taken back and stand before
+    it. What one of them has behind it is not in it."""
+    ahead, behind = [], []
+    for stream in streams:
+        for noted in list_current(stream.ranges, stream.changes):
+            each = noted.range
+            at = min(each.until, max(each.start, stream.position.get(each.topic_partition, each.until)))
+            ahead.append(replace(each, start=at))
+            behind.append(replace(each, until=at))
+    return subtract_ranges(ahead, unite_ranges(behind))

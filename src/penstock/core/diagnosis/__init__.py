@@ -1,0 +1,1 @@
+"""Why a stream does not move: facts in, one answer out."""

@@ -1,0 +1,245 @@
+"""The settings of a direct stream, from four places: its arguments, Kafka's settings, options, SparkConf.
+
+Rules: parsed once, when the stream is made. Options are the source's, with the same names and meanings;
+`spark.streaming.*` settings are defaults for them, and what is given wins. Auto commit is refused: it stores
+how far the driver has looked, not what was processed. `auto.offset.reset` says where a partition without a
+stored position starts, and nothing else: tasks never use it.
+
+>>> parse_reset({"auto.offset.reset": "Earliest"})
+Earliest()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.core.client.java_settings import PREFIX, ReadFile
+from penstock.core.errors import OptionError
+from penstock.core.model import Earliest, Latest, Position, TopicPartition
+from penstock.core.options.direct_option_table import OUTAGE_TIMEOUT, DirectTable
+from penstock.core.options.direct_strategies import Strategy
+from penstock.core.options.option_table import invalid, read_surface
+from penstock.core.options.option_values import parse_boolean, parse_duration_ms, parse_integer_from
+from penstock.core.options.position_rules import ForAll, ForEach
+from penstock.core.options.shared_options import refuse_files, sort_keys
+from penstock.core.options.stream_option_table import StreamTable
+from penstock.core.options.stream_options import StreamOptions, parse_stream_options
+from penstock.core.planning.partition_selection import Assign
+from penstock.core.planning.range_bounds import BatchRead
+from penstock.core.streaming.backpressure import Pacing, PidSettings
+
+Delivery: TypeAlias = Literal["at-most-once", "at-least-once", "exactly-once"]
+DELIVERIES: tuple[Delivery, ...] = ("at-most-once", "at-least-once", "exactly-once")
+
+_STREAMING = "spark.streaming."
+_BACKPRESSURE = ("enabled", "initialRate", "pid.proportional", "pid.integral", "pid.derived", "pid.minRate")
+#: SparkConf's names, and the options they are defaults of.
+CONF_DEFAULTS: Mapping[str, str] = {
+    **{f"{_STREAMING}backpressure.{each}": f"backpressure.{each}" for each in _BACKPRESSURE},
+    f"{_STREAMING}kafka.maxRatePerPartition": "maxRatePerPartition",
+    f"{_STREAMING}kafka.minRatePerPartition": "minRatePerPartition",
+    f"{_STREAMING}kafka.consumer.poll.ms": "kafkaConsumer.pollTimeoutMs",
+    f"{_STREAMING}kafka.consumer.cache.enabled": "connectionPool",
+}
+_MAX_RETRIES = f"{_STREAMING}kafka.maxRetries"
+_GAPS = "allowNonConsecutiveOffsets"
+#: Options of a direct stream that no other has.
+_DIRECT_ONLY = frozenset({_GAPS.lower(), OUTAGE_TIMEOUT.lower()})
+_GRACEFUL = f"{_STREAMING}stopGracefullyOnShutdown"
+_NETWORK_TIMEOUT = "spark.network.timeout"
+#: Where a direct stream's options differ from the source's: one task per Kafka partition.
+_DEFAULTS = {"minRecordsPerTask": "0"}
+#: Said by the strategy or by arguments.
+_SAID_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "Give a strategy: Subscribe(...)."),
+    **dict.fromkeys(
+        ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp", "startingoffsetsfallback"),
+        "Give starts to the strategy (`starting=`), and `auto.offset.reset` for the other partitions.",
+    ),
+    "targetbatchduration": "It is the interval.",
+}
+_RESETS: Mapping[str, Position | None] = {
+    "earliest": Earliest(),
+    "latest": Latest(),
+    "none": None,
+    # The names of Kafka 0.8.
+    "smallest": Earliest(),
+    "largest": Latest(),
+}
+
+
+@dataclass(frozen=True)
+class DirectOptions:
+    """A direct stream, parsed. `reset` None: a partition without any position is an error.
+
+    `pacing` bounds batches; `learns`: from how long they take, too (backpressure).
+    """
+
+    stream: StreamOptions
+    starting: Mapping[TopicPartition, Position]
+    reset: Position | None
+    pacing: Pacing | None
+    learns: bool
+    allow_gaps: bool
+    graceful: bool
+    outage_timeout_ms: int
+
+    @property
+    def first_reading(self) -> BatchRead:
+        """All partitions at the reset rule; with rule `none`, only to learn which there are."""
+        return BatchRead(self.stream.selection, ForAll(self.reset or Earliest()), ForAll(Latest()))
+
+    def make_reading(self, positions: Mapping[TopicPartition, Position]) -> BatchRead:
+        """Return what turns these positions into numbers."""
+        return BatchRead(
+            Assign(tuple(sorted(positions))),
+            ForEach(positions, {}),
+            ForAll(Latest()),
+            unmatched_start="latest",
+            committed_only=self.stream.client.isolation_level == "read_committed",
+        )
+
+
+def parse_direct_options(
+    strategy: Strategy,
+    kafka: Mapping[str, object],
+    options: Mapping[str, object],
+    conf: Mapping[str, str],
+    *,
+    interval_ms: int,
+    unique: str,
+    read_file: ReadFile = refuse_files,
+    environ: Mapping[str, str] | None = None,
+) -> DirectOptions:
+    """`kafka`: Kafka's own names without prefix; `options`: the source's; `conf`: SparkConf."""
+    _refuse_auto_commit(kafka)
+    _refuse_said_elsewhere(options)
+    given = {key: _write(value) for key, value in options.items() if key.lower() not in _DIRECT_ONLY}
+    own_options = {key: _write(value) for key, value in options.items() if key.lower() in _DIRECT_ONLY}
+    texts = {
+        **_find_defaults(conf, {key.lower() for key in given}),
+        **given,
+        **strategy.options,
+        **{PREFIX + key: _write(value) for key, value in kafka.items() if key not in _OURS},
+    }
+    stream = parse_stream_options(texts, unique=unique, read_file=read_file, environ=environ)
+    own, _, _ = sort_keys(StreamTable, texts, elsewhere={}, read_file=read_file, environ=environ or {})
+    table = read_surface(StreamTable, own)
+    allow_gaps = _read_gaps(options, conf)
+    if not allow_gaps and "offset" not in stream.columns:
+        raise OptionError(
+            "OPTION_CONFLICT",
+            f"`{_GAPS}` is false, but `columns` leaves out the offsets in which gaps would be seen.",
+            hint="Add `offset` to `columns`, or allow gaps.",
+        )
+    return DirectOptions(
+        stream=stream,
+        starting=strategy.starting,
+        reset=parse_reset(kafka),
+        pacing=_read_pacing(table, interval_ms),
+        learns=table.backpressure,
+        allow_gaps=allow_gaps,
+        graceful=_read_boolean(_GRACEFUL, conf.get(_GRACEFUL, "true")),
+        outage_timeout_ms=read_surface(DirectTable, own_options).outage_timeout_ms,
+    )
+
+
+_OURS = ("auto.offset.reset", "enable.auto.commit", "auto.commit.enable")
+
+
+def parse_reset(kafka: Mapping[str, object]) -> Position | None:
+    """Where partitions without a position start; Kafka's default is `latest`."""
+    text = str(kafka.get("auto.offset.reset", "latest")).strip()
+    if text.lower() not in _RESETS:
+        raise invalid("auto.offset.reset", text, "`earliest`, `latest` or `none`")
+    return _RESETS[text.lower()]
+
+
+def _refuse_auto_commit(kafka: Mapping[str, object]) -> None:
+    for key in ("enable.auto.commit", "auto.commit.enable"):
+        if key not in kafka:
+            continue
+        if _read_boolean(key, _write(kafka[key])):
+            raise OptionError(
+                "AUTO_COMMIT_REFUSED",
+                f"`{key}` is true: Kafka would store how far the driver has looked, not what was processed, "
+                "and a restart would leave out the rest.",
+                hint="Leave it out, and say where offsets are kept (`offsets=`).",
+                facts={"option": key},
+            )
+
+
+def _refuse_said_elsewhere(options: Mapping[str, object]) -> None:
+    for key in options:
+        hint = _SAID_ELSEWHERE.get(key.lower())
+        if hint is not None:
+            raise OptionError(
+                "OPTION_REFUSED",
+                f"Option `{key}` is not one of a direct stream.",
+                hint=hint,
+                facts={"option": key},
+            )
+
+
+def _find_defaults(conf: Mapping[str, str], given: set[str]) -> dict[str, str]:
+    defaults = dict(_DEFAULTS)
+    if {"minpartitions", "maxrecordsperpartition"} & given:
+        del defaults["minRecordsPerTask"]  # both say how the work is cut
+    if _NETWORK_TIMEOUT in conf:
+        defaults["kafkaConsumer.pollTimeoutMs"] = str(_read_ms(_NETWORK_TIMEOUT, conf[_NETWORK_TIMEOUT]))
+    if _MAX_RETRIES in conf:
+        retries = _read_conf_integer(_MAX_RETRIES, conf[_MAX_RETRIES])
+        defaults["fetchOffset.numRetries"] = str(retries + 1)  # ours counts all tries
+    defaults |= {ours: conf[key] for key, ours in CONF_DEFAULTS.items() if key in conf}
+    return {key: text for key, text in defaults.items() if key.lower() not in given}
+
+
+def _read_pacing(table: StreamTable, interval_ms: int) -> Pacing | None:
+    """Bounds for batches of this interval. The initial rate counts with backpressure only, as in Spark."""
+    cap = table.max_rate_per_partition or None
+    if not table.backpressure and cap is None:
+        return None
+    return Pacing(
+        target_ms=interval_ms,
+        pid=PidSettings(table.pid_proportional, table.pid_integral, table.pid_derived, table.pid_min_rate),
+        initial_rate=table.initial_rate if table.backpressure else None,
+        max_rate_per_partition=cap,
+        min_rate_per_partition=table.min_rate_per_partition,
+    )
+
+
+def _write(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read_gaps(options: Mapping[str, object], conf: Mapping[str, str]) -> bool:
+    """Whether offsets without a record are read over. They are, unless somebody says no."""
+    for key, value in options.items():
+        if key.lower() == _GAPS.lower():
+            return _read_boolean(key, _write(value))
+    key = f"{_STREAMING}kafka.{_GAPS}"
+    return _read_boolean(key, conf.get(key, "true"))
+
+
+def _read_boolean(key: str, text: str) -> bool:
+    try:
+        return parse_boolean(text)
+    except ValueError as error:
+        raise invalid(key, text, str(error)) from None
+
+
+def _read_conf_integer(key: str, text: str) -> int:
+    try:
+        return parse_integer_from(0, 1000)(text)
+    except ValueError as error:
+        raise invalid(key, text, str(error)) from None
+
+
+def _read_ms(key: str, text: str) -> int:
+    # Spark's own reading: a number alone is seconds here.
+    try:
+        return int(text) * 1000 if text.strip().isdigit() else parse_duration_ms(text)
+    except ValueError as error:
+        raise invalid(key, text, str(error)) from None

@@ -1,0 +1,208 @@
+"""What the options of batch reads and of streams have in common.
+
+Rule: each group of options that exclude or beat each other is read here once, for both kinds of query, so
+that `subscribe` or `startingTimestamp` cannot come to mean two things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.client.java_settings import PREFIX, ReadFile
+from penstock.core.errors import OptionError
+from penstock.core.model import COLUMNS, OFFERED, Committed, Position, Since
+from penstock.core.options.batch_option_table import REPLACED, BatchTable
+from penstock.core.options.option_table import find_close_key, invalid, option_specs, unknown_option
+from penstock.core.options.option_values import find_unit_mistake
+from penstock.core.options.position_rules import (
+    ForAll,
+    Rule,
+    list_positions,
+    parse_assignment,
+    parse_offsets_rule,
+    parse_time_rule,
+    parse_times_rule,
+)
+from penstock.core.options.secret_references import resolve_reference
+from penstock.core.planning.partition_selection import Assign, Selection, Subscribe, SubscribePattern
+from penstock.core.planning.topic_pattern import TopicPattern
+
+_PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
+
+
+def refuse_files(path: str) -> str:
+    """Where no files may be read, every file is missing."""
+    raise FileNotFoundError(path)
+
+
+def sort_keys(
+    table: type[Any],
+    options: Mapping[str, str],
+    *,
+    elsewhere: Mapping[str, str],
+    read_file: ReadFile,
+    environ: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Our options, Java's settings without their prefix, and warnings. Keys come in any case.
+
+    A message shows a key that no table knows as it came here, and a known one as its table writes it. Spark
+    hands a source its options in lower case, so there only the name that was probably meant has its capitals.
+
+    `elsewhere`: options that have no effect in this kind of query, with what to say about them.
+    """
+    keys = [spec.key for spec in option_specs(table).values()]
+    known = {key.lower() for key in keys}
+    without_effect = {key.lower(): warning for key, warning in elsewhere.items()}
+    replaced = {each.lower(): each for each in REPLACED}
+    texts: dict[str, str] = {}
+    java: dict[str, str] = {}
+    warnings: list[str] = []
+    for key, text in options.items():
+        lower = key.lower()
+        if lower.startswith(PREFIX):
+            java[key[len(PREFIX) :]] = resolve_reference(key, text, environ=environ, read_file=read_file)
+        elif lower in known:
+            texts[lower] = text
+        elif lower in without_effect:
+            warnings.append(without_effect[lower])
+        elif lower in replaced:
+            raise OptionError(
+                "OPTION_REFUSED",
+                f"Option `{replaced[lower]}` is not supported.",
+                hint=REPLACED[replaced[lower]],
+                facts={"option": key},
+            )
+        else:
+            raise unknown_option(key, [*keys, *elsewhere, PREFIX + "bootstrap.servers"])
+    return texts, java, warnings
+
+
+def read_selection(table: BatchTable) -> Selection:
+    given = {
+        key: text
+        for key, text in (
+            ("assign", table.assign),
+            ("subscribe", table.subscribe),
+            ("subscribePattern", table.subscribe_pattern),
+        )
+        if text is not None
+    }
+    if len(given) != 1:
+        raise OptionError(
+            "OPTION_CONFLICT" if given else "OPTION_MISSING",
+            f"Of `assign`, `subscribe` and `subscribePattern` exactly one must be set, not {len(given)}.",
+            hint="Set one of them, e.g. `subscribe` to the topic's name.",
+            facts={"given": sorted(given)},
+        )
+    ((key, text),) = given.items()
+    if key == "assign":
+        return Assign(parse_assignment(key, text))
+    if key == "subscribe":
+        topics = tuple(dict.fromkeys(name for each in text.split(",") if (name := each.strip())))
+        if not topics:
+            raise invalid(key, text, "at least one topic")
+        return Subscribe(topics)
+    if not text.strip():
+        raise invalid(key, text, "a regular expression")
+    return SubscribePattern(TopicPattern(text.strip()))
+
+
+def read_rule(
+    time: tuple[str, str | None],
+    times: tuple[str, str | None],
+    offsets: tuple[str, str | None],
+    *,
+    default: Position,
+    refused: Position | None = None,
+) -> Rule:
+    """The first that is set; the others stay unread. `refused`: the end of the log that is not taken here."""
+    if time[1] is not None:
+        return parse_time_rule(time[0], time[1])
+    if times[1] is not None:
+        return parse_times_rule(times[0], times[1])
+    if offsets[1] is not None:
+        return parse_offsets_rule(offsets[0], offsets[1], refused=refused)
+    return ForAll(default)
+
+
+def warn_about_times(start: Rule, end: Rule | None = None) -> list[str]:
+    """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so we do.
+
+    A start at 0 is a usual word for everything, and reads that.
+    """
+    starts = [each.time_ms for each in list_positions(start) if isinstance(each, Since) and each.time_ms]
+    ends = [each.time_ms for each in list_positions(end) if isinstance(each, Since)] if end else []
+    sides = (("start", starts), ("end", ends))
+    return [
+        f"The {side} is at {time_ms}: {mistake}. Write milliseconds, or an ISO 8601 time with a zone."
+        for side, times in sides
+        for time_ms in dict.fromkeys(times)
+        if (mistake := find_unit_mistake(time_ms)) is not None
+    ]
+
+
+def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
+    if Committed() in (*list_positions(start), *list_positions(end)) and client.group_id is None:
+        raise OptionError(
+            "OPTION_MISSING",
+            "`committed` needs to know whose commits, but `kafka.group.id` is not set.",
+            hint="Set `kafka.group.id` to the group.",
+            facts={"option": "kafka.group.id"},
+        )
+
+
+def read_columns(table: BatchTable) -> tuple[str, ...]:
+    """The columns of the frame: Kafka's, and those that the format options add."""
+    if table.columns is None:
+        headers = ("headers",) if table.include_headers else ()
+        return (*_PLAIN_COLUMNS, *headers, *table.typed_columns)
+    names = [*OFFERED, *table.typed_columns]
+    known = {name.lower(): name for name in names}
+    chosen: list[str] = []
+    for name in (each.strip() for each in table.columns.split(",")):
+        if not name:
+            raise invalid("columns", table.columns, "names of columns separated by commas")
+        if name.lower() not in known:
+            meant = find_close_key(name, names)
+            raise OptionError(
+                "COLUMN_UNKNOWN",
+                f"Option `columns` names `{name}`, which is no column of this read.",
+                hint=f"Did you mean `{meant}`?" if meant else f"The columns are {', '.join(names)}.",
+                facts={"column": name},
+            )
+        chosen.append(known[name.lower()])
+    if len(set(chosen)) < len(chosen):
+        raise invalid("columns", table.columns, "each column once")
+    if table.include_headers is not None and table.include_headers != ("headers" in chosen):
+        said, named = ("true", "leaves out") if table.include_headers else ("false", "names")
+        raise OptionError(
+            "OPTION_CONFLICT",
+            f"`includeHeaders` is {said}, but `columns` {named} `headers`.",
+            hint="With `columns`, leave out `includeHeaders` and name `headers` if you want them.",
+            facts={"columns": chosen},
+        )
+    return tuple(chosen)
+
+
+def name_clients(client: ClientSettings, generated: str) -> tuple[ClientSettings, ClientSettings]:
+    """The driver's and the tasks' settings: told apart by name, each read with a group of its own."""
+
+    def name(role: str) -> ClientSettings:
+        group = client.group_id if client.group_id is not None else f"{generated}-{role}"
+        return replace(client, client_id=f"{client.client_id}-{role}", group_id=group)
+
+    return name("driver"), name("executor")
+
+
+def warn_about_group(client: ClientSettings, texts: Mapping[str, str]) -> list[str]:
+    if client.group_id is None:
+        return []
+    warnings = [
+        "`kafka.group.id` is set: queries that share a group share its quotas and its committed offsets."
+    ]
+    if "groupidprefix" in texts:
+        warnings.append("`groupIdPrefix` has no effect, because `kafka.group.id` is set.")
+    return warnings

@@ -1,0 +1,1 @@
+"""A batch read, decided: which partitions, from where to where, cut into which tasks."""

@@ -1,0 +1,132 @@
+"""Which partitions a read is about: the three ways to say it, and what they mean over the topics there are.
+
+Rules: topics named must exist; of partitions named, those that do not exist are left out (and told); a
+pattern must match a topic's whole name; an internal topic is one the brokers flag so, whatever it is
+called, and no pattern matches it. A topic named twice counts once, or its rows would come twice.
+
+>>> select_partitions(Subscribe(("t",)), {"t": TopicView("t", (0, 1))}).partitions
+(TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.core.errors import BrokerError, OptionError
+from penstock.core.model import TopicPartition, TopicView
+from penstock.core.planning.topic_pattern import TopicPattern
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Exactly these partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics whose whole name matches."""
+
+    pattern: TopicPattern
+
+
+Selection: TypeAlias = Assign | Subscribe | SubscribePattern
+
+
+def selects_topic(selection: Selection, topic: str) -> bool:
+    """Return whether a topic of this name is read, if it exists."""
+    match selection:
+        case Assign(partitions):
+            return any(each.topic == topic for each in partitions)
+        case Subscribe(topics):
+            return topic in topics
+        case SubscribePattern(pattern):
+            return pattern.matches(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The partitions to read, in order, those that were named but do not exist, and topics that a pattern
+    matches in part: Spark's own connector reads these, so a job that moves here should hear of them."""
+
+    partitions: tuple[TopicPartition, ...]
+    absent: tuple[TopicPartition, ...] = ()
+    matched_in_part: tuple[str, ...] = ()
+
+
+def name_topics(selection: Selection) -> tuple[str, ...] | None:
+    """The topics to ask the brokers about; None means all of them."""
+    match selection:
+        case Assign(partitions):
+            return tuple(sorted({each.topic for each in partitions}))
+        case Subscribe(topics):
+            return topics
+        case SubscribePattern():
+            return None
+
+
+def leave_out(selection: Selection, topics: Collection[str]) -> Selection:
+    """The same selection without these topics. A pattern names none, so it stays."""
+    match selection:
+        case Assign(partitions):
+            return Assign(tuple(each for each in partitions if each.topic not in topics))
+        case Subscribe(names):
+            return Subscribe(tuple(name for name in names if name not in topics))
+        case SubscribePattern():
+            return selection
+
+
+def select_partitions(selection: Selection, topics: Mapping[str, TopicView]) -> Selected:
+    """Apply the selection to the topics the brokers describe."""
+    named = name_topics(selection)
+    if isinstance(selection, SubscribePattern):
+        pattern = selection.pattern
+        readable = {name: view for name, view in topics.items() if not view.internal}
+        taken = [view for name, view in readable.items() if pattern.matches(name)]
+        names = {view.name for view in taken}
+        partly = sorted(name for name in readable if name not in names and pattern.occurs_in(name))
+        return Selected(_list_partitions(taken), matched_in_part=tuple(partly))
+    assert named is not None
+    _check_topics(named, topics)
+    existing = _list_partitions([topics[name] for name in named])
+    if isinstance(selection, Subscribe):
+        return Selected(existing)
+    there = set(existing)
+    absent = tuple(each for each in selection.partitions if each not in there)
+    return Selected(tuple(each for each in selection.partitions if each in there), absent)
+
+
+def _list_partitions(views: list[TopicView]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(view.name, number) for view in views for number in view.partitions))
+
+
+def _check_topics(named: tuple[str, ...], topics: Mapping[str, TopicView]) -> None:
+    missing = [name for name in named if name not in topics]
+    if missing:
+        # A broker error, not an option error: a topic made a moment ago is not known everywhere yet, so
+        # asking again may help.
+        raise BrokerError(
+            "UNKNOWN_TOPIC",
+            f"The brokers know no topic named {', '.join(missing)}.",
+            hint="Create it, correct the name (case matters), or allow this user to describe it.",
+            facts={"missing": missing},
+            retriable=True,
+        )
+    internal = [name for name in named if topics[name].internal]
+    if internal:
+        raise OptionError(
+            "INTERNAL_TOPIC",
+            f"{', '.join(internal)} is internal to Kafka and is not read as data.",
+            hint="Leave it out; Kafka's own tools read internal topics.",
+            facts={"internal": internal},
+        )

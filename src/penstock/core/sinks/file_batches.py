@@ -1,0 +1,206 @@
+"""Batches kept as folders: their names, and which of them a seek back takes away.
+
+Rule: the name says the offsets, so the same batch has the same name and replaces itself. Other batches may
+have that name, too: a topic that was made anew counts from 0 again, and a stream and its topic may be named
+so that together they read like two others. What is in the folder tells; two batches never share one. A name
+too long for a file system is told by a digest.
+
+>>> name_batch("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
+'visits.t-0.0-40'
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition, write_position
+from penstock.core.sinks.ledger_rules import explain_moved, explain_went_back, list_missing
+
+#: By a topic's id, the ids of the logs whose place it has taken.
+Logs: TypeAlias = Mapping[str, frozenset[str]]
+
+_LONGEST = 180
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """What one folder holds; `topic_ids` are those of the topics it came from, where they have one."""
+
+    stream: str
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: tuple[tuple[str, str], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        ranges = [[each.topic, each.partition, each.start, each.until] for each in self.ranges]
+        return {"stream": self.stream, "ranges": ranges, "topicIds": dict(self.topic_ids)}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> StoredBatch:
+        ids = sorted(found.get("topicIds", {}).items())
+        return cls(str(found["stream"]), tuple(OffsetRange(*each) for each in found["ranges"]), tuple(ids))
+
+
+def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, last: int | None) -> bool:
+    """Whether offsets of the partition from the first to the last can be the batch's."""
+    if first is None or last is None:
+        return False
+    return any(
+        each.topic_partition == partition and each.start <= first and last < each.until
+        for each in batch.ranges
+    )
+
+
+def make_batch(stream: str, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> StoredBatch:
+    """The batch of these offsets; empty ranges leave no trace in a folder."""
+    sized = tuple(each for each in ranges if each.size)
+    topics = {each.topic for each in sized}
+    ids = sorted((topic, each.hex()) for topic, each in topic_ids.items() if topic in topics)
+    return StoredBatch(stream, sized, tuple(ids))
+
+
+def name_batch(stream: str, ranges: Sequence[OffsetRange]) -> str:
+    """A name for the folder of these offsets."""
+    parts = [f"{each.topic}-{each.partition}.{each.start}-{each.until}" for each in ranges if each.size]
+    whole = f"{quote(stream, safe='')}.{'_'.join(parts)}"
+    if len(whole) <= _LONGEST:
+        return whole
+    return f"{whole[: _LONGEST - 33]}.{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+
+
+def list_ahead(batch: StoredBatch, position: StreamPosition, logs: Logs) -> list[OffsetRange]:
+    """Return the parts of a batch that lie beyond a position, at least in part. Offsets of a topic that was
+    made anew are of another log: nothing of the old one is read again."""
+    ids, stands = dict(batch.topic_ids), {**position.gone, **position.offsets}
+    return [
+        each
+        for each in batch.ranges
+        if each.until > stands.get(each.topic_partition, each.until)
+        and _is_same_log(ids.get(each.topic), position.topic_ids.get(each.topic), logs)
+    ]
+
+
+def list_logs(changes: Iterable[Change]) -> Logs:
+    """Return for each topic id those before it whose records it has, at the same offsets: somebody has
+    adopted it."""
+    logs: dict[str, frozenset[str]] = {}
+    for change in changes:
+        before = {} if change.before is None else change.before.topic_ids
+        for topic, new in change.after.topic_ids.items():
+            old = before.get(topic, new).hex()
+            if change.verb == "adopt" and old != new.hex():
+                logs[new.hex()] = logs.get(old, frozenset()) | {old}
+    return logs
+
+
+def _is_same_log(one: str | None, other: bytes | None, logs: Logs) -> bool:
+    return one is None or other is None or one in {other.hex(), *logs.get(other.hex(), ())}
+
+
+def choose_dropped(stored: Mapping[Path, StoredBatch], position: StreamPosition, logs: Logs) -> list[Path]:
+    """The folders that lie beyond a position. One that lies on both sides of it is an error."""
+    dropped = []
+    for path, batch in stored.items():
+        beyond = list_ahead(batch, position, logs)
+        if not beyond:
+            continue
+        if _begins_before(batch, position):
+            raise OptionError(
+                "SEEK_INSIDE_BATCH",
+                f"The position lies inside a batch that is stored as one folder: {path.name}.",
+                hint="Seek to where a batch begins; the folders' names say it.",
+                facts={"folder": path.name},
+            )
+        dropped.append(path)
+    return dropped
+
+
+def _begins_before(batch: StoredBatch, position: StreamPosition) -> bool:
+    known = [each for each in batch.ranges if each.topic_partition in position.offsets]
+    return any(each.start < position.offsets[each.topic_partition] for each in known)
+
+
+# --- what a writer finds --------------------------------------------------------------------------------
+
+
+def find_refusal(
+    stream: str, left: Sequence[StreamPosition | None], found: StreamPosition | None
+) -> OffsetStoreError | None:
+    """Return why nothing may be published over the offsets that were found; None if the writer may have left
+    them so. `left`: what it has stored or found last, then what it has tried to store since."""
+    if any(_is_same(each, found) for each in left):
+        return None
+    missing = list_missing(_list_stands(found), _list_stands(left[0]))
+    if missing:
+        return explain_went_back(
+            stream,
+            "batches that this writer has published or found there",
+            missing,
+            is_named=False,
+            place="folder",
+            hint="Bring back the newest state of the folder, `_penstock` in it included. If there is none, "
+            "start the stream again: it goes on where the offsets in it say.",
+        )
+    return explain_moved(stream, "The offsets in the folder are not those that this writer has left")
+
+
+def explain_gone(stream: str, name: str, batch: StoredBatch) -> OffsetStoreError:
+    """Return the error for the newest batch's folder that somebody has taken away under its writer."""
+    return explain_went_back(
+        stream,
+        f"the newest batch, the folder {name}",
+        {each.topic_partition: (each.start, each.until) for each in batch.ranges},
+        is_named=False,
+        place="folder",
+        hint="Bring it back. To write its rows again, seek the stream to where the batch begins. Who loads "
+        "folders elsewhere and removes them must leave the newest one.",
+    )
+
+
+def find_ahead(
+    stream: str, position: StreamPosition | None, stored: Mapping[Path, StoredBatch], logs: Logs
+) -> OffsetStoreError | None:
+    """Return the error for folders whose rows a stream that starts at this position would write again."""
+    ahead = sorted(
+        path.name for path, batch in stored.items() if position is None or list_ahead(batch, position, logs)
+    )
+    if not ahead:
+        return None
+    more = f" and {len(ahead) - _SHOWN} more" if len(ahead) > _SHOWN else ""
+    cut = sorted(
+        path.name
+        for path, batch in stored.items()
+        if path.name in ahead and position is not None and _begins_before(batch, position)
+    )
+    last_resort = (
+        f"The offsets lie inside {', '.join(cut[:_SHOWN])}: take the stream back to where that batch begins "
+        "(`penstock offsets rewind`) before you remove a folder, or its first rows would be lost."
+        if cut
+        else "If there are none, remove these folders: the stream then writes their rows again."
+    )
+    stands = ", ".join(f"{each} at {offset}" for each, offset in sorted(_list_stands(position).items()))
+    return OffsetStoreError(
+        "FOLDERS_AHEAD",
+        f"The offsets of the stream {stream} ({stands or 'none are stored'}) are older than {len(ahead)} of "
+        f"its folders: {', '.join(ahead[:_SHOWN])}{more}. Their rows would be written a second time.",
+        hint=f"Bring back the newest offsets (`_penstock` in the sink's folder). {last_resort}",
+        facts={"stream": stream, "folders": ahead},
+    )
+
+
+def _is_same(one: StreamPosition | None, other: StreamPosition | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return write_position(one) == write_position(other)
+
+
+def _list_stands(position: StreamPosition | None) -> dict[TopicPartition, int]:
+    return {} if position is None else {**position.gone, **position.offsets}

@@ -1,0 +1,66 @@
+"""Between two positions of a stream and the ledger that must go from one to the other.
+
+Rule: the ledger is compared with what the stream knew (`before`), not with where reading began: these differ
+when losses were stepped over, and a ledger that stands at the later one was moved by somebody else. Every
+partition of a batch is in it, moved or not: so a batch in which nothing moves leaves its token, too, and one
+that was answered by nobody can be told from one that never was.
+
+>>> one = TopicPartition("t", 0)
+>>> end = StreamPosition({one: 9}, starts={one: 7})
+>>> plan_moves(StreamPosition({one: 5}), end, {one: Entry(5)})[0].read_from
+7
+"""
+
+from __future__ import annotations
+
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.ledger_rules import Entry, Ledger, Move
+
+
+def plan_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[Move, ...]:
+    """What a batch between these positions does to a ledger of which the stream last knew `known`."""
+    moved = [_plan(each, before, end, each in known) for each in sorted({*end.offsets, *end.gone})]
+    left = sorted(set(known) - set(end.offsets) - set(end.gone))
+    return (*moved, *(_forget(each, before, known[each]) for each in left))
+
+
+def _plan(each: TopicPartition, before: StreamPosition, end: StreamPosition, is_known: bool) -> Move:
+    stood = before.offsets.get(each, before.gone.get(each))
+    is_gone = each not in end.offsets
+    until = end.gone[each] if is_gone else end.offsets[each]
+    # Unknown when a stream is only registered, and of new partitions in a batch of Spark's own connector.
+    begin = None if is_gone else end.start_of(each, before)
+    start = next(known for known in (stood, begin, until) if known is not None)
+    return Move(
+        each,
+        start,
+        until,
+        end.topic_ids.get(each.topic),
+        is_first=stood is None or not is_known,
+        known_id=before.topic_ids.get(each.topic),
+        read_from=None if begin in (None, start) else begin,
+        leader_epoch=end.leader_epochs.get(each),
+        is_gone=is_gone,
+    )
+
+
+def _forget(each: TopicPartition, before: StreamPosition, entry: Entry) -> Move:
+    stood = before.offsets.get(each, before.gone.get(each, entry.offset))
+    return Move(each, stood, stood, known_id=before.topic_ids.get(each.topic), is_forgotten=True)
+
+
+def read_ledger(ledger: Ledger) -> StreamPosition | None:
+    """Where the stream stands; None: it has published nothing."""
+    if not ledger:
+        return None
+    return StreamPosition(
+        offsets={each: entry.offset for each, entry in ledger.items() if not entry.is_gone},
+        topic_ids={
+            each.topic: entry.topic_id for each, entry in ledger.items() if entry.topic_id is not None
+        },
+        leader_epochs={
+            each: entry.leader_epoch for each, entry in ledger.items() if entry.leader_epoch is not None
+        },
+        gone={each: entry.offset for each, entry in ledger.items() if entry.is_gone},
+    )

@@ -1,0 +1,161 @@
+"""How much the next batch takes, so that a batch takes about as long as it should.
+
+Rule: the rate follows what batches really achieved, with the arithmetic and defaults of Spark's PID estimator
+(proportional 1.0, integral 0.2, derived 0.0, never below 100 records/s). With these gains the next rate is
+the last batch's own speed, less a part for being late, so a consumer that slows down fivefold is met one
+batch later. Pure: the caller brings the time (of one monotonic clock) and keeps the state.
+
+Three things Spark's estimator gets wrong are left out, each with a test:
+- Lateness counts up to one batch's time. Unbounded, a batch that took five times too long (and so delays the
+  next by four) takes 80 % off the rate; one that took six or more times too long throws it to its minimum,
+  from where it needs several batches to grow back.
+- A batch that took all there was, in time, tells how much came and not how much could be done, because every
+  batch has a fixed cost. It may raise the rate, not lower it; else a quiet hour makes the next burst crawl.
+- The initial rate bounds every batch until there is an estimate, whatever else is set or not.
+
+What the caller must not do: count waiting as processing. A batch that is done in 0.1 s and then waits for its
+next tick would look like one of 1 s, and its rate could never rise.
+
+>>> pacing = Pacing(target_ms=1000, initial_rate=500)
+>>> pacing.budget(PaceState(), {"a": 3000, "b": 1000, "c": 0})
+{'a': 375, 'b': 125, 'c': 0}
+>>> state = pacing.observe(PaceState(), finished_at_ms=1000, records=500, processing_ms=2000)
+>>> pacing.observe(state, finished_at_ms=3000, records=500, processing_ms=2500).rate
+200.0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.core.errors import OptionError
+from penstock.core.streaming.limit_sharing import share_by_lag
+
+Key = TypeVar("Key")
+
+_PID = "spark.streaming.backpressure.pid"
+
+
+@dataclass(frozen=True, slots=True)
+class PidSettings:
+    """The gains: how much of the error, of the lateness and of the error's change is taken off the rate."""
+
+    proportional: float = 1.0
+    integral: float = 0.2
+    derived: float = 0.0
+    min_rate: float = 100.0
+
+    def __post_init__(self) -> None:
+        _demand(f"{_PID}.proportional", self.proportional, may_be_zero=True)
+        _demand(f"{_PID}.integral", self.integral, may_be_zero=True)
+        _demand(f"{_PID}.derived", self.derived, may_be_zero=True)
+        _demand(f"{_PID}.minRate", self.min_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class PaceState:
+    """What has been learned so far; a new one knows nothing."""
+
+    observed_at_ms: int | None = None  # when the last batch that counted was finished
+    level: float = 0.0  # records/s; after one observation only a reference to compare the next with
+    error: float = 0.0
+    is_estimate: bool = False
+
+    @property
+    def rate(self) -> float | None:
+        """Records per second; None while there is no estimate."""
+        return self.level if self.is_estimate else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """The controller: batches should take `target_ms`. Rates are in records per second; None is no bound."""
+
+    target_ms: int
+    pid: PidSettings = field(default_factory=PidSettings)
+    initial_rate: float | None = None
+    max_rate_per_partition: float | None = None
+    min_rate_per_partition: float = 1.0
+
+    def __post_init__(self) -> None:
+        _demand("the target duration of a batch in ms", self.target_ms)
+        for key, rate in (
+            ("spark.streaming.backpressure.initialRate", self.initial_rate),
+            ("spark.streaming.kafka.maxRatePerPartition", self.max_rate_per_partition),
+            ("spark.streaming.kafka.minRatePerPartition", self.min_rate_per_partition),
+        ):
+            if rate is not None:
+                _demand(key, rate)
+
+    def observe(
+        self,
+        state: PaceState,
+        finished_at_ms: int,
+        records: int,
+        processing_ms: float,
+        scheduling_delay_ms: float = 0.0,
+        *,
+        was_limited: bool = True,
+    ) -> PaceState:
+        """Learn from a finished batch. One without rows, or a duration, or not after the last, tells nothing.
+
+        `scheduling_delay_ms`: how much later than planned it began. `was_limited`: it left records behind.
+        """
+        before = state.observed_at_ms
+        if records <= 0 or processing_ms <= 0 or (before is not None and finished_at_ms <= before):
+            return state
+        speed = records / processing_ms * 1000
+        if before is None:
+            return PaceState(finished_at_ms, speed)
+        error = state.level - speed
+        lateness = min(max(0.0, scheduling_delay_ms), self.target_ms) / self.target_ms * speed
+        change = (error - state.error) / ((finished_at_ms - before) / 1000)
+        correction = self.pid.proportional * error + self.pid.integral * lateness + self.pid.derived * change
+        rate = max(self.pid.min_rate, state.level - correction)
+        if not was_limited and processing_ms <= self.target_ms:
+            rate = max(rate, state.level)
+        return PaceState(finished_at_ms, rate, error, is_estimate=True)
+
+    def budget(
+        self, state: PaceState, lags: Mapping[Key, int], interval_ms: int | None = None
+    ) -> dict[Key, int] | None:
+        """Records of each partition for the next batch, never more than its lag; None: there is no bound.
+
+        The rate is shared by lag. Each share is held under `max_rate_per_partition`, which wins, and over
+        `min_rate_per_partition`, times the batch's duration (`interval_ms`, or the target); a partition that
+        has something always gets one record, or short batches would leave it standing for ever.
+        """
+        rate = self.initial_rate if state.rate is None else state.rate
+        if rate is None and self.max_rate_per_partition is None:
+            return None
+        seconds = (self.target_ms if interval_ms is None else interval_ms) / 1000
+        waiting = {each: max(0, lag) for each, lag in lags.items()}
+        shares = waiting if rate is None else share_by_lag(math.floor(rate * seconds), waiting)
+        least = _records(self.min_rate_per_partition, seconds)
+        most = None
+        if self.max_rate_per_partition is not None:
+            most = _records(self.max_rate_per_partition, seconds)
+        return {each: _bound(share, least, most, waiting[each]) for each, share in shares.items()}
+
+
+def _records(rate: float, seconds: float) -> int:
+    return max(1, math.floor(rate * seconds))
+
+
+def _bound(share: int, least: int, most: int | None, waiting: int) -> int:
+    raised = max(share, least)
+    return min(raised if most is None else min(raised, most), waiting)
+
+
+def _demand(key: str, value: float, *, may_be_zero: bool = False) -> None:
+    if math.isfinite(value) and (value > 0 or (may_be_zero and value == 0)):
+        return
+    raise OptionError(
+        "OPTION_INVALID",
+        f"{key} is {value}.",
+        hint=f"Give a number {'from' if may_be_zero else 'above'} 0.",
+        facts={"key": key, "value": value},
+    )

@@ -1,0 +1,114 @@
+"""Where each partition of a stream starts, when several places have something to say about it.
+
+Rule: a person's order (a seek, a forced offset) wins over the stored position, that over the start that the
+program gives for this partition, that over the start rule; decided for each partition by itself. The obvious
+way decides for all at once: one partition without a stored position, a new one say, then sends every other
+one back to its beginning. A partition that a stream which has run before does not know is a new one and is
+read from its first offset, whatever the rule says: `latest` would skip what was written before it was found.
+
+Whether an offset still lies inside its log is not looked at here; `streaming.chart` does so.
+
+>>> t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
+>>> choice = choose_start([t0, t1], forced={}, stored=StreamPosition({t0: 5}), explicit={},
+...                       by_rule={t1: 90}, earliest={t1: 2})
+>>> [str(each) for each in choice.notes]
+['t-0 at 5 (stored)', 't-1 at 2 (added)']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.stream_position import Offsets, StreamPosition
+from penstock.core.planning.range_bounds import look_up
+
+#: `added`: the stream has run before and has never seen this partition.
+Origin: TypeAlias = Literal["forced", "stored", "explicit", "added", "rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartNote:
+    """Who decided where this partition starts; `instead_of`: the stored offset that was overruled."""
+
+    partition: TopicPartition
+    offset: int
+    origin: Origin
+    instead_of: int | None = None
+
+    def __str__(self) -> str:
+        overruled = "" if self.instead_of is None else f", instead of {self.instead_of}"
+        return f"{self.partition} at {self.offset} ({self.origin}{overruled})"
+
+
+class StartChoice(NamedTuple):
+    """Where the stream starts, and one note for each of its partitions, in order."""
+
+    position: StreamPosition
+    notes: tuple[StartNote, ...]
+
+
+def choose_start(
+    partitions: Collection[TopicPartition],
+    forced: Offsets,
+    stored: StreamPosition | None,
+    explicit: Offsets,
+    by_rule: Mapping[TopicPartition, int | None],
+    earliest: Offsets,
+) -> StartChoice:
+    """The start of each of these partitions.
+
+    `by_rule` has None where the rule is `none`; it and `earliest` need no entry for a partition that somebody
+    else decides. What is stored of partitions that are not among these stays in the position: whether they
+    are gone is decided against the log. A partition that was gone stays in `gone` as long as nobody overrules
+    it. Ids and epochs are those of the stored position, where it was followed; for a topic that was made anew
+    force all of its partitions, or the old id of the others still speaks for it.
+    """
+    before = stored or StreamPosition({})
+    notes: list[StartNote] = []
+    without: list[TopicPartition] = []
+    for each in sorted(partitions):
+        known = before.offsets.get(each, before.gone.get(each))
+        if each in forced:
+            notes.append(StartNote(each, forced[each], "forced", known))
+        elif known is not None:
+            notes.append(StartNote(each, known, "stored"))
+        elif each in explicit:
+            notes.append(StartNote(each, explicit[each], "explicit"))
+        elif stored is not None:
+            notes.append(StartNote(each, look_up(earliest, each, "first"), "added"))
+        elif (ruled := by_rule.get(each)) is not None:
+            notes.append(StartNote(each, ruled, "rule"))
+        else:
+            without.append(each)
+    if without:
+        raise _no_start(without)
+    return StartChoice(_follow(before, notes), tuple(notes))
+
+
+def _follow(before: StreamPosition, notes: Collection[StartNote]) -> StreamPosition:
+    decided = {each.partition: each.offset for each in notes if each.origin != "stored"}
+    offsets = {**before.offsets, **decided}
+    gone = {each: offset for each, offset in before.gone.items() if each not in decided}
+    followed = {each.topic for each in (*before.offsets, *gone) if each not in decided}
+    return StreamPosition(
+        dict(sorted(offsets.items())),
+        {topic: each for topic, each in before.topic_ids.items() if topic in followed},
+        {each: epoch for each, epoch in before.leader_epochs.items() if each not in decided},
+        gone=gone,
+    )
+
+
+def _no_start(partitions: list[TopicPartition]) -> OffsetStoreError:
+    names = [str(each) for each in partitions]
+    return OffsetStoreError(
+        "NO_STORED_OFFSET",
+        f"Nothing is stored for {', '.join(names)}, and the start rule is `none`.",
+        hint="If the stream has run before, look for its offsets: they may have expired, or the store or the "
+        "stream's name is another one. If it starts anew, set the start rule to `earliest` or `latest`, or "
+        "give these partitions a start.",
+        facts={"partitions": names},
+    )

@@ -1,0 +1,91 @@
+"""How far a stream is behind: records, seconds, and bytes, per partition and together.
+
+Records are exact offsets (gaps of compaction and transactions count). Seconds are the age of the first
+record that is still to be read. Bytes are an estimate: records times the stored size of records looked at
+near the position; the reports say so in the name, `bytesEstimate`.
+
+>>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, {}, now_ms=0)
+>>> summarize(lags)["maxOffsetsBehindLatest"]
+4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.stream_position import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """One partition's. Seconds and bytes are None where nobody has looked."""
+
+    records: int
+    seconds: float | None = None
+    bytes_estimate: int | None = None
+
+
+def measure_lags(
+    offsets: Offsets,
+    ends: Offsets,
+    times_ms: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, float],
+    *,
+    now_ms: int,
+) -> dict[TopicPartition, Lag]:
+    """For each partition whose position and end are both known. `times_ms`: of the record at the position;
+    `sizes`: bytes of a record near it."""
+    lags = {}
+    for each in sorted(offsets.keys() & ends.keys()):
+        records = max(0, ends[each] - offsets[each])
+        if records == 0:
+            lags[each] = Lag(0, 0.0, 0)
+            continue
+        time_ms, size = times_ms.get(each), sizes.get(each)
+        lags[each] = Lag(
+            records,
+            None if time_ms is None else max(0, now_ms - time_ms) / 1000,
+            None if size is None else int(records * size),
+        )
+    return lags
+
+
+def summarize(lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
+    """Spark's connector's names for records, and ours beside them; empty when nothing is known."""
+    if not lags:
+        return {}
+    records = [each.records for each in lags.values()]
+    summary: dict[str, Any] = {
+        "minOffsetsBehindLatest": min(records),
+        "maxOffsetsBehindLatest": max(records),
+        "avgOffsetsBehindLatest": sum(records) / len(records),
+        "records": sum(records),
+    }
+    if all(each.seconds is not None for each in lags.values()):
+        summary["seconds"] = max(each.seconds or 0.0 for each in lags.values())
+    if all(each.bytes_estimate is not None for each in lags.values()):
+        summary["bytesEstimate"] = sum(each.bytes_estimate or 0 for each in lags.values())
+    behind: dict[str, dict[str, dict[str, Any]]] = {}
+    for partition, lag in lags.items():
+        if lag.records:
+            one = {"records": lag.records, "seconds": lag.seconds, "bytesEstimate": lag.bytes_estimate}
+            behind.setdefault(partition.topic, {})[str(partition.partition)] = {
+                name: value for name, value in one.items() if value is not None
+            }
+    if behind:
+        summary["partitions"] = behind
+    return summary
+
+
+def count_within(
+    max_bytes: int, waiting: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, float]
+) -> int | None:
+    """How many of these records make about so many bytes, by the sizes seen; None where none was."""
+    seen = {each: records for each, records in waiting.items() if records > 0 and each in sizes}
+    weight = sum(records * sizes[each] for each, records in seen.items())
+    if not weight:
+        return None
+    return max(1, int(max_bytes / (weight / sum(seen.values()))))

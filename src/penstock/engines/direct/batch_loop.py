@@ -1,0 +1,391 @@
+"""The loop of a direct stream: one batch after another, each at its time, each tried until it is done.
+
+Rules: a batch begins only when the one before it is over, so what is stored only grows. A failing batch is
+tried again as a whole, with the same ranges and the same frame; when it has failed too often the stream ends,
+and what is stored is the end of the batch before (or of this one, at most once). Asked to stop, the loop
+finishes the batch it is in, and storing its offsets has all the time that it has else: only looks at the log
+are cut short. Where the first partitions begin is stored before they are read: `latest` would
+mean another place after a crash. A server that is away is waited for, however often a batch has failed for
+it: `core.outages` says how long. What tasks cannot reach is only waited for once they have reached it: the
+driver was there before the loop began, and they may be told another address, or be elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError, comes_from_task, find_verdict
+from penstock.core.log_lines import get_logger
+from penstock.core.offsets.offset_store_contract import goes_back
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.direct_options import Delivery
+from penstock.core.outages import TOLD_AFTER_S, Outage, has_stopped, is_outage, write_span
+from penstock.core.streaming.batch_ticks import next_tick
+from penstock.core.streaming.next_batch import list_ranges
+from penstock.engines.direct.direct_backpressure import DirectPace
+from penstock.engines.direct.direct_batch import Batch, BatchReport, BatchRun
+from penstock.engines.direct.offset_keeper import Keeper
+from penstock.engines.direct.repeated_messages import repeating
+from penstock.engines.direct.run_reports import Event
+from penstock.engines.direct.stop_requests import StopSwitch
+from penstock.engines.reading.stream_watch import StreamWatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = get_logger(__name__)
+
+#: A batch that failed is tried again after so long, and longer each time.
+_RETRY_PAUSE_S = 0.2
+#: When a server failed us, or a task: 1 s, then 5 s. A database that restarts is back by then, mostly.
+_SERVER_PAUSE_S = 1.0
+_SERVER_PATIENCE = 5.0
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """`delivery` None: the loop stores nothing by itself. `is_manual`: the user's functions commit.
+    `outage_s`: how long servers are waited for that are away."""
+
+    interval_ms: int
+    attempts: int
+    empty_batches: bool
+    delivery: Delivery | None
+    is_manual: bool
+    outage_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done with a batch. `work` gives the rows written, where a sink counts them; `tell` is told.
+    `register` stores where a stream begins that has found its first partitions while it runs; `reach` fails
+    while the sink does not answer."""
+
+    make_frame: Callable[[StreamPosition, StreamPosition], DataFrame]
+    work: Callable[[Batch], int | None]
+    tell: Callable[[Event, BatchReport], None]
+    read_state: Callable[[str], DataFrame] | None = None
+    register: Callable[[StreamPosition], None] = lambda start: None
+    reach: Callable[[], None] = lambda: None
+
+
+class BatchLoop:
+    """One run. Used by one thread; `planned` may be read from others. `tasks_answered`: a batch with records
+    is done, so its tasks have reached what they need."""
+
+    def __init__(
+        self,
+        settings: LoopSettings,
+        start: StreamPosition,
+        watch: StreamWatch,
+        pace: DirectPace | None,
+        keeper: Keeper,
+        switch: StopSwitch,
+        job: Job,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.planned = start
+        self.tasks_answered = False
+        self._settings, self._watch, self._pace = settings, watch, pace
+        self._keeper, self._switch, self._job = keeper, switch, job
+        self._done = 0
+        self._tick: int | None = None
+        self._unregistered: StreamPosition | None = None
+        self._clock = clock
+        self._outage = Outage(settings.outage_s)
+        self._last_failure = ""
+
+    def run(self, most: int | None, until_idle: bool) -> int:
+        """How many batches were done, those without records included where they are asked for."""
+        while not self._switch.is_set and (most is None or self._done < most):
+            if not self._wait_for_tick():
+                break
+            is_new = self._run_batch()
+            with self._switch.hearing():  # what is renewed is stored already
+                self._keeper.renew()
+            if not is_new and until_idle:
+                break
+        return self._done
+
+    def _wait_for_tick(self) -> bool:
+        """Wait for the next batch's time; False when asked to stop meanwhile."""
+        now_ms = time.time_ns() // 1_000_000
+        if not self._settings.interval_ms:
+            self._tick = now_ms
+            return True
+        self._tick = next_tick(self._tick, now_ms, self._settings.interval_ms)
+        # At most one interval: a clock that was set back would make it wait until it has caught up.
+        wait_ms = min(max(0, self._tick - now_ms), self._settings.interval_ms)
+        return not self._switch.wait(wait_ms / 1000)
+
+    def _run_batch(self) -> bool:
+        """Plan and do one batch; False when there was nothing new."""
+        begun_ms, begun = time.time_ns() / 1e6, time.monotonic()
+        before = self.planned
+        end = self._find_end(before)
+        if self._switch.is_set:
+            return False  # nothing has begun yet
+        is_new = end is not before
+        assert self._tick is not None
+        if not is_new and not self._settings.empty_batches:
+            if not self._settings.interval_ms:
+                self._switch.wait(0.01)  # nothing waits for records here: look again soon
+            return False
+        if not before.offsets and end.offsets:
+            before = self._unregistered = replace(end, offsets=end.starts)
+        self.planned = end
+        report = BatchReport(
+            self._done,
+            self._tick,
+            list_ranges(before, end),
+            planned=end,
+            committed=self._keeper.committed,
+            delay_ms=max(0.0, begun_ms - self._tick),
+            planning_ms=(time.monotonic() - begun) * 1000,
+        )
+        self._job.tell("submitted", report)
+        report = self._try_batch(report, before, end)
+        self._done += 1
+        self.tasks_answered |= bool(report.offsets)
+        self._job.tell("completed", report)
+        if self._pace is not None and is_new:  # one without records tells nothing about speed
+            took_ms = report.planning_ms + report.processing_ms + report.storing_ms
+            self._pace.observe(int(time.monotonic() * 1000), took_ms, report.delay_ms)
+        log.info("Batch %d: %d offsets in %.0f ms.", report.id, report.offsets, report.processing_ms)
+        return is_new
+
+    def _find_end(self, before: StreamPosition) -> StreamPosition:
+        """Return how far the next batch goes. Asked to stop while the brokers are away, there is none."""
+        has_failed = False
+        while True:
+            begun_s = self._clock()
+            try:
+                with self._switch.hearing():
+                    end = self._watch.find_end(before, take_all=False)
+            except PenstockError as error:
+                if has_stopped(error):
+                    return before
+                if not self._may_sit_out(error, begun_s):
+                    raise
+                has_failed = True
+                if self._switch.wait(self._outage.choose_pause_s()):
+                    return before
+            else:
+                if end is before:
+                    self._end_outage()  # where a batch follows, that must be done first
+                elif has_failed:
+                    self._tell_answer("The brokers answer")
+                return end
+
+    def _is_outage(self, error: Exception) -> bool:
+        return is_outage(error) and (self.tasks_answered or not comes_from_task(error))
+
+    def _may_sit_out(self, error: Exception, begun_s: float) -> bool:
+        """Return whether this is an outage that may last on; say so now and then, and at its end. `begun_s`:
+        when what failed was begun."""
+        if not self._is_outage(error):
+            return False
+        now_s = self._clock()
+        self._outage.note(now_s, begun_s)
+        self._last_failure = str(error)
+        silent_s, rest_s = self._outage.measure(now_s), self._outage.find_rest_s(now_s)
+        limit = write_span(self._outage.limit_s)
+        if not rest_s:
+            if self._outage.limit_s:
+                span = _write_whole(silent_s)
+                log.error("No success for %s, and no time left (outageTimeout is %s): %s", span, limit, error)
+            return False
+        if self._outage.is_due(now_s):
+            log.warning(
+                "A server does not answer%s. The stream waits up to %s in all (outageTimeout), %s more, then "
+                "it ends; started again, it goes on where it was. The last failure: %s",
+                f": no success for {_write_whole(silent_s)}" if silent_s else "",
+                limit,
+                f"{rest_s:.0f} s",
+                error,
+            )
+        return True
+
+    def _end_outage(self) -> None:
+        lasted_s = self._outage.end(self._clock())
+        if lasted_s is not None:
+            log.warning("The stream goes on, after %s without success.", _write_whole(lasted_s))
+
+    def _tell_answer(self, who: str) -> None:
+        """Say that what failed before has answered, which is all that is known yet."""
+        span = _write_whole(self._outage.measure(self._clock()))
+        log.warning(
+            "%s again, %s after the first failure. Nothing is done yet: the batch follows.", who, span
+        )
+
+    def _telling(self, report: BatchReport) -> AbstractContextManager[None]:
+        """Return what says now and then, in an outage, that an attempt is under way: its tasks may wait for
+        what is away, and the driver hears of that when they have failed."""
+        if not self._outage.is_on:
+            return nullcontext()
+
+        def tell() -> None:
+            now_s = self._clock()
+            if self._outage.is_due(now_s):
+                log.warning(
+                    "Batch %d is under way again (attempt %d), not done yet: no success for %s. If it fails, "
+                    "the stream waits %.0f s more (outageTimeout is %s). The last failure: %s",
+                    report.id,
+                    report.attempts,
+                    _write_whole(self._outage.measure(now_s)),
+                    self._outage.find_rest_s(now_s),
+                    write_span(self._outage.limit_s),
+                    self._last_failure,
+                )
+
+        return repeating(tell, TOLD_AFTER_S)
+
+    def _await_sink(self) -> bool:
+        """Wait until the sink answers, so that no batch is worked out in vain; False when asked to stop."""
+        has_failed = False
+        while not self._switch.wait(self._outage.choose_pause_s()):
+            begun_s = self._clock()
+            try:
+                self._job.reach()
+            except PenstockError as error:
+                if not self._may_sit_out(error, begun_s):
+                    raise
+                has_failed = True
+            else:
+                if has_failed:
+                    self._tell_answer("The sink answers")
+                return True
+        return False
+
+    def _try_batch(self, report: BatchReport, before: StreamPosition, end: StreamPosition) -> BatchReport:
+        attempts = 1 if self._settings.delivery == "at-most-once" else self._settings.attempts
+        attempt, failures = 1, 0  # `failures`: without those that were waited out
+        while True:
+            batch, run = self._make_batch(report, before, end)
+            report = replace(report, attempts=attempt)
+            self._job.tell("started", report)
+            since, begun_s = time.monotonic(), self._clock()
+            try:
+                with self._telling(report):
+                    rows = self._do(batch, run)
+            except Exception as error:
+                was_running, run.is_running = run.is_running, False
+                report = self._close_report(report, run, since, error=str(error))
+                self._job.tell("failed", report)
+                # At most once, work that has begun is never repeated; storing before it may be.
+                may_wait = self._settings.delivery != "at-most-once" or not was_running
+                if may_wait and self._may_sit_out(error, begun_s):
+                    log.info("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
+                    if not self._await_sink():
+                        raise
+                else:
+                    # Of an outage that lasts longer than its limit all counts.
+                    failures = attempt if self._is_outage(error) else failures + 1
+                    if failures >= attempts or not _may_repeat(error):
+                        raise
+                    log.warning("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
+                    if self._switch.wait(_choose_pause_s(error, failures)):
+                        raise
+            else:
+                self._end_outage()
+                return self._close_report(report, run, since, rows=rows)
+            attempt += 1
+
+    def _make_batch(
+        self, report: BatchReport, before: StreamPosition, end: StreamPosition
+    ) -> tuple[Batch, BatchRun]:
+        keeper, ranges = self._keeper, report.ranges
+        is_manual, may_go_back = self._settings.is_manual, goes_back(before, end)
+        run = BatchRun(
+            before,
+            end,
+            lambda: self._job.make_frame(before, end),
+            (lambda position: self._keep(position, may_go_back)) if is_manual else None,
+            (lambda position, callback: keeper.keep_later(position, ranges, callback))
+            if is_manual and keeper.is_async
+            else None,
+            self._job.read_state,
+        )
+        return Batch(report.id, report.time_ms, ranges, run), run
+
+    def _do(self, batch: Batch, run: BatchRun) -> int | None:
+        delivery = self._settings.delivery
+        if self._unregistered is not None:
+            self._job.register(self._unregistered)
+            self._unregistered = None
+        if delivery == "at-most-once":
+            self._store(run)
+        run.is_running = True
+        rows = self._job.work(batch)
+        run.is_running = False
+        if delivery == "at-least-once":
+            self._store(run)
+        elif delivery == "exactly-once":
+            self._keeper.keep_beside(run.end)
+        return rows
+
+    def _store(self, run: BatchRun) -> None:
+        """Timed here, inside the batch: what it costs is part of what the batch costs."""
+        since = time.monotonic()
+        try:
+            self._keep(run.end, goes_back(run.before, run.end))
+        finally:
+            run.storing_ms += (time.monotonic() - since) * 1000
+
+    def _keep(self, position: StreamPosition, may_go_back: bool) -> None:
+        """Store a position. A store that is away is waited for here: the work is done, or not yet begun, and
+        to do it again for the store's sake would only double it."""
+        while True:
+            begun_s = self._clock()
+            try:
+                self._keeper.keep(position, may_go_back=may_go_back)
+            except PenstockError as error:
+                if not self._may_sit_out(error, begun_s) or self._switch.wait(self._outage.choose_pause_s()):
+                    raise
+            else:
+                return
+
+    def _close_report(
+        self,
+        report: BatchReport,
+        run: BatchRun,
+        since: float,
+        *,
+        rows: int | None = None,
+        error: str | None = None,
+    ) -> BatchReport:
+        took_ms = (time.monotonic() - since) * 1000
+        return replace(
+            report,
+            processing_ms=took_ms - run.storing_ms,
+            storing_ms=run.storing_ms,
+            committed=self._keeper.committed,
+            rows_written=rows,
+            error=error,
+        )
+
+
+def _write_whole(seconds: float) -> str:
+    """Return a time in whole seconds, never less than it was."""
+    return write_span(math.ceil(seconds))
+
+
+def _choose_pause_s(error: Exception, failures: int) -> float:
+    if not find_verdict(error):
+        return min(_LONGEST_PAUSE_S, _RETRY_PAUSE_S * failures)
+    pause_s = _SERVER_PAUSE_S
+    for _ in range(1, failures):  # no power: that of a large number of attempts is no number any more
+        pause_s = min(_LONGEST_PAUSE_S, pause_s * _SERVER_PATIENCE)
+    return pause_s
+
+
+def _may_repeat(error: Exception) -> bool:
+    """What the user's code or Spark has raised may pass; ours say whether they can, from tasks as well."""
+    return find_verdict(error) is not False

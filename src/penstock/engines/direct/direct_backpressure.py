@@ -1,0 +1,48 @@
+"""How much a direct stream's next batch takes: fixed bounds, or what the last batches show can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.streaming.backpressure import PaceState, Pacing
+from penstock.core.streaming.log_changes import Course
+
+
+class DirectPace:
+    """The loop tells it how long each batch really took, so it needs no clock. `learns`: backpressure."""
+
+    def __init__(self, pacing: Pacing, *, learns: bool) -> None:
+        self._pacing, self._learns = pacing, learns
+        self._state = PaceState()
+        self._records = 0
+        self._was_limited = False
+
+    def learn(self) -> None:
+        """The loop calls `observe` when a batch is over; there is nothing to guess here."""
+
+    def begin(self, course: Course, end: StreamPosition) -> None:
+        self._records = sum(end.offsets[each] - begin for each, begin in course.begins.items())
+        self._was_limited = self._records != course.waiting
+
+    def observe(self, finished_at_ms: int, processing_ms: float, delay_ms: float) -> None:
+        if self._learns:
+            self._state = self._pacing.observe(
+                self._state,
+                finished_at_ms,
+                self._records,
+                processing_ms,
+                delay_ms,
+                was_limited=self._was_limited,
+            )
+
+    def budget(self, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
+        return self._pacing.budget(self._state, sizes)
+
+    def report(self) -> dict[str, Any]:
+        return {"recordsPerSecond": self._state.rate, "targetMs": self._pacing.target_ms}
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,167 @@
+"""One batch of a direct stream: its frame, its ranges, and the one moment in which it may be committed.
+
+Rules: ranges are decided on the driver before the frame exists and never change, so a batch that is tried
+again reads the same records. Counts are the ranges' own, taken once, however often the frame is used. A batch
+can be committed only while it runs: kept in a variable and committed later it would say nothing about what
+was processed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import OffsetRange
+from penstock.core.offsets.stream_position import StreamPosition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Told when an asynchronous commit is over: its own batch's ranges, and the error if it failed.
+CommitCallback = Callable[[tuple[OffsetRange, ...], Exception | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What is known of a batch, at the moment it was made.
+
+    `planned`: where the stream goes on; `committed`: what is stored, None where nothing ever was.
+    `rows_written` is what a sink says; None without one, and where a commit that nobody answered was found
+    done. `error`: why the attempt failed; None in the report of a batch that is done.
+    """
+
+    id: int
+    time_ms: int
+    ranges: tuple[OffsetRange, ...]
+    planned: StreamPosition
+    committed: StreamPosition | None
+    attempts: int = 0
+    delay_ms: float = 0.0
+    planning_ms: float = 0.0
+    processing_ms: float = 0.0
+    storing_ms: float = 0.0
+    rows_written: int | None = None
+    error: str | None = None
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets all ranges have. Records are as many or fewer: what compaction took, what was
+        aborted and the markers of transactions have offsets, too. Count the frame's rows for records."""
+        return sum(each.size for each in self.ranges)
+
+    def __str__(self) -> str:
+        """A line per range that is not empty: topic, partition, from, to."""
+        return "\n".join(
+            f"topic: {each.topic}\tpartition: {each.partition}\toffsets: {each.start} to {each.until}"
+            for each in self.ranges
+            if each.size
+        )
+
+
+class BatchRun:
+    """What the loop gives a batch to work with. `store` keeps a position; `store_later` in the background."""
+
+    def __init__(
+        self,
+        before: StreamPosition,
+        end: StreamPosition,
+        make_frame: Callable[[], DataFrame],
+        store: Callable[[StreamPosition], None] | None,
+        store_later: Callable[[StreamPosition, CommitCallback | None], None] | None,
+        read_state: Callable[[str], DataFrame] | None = None,
+    ) -> None:
+        self.before, self.end = before, end
+        self.make_frame = make_frame
+        self.store, self.store_later = store, store_later
+        self.read_state = read_state
+        self.is_running = False
+        self.storing_ms = 0.0
+
+
+class Batch:
+    """What a function given to `for_each_batch` gets."""
+
+    def __init__(self, number: int, time_ms: int, ranges: tuple[OffsetRange, ...], run: BatchRun) -> None:
+        self.id, self.time_ms, self.ranges = number, time_ms, ranges
+        self._run = run
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """The batch's rows. Each use of it reads them from Kafka; `.cache()` it where that is dear."""
+        return self._run.make_frame()
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(each.size for each in self.ranges)
+
+    @property
+    def start(self) -> StreamPosition:
+        return self._run.before
+
+    @property
+    def end(self) -> StreamPosition:
+        """What is stored when the batch is committed: the next offset of each partition."""
+        return self._run.end
+
+    def read_state(self, table: str) -> DataFrame:
+        """A table of the stream's sink, as it was when this batch began: what all batches before have left.
+
+        Change it and return the changed rows for the same table: they are published with the batch.
+        """
+        if self._run.read_state is None:
+            raise OffsetStoreError(
+                "NO_STATE",
+                "This stream has no sink, so there are no tables to read.",
+                hint="Write to a sink: `stream.write(SqlSink(...), transform)`.",
+            )
+        return self._run.read_state(table)
+
+    def commit(self) -> None:
+        """Store the batch's end now; returns when it is durable."""
+        run = self._demand_running()
+        if run.store is None:
+            raise _not_manual()
+        begun = time.monotonic()
+        try:
+            run.store(run.end)
+        finally:
+            run.storing_ms += (time.monotonic() - begun) * 1000
+
+    def commit_async(self, callback: CommitCallback | None = None) -> None:
+        """Store the batch's end soon. A crash before that repeats the batch: at least once, no more."""
+        run = self._demand_running()
+        if run.store_later is None:
+            if run.store is None:
+                raise _not_manual()
+            raise OffsetStoreError(
+                "COMMIT_NOT_ASYNC",
+                "This offset store commits only synchronously.",
+                hint="Call `commit()`; asynchronous commits are Kafka's (KafkaOffsetStore).",
+            )
+        run.store_later(run.end, callback)
+
+    def _demand_running(self) -> BatchRun:
+        if not self._run.is_running:
+            raise OffsetStoreError(
+                "COMMIT_OUTSIDE_BATCH",
+                f"Batch {self.id} does not run, so it cannot be committed now.",
+                hint="Commit inside the function that is given to `for_each_batch`, after its work.",
+                facts={"batch": self.id},
+            )
+        return self._run
+
+    def __repr__(self) -> str:
+        return f"Batch({self.id}, {self.time_ms}, {sum(each.size for each in self.ranges)} offsets)"
+
+
+def _not_manual() -> OffsetStoreError:
+    return OffsetStoreError(
+        "COMMIT_NOT_MANUAL",
+        "This stream stores the offsets of its batches by itself, or keeps them nowhere; there is nothing to "
+        "commit by hand.",
+        hint='Leave `commit()` out, or make the stream with `offsets=...` and `commit="manual"`.',
+    )

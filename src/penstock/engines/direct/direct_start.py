@@ -1,0 +1,114 @@
+"""Where a direct stream starts. The order of who decides is `core.streaming.start_precedence`; here the log
+is looked at, so that positions such as `Latest()` become numbers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.core.errors import BrokerError, OffsetStoreError
+from penstock.core.log_lines import get_logger
+from penstock.core.model import Position, TopicPartition
+from penstock.core.offsets.offset_store_contract import SEEK, Change
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.direct_options import DirectOptions
+from penstock.core.streaming.start_precedence import choose_start
+from penstock.engines.reading.stream_watch import StreamWatch
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+from penstock.stores.sql.ledger.rewound_rows import Rows
+from penstock.stores.sql.sink.sql_sink import SqlSink
+
+log = get_logger(__name__)
+
+_NOWHERE = StreamPosition({})
+
+
+def find_start(
+    watch: StreamWatch,
+    options: DirectOptions,
+    stored: StreamPosition | None,
+    seek: Mapping[TopicPartition, Position],
+) -> StreamPosition:
+    """The first position of a run."""
+    if stored is not None and not stored.offsets and not stored.gone and not seek:
+        raise OffsetStoreError(
+            "STORED_OFFSETS_LOST",
+            "The store knows this stream, but not one offset of it.",
+            hint="Restore the store. To start anew, say where with `seek`, or give the stream another name.",
+        )
+    forced = watch.resolve(options.make_reading(seek)) if seek else _NOWHERE
+    known = stored or _NOWHERE
+    asked = {
+        each: position
+        for each, position in options.starting.items()
+        if each not in known.offsets and each not in known.gone and each not in forced.offsets
+    }
+    explicit = watch.resolve(options.make_reading(asked)) if asked else _NOWHERE
+    # A stream that has run before finds its new partitions while it runs, and reads them from their start.
+    rule = watch.resolve(options.first_reading) if stored is None else _NOWHERE
+    partitions = sorted({*forced.offsets, *known.offsets, *explicit.offsets, *rule.offsets})
+    choice = choose_start(
+        partitions,
+        forced=forced.offsets,
+        stored=stored,
+        explicit=explicit.offsets,
+        by_rule=rule.offsets if options.reset is not None else dict.fromkeys(rule.offsets),
+        earliest={},
+    )
+    log.info("Starts: %s", "; ".join(str(each) for each in choice.notes))
+    return _name_logs(choice.position, (rule, explicit, forced))
+
+
+def move_results(
+    sink: SqlSink,
+    stream: str,
+    watch: StreamWatch,
+    options: DirectOptions,
+    seek: Mapping[TopicPartition, Position],
+) -> bool:
+    """Carry out a seek where a database keeps the results; False when it has none of this stream yet.
+
+    As `penstock offsets rewind` does: it is recorded, and opens a generation. What is read again is written
+    again, and an audit must be able to tell that from a batch that was written twice. A seek back is refused
+    if a table of the sink adds up records that it would read again; a new table does not hold them.
+    """
+    try:
+        ledger = SinkOffsetStore(sink.place)
+    except OffsetStoreError as error:
+        if error.condition not in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND"):
+            raise
+        return False
+    stored = ledger.load(stream)
+    if stored is None:
+        return False
+    start = find_start(watch, options, stored, seek)
+    if start != stored:
+        who = f"{socket.gethostname()}/{os.getpid()}"
+        change = Change(time.time_ns() // 1_000_000, who, SEEK, stored, start)
+        ledger.move(stream, change, Rows(written=frozenset(each.name for each in sink.tables)))
+    return True
+
+
+def doubt_seek(error: BrokerError) -> BrokerError:
+    """Return what a stream raises that was asked to stop before its seek was over."""
+    return BrokerError(
+        "STOPPED_WAITING",
+        f"{error.what} Its `seek` was not carried out, or not everywhere.",
+        hint="Start it again with the same `seek`.",
+        facts=error.facts,
+    )
+
+
+def _name_logs(position: StreamPosition, looks: tuple[StreamPosition, ...]) -> StreamPosition:
+    """The same, with what was seen of the logs wherever the position does not tell which it is about."""
+    ids, epochs = dict(position.topic_ids), dict(position.leader_epochs)
+    for seen in looks:
+        for topic, topic_id in seen.topic_ids.items():
+            ids.setdefault(topic, topic_id)
+        for each, epoch in seen.leader_epochs.items():
+            if ids.get(each.topic) == seen.topic_ids.get(each.topic):
+                epochs.setdefault(each, epoch)
+    return replace(position, topic_ids=ids, leader_epochs=epochs)

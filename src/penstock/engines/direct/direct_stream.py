@@ -1,0 +1,498 @@
+"""The direct stream: a loop on the driver that decides each batch's ranges and makes their results durable.
+
+One batch: wait for its time; look at the log; decide the ranges (`core.streaming.next_batch`); give the user
+a frame over exactly these; keep the offsets before, after or together with the results, as the delivery
+says; tell. Batches run one after another, in this one thread, so what is stored only ever grows.
+
+Two positions are kept apart: `planned` moves when a batch is decided, `committed` when it is stored. After a
+crash only the second counts. Without a store nothing outlives the program: each run starts where the start
+says. Spark has no part in this but to run the frames: no checkpoint, no listener.
+
+    stream = DirectStream(spark, Subscribe("clicks"), {"bootstrap.servers": "b:9092"}, name="visits",
+                          offsets=FileOffsetStore("offsets"))
+    stream.for_each_batch(lambda batch: batch.frame.show())
+    stream.run()
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
+from penstock.core.log_lines import get_logger, in_stream
+from penstock.core.model import Log, Position, TopicPartition
+from penstock.core.offsets.offset_store_contract import OffsetStore, check_stream_name
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.direct_options import DELIVERIES, Delivery, parse_direct_options
+from penstock.core.options.direct_strategies import Starts, Strategy, read_positions
+from penstock.core.options.option_table import invalid
+from penstock.core.options.option_values import parse_delay_ms
+from penstock.core.outages import Patience, has_stopped, waiting_for_servers
+from penstock.core.sinks.sink_contract import Sink, SinkWriter
+from penstock.core.streaming.next_batch import plan_batch
+from penstock.engines.direct.batch_loop import BatchLoop, Job, LoopSettings
+from penstock.engines.direct.direct_backpressure import DirectPace
+from penstock.engines.direct.direct_batch import Batch, BatchReport
+from penstock.engines.direct.direct_start import doubt_seek, find_start, move_results
+from penstock.engines.direct.offset_keeper import Keeper
+from penstock.engines.direct.order_frames import ArrowFunction, make_frame, read_schema
+from penstock.engines.direct.record_functions import RecordFunction, handle_records
+from penstock.engines.direct.run_reports import Event, RunOutcome, RunReports
+from penstock.engines.direct.stop_requests import StopSwitch, stop_on_signals
+from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.engines.reading.read_tasks import make_tasks, name_schema
+from penstock.engines.reading.stream_watch import StreamWatch
+from penstock.engines.reading.typed_column_setup import make_typed, refuse_missing_letter_box
+from penstock.engines.sinks import open_sink
+from penstock.stores.offsets.offset_store_addresses import open_offset_store
+from penstock.stores.sql.sink.sql_sink import SqlSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+log = get_logger(__name__)
+
+_NOWHERE = StreamPosition({})
+
+Listener = Callable[[Event, BatchReport], None]
+
+
+Commit: TypeAlias = Literal["automatic", "manual"]
+COMMITS: tuple[Commit, ...] = ("automatic", "manual")
+
+
+class DirectStream:
+    """One stream. Made, given what to do with each batch, then run once.
+
+    `kafka`: Kafka's own settings; `options`: those of `format("penstock")`. `name` is the stream's in its
+    store (the group id, unless given). `offsets`: a store, or where one is: `"kafka"`, a folder, a database.
+    `delivery`: when offsets are stored; `commit="manual"` leaves that to `batch.commit()`. `seek` overrules
+    what is stored; `must_resume`: it is an error if nothing is. `batch_attempts`: how often a failing batch
+    is tried, with the same ranges. `empty_batches`: call the functions when there is nothing new, too.
+    `stop_file`: a file whose appearance ends the stream.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        strategy: Strategy,
+        kafka: Mapping[str, object],
+        *,
+        interval: str | int = "1s",
+        name: str | None = None,
+        offsets: OffsetStore | str | None = None,
+        delivery: Delivery | None = None,
+        commit: Commit = "automatic",
+        seek: Starts | None = None,
+        must_resume: bool = False,
+        batch_attempts: int = 3,
+        empty_batches: bool = False,
+        stop_file: Path | str | None = None,
+        options: Mapping[str, object] | None = None,
+        source: Log | None = None,
+    ) -> None:
+        self._interval_ms = _read_interval(interval)
+        self._options = parse_direct_options(
+            strategy,
+            kafka,
+            options or {},
+            dict(spark.sparkContext.getConf().getAll()),
+            interval_ms=self._interval_ms or 1000,
+            unique=uuid.uuid4().hex,
+            read_file=lambda path: Path(path).read_text(encoding="utf-8"),
+            environ=os.environ,
+        )
+        self._patience = Patience(self._options.outage_timeout_ms / 1000)
+        for warning in self._options.stream.warnings:
+            log.warning("%s", warning)
+        self._spark = spark
+        self._source = source or KafkaLog(self._options.stream.client)
+        self.name = _choose_name(name, self._options.stream.fixed_group, is_needed=offsets is not None)
+        self._keeper = Keeper(self._open_store(offsets), self.name, is_owner=isinstance(offsets, str))
+        self._is_named = name is not None or self._options.stream.fixed_group is not None
+        self._is_named_in_vain = name is not None and offsets is None
+        self._delivery, self._commit = _check_choices(delivery, commit)
+        self._seek = read_positions(seek or {})
+        self._must_resume, self._attempts, self._empty = must_resume, batch_attempts, empty_batches
+        self._typed = make_typed(self._options.stream.formats, self._options.stream.columns)
+        self._schema = read_schema(name_schema(self._options.stream.columns, self._typed))
+        self._stages: list[ArrowFunction] = []
+        self._functions: list[Callable[[Batch], object]] = []
+        self._sink: tuple[Sink, Callable[[Batch], Any]] | None = None
+        self._listeners: list[Listener] = []
+        self._switch = StopSwitch(Path(stop_file) if stop_file is not None else None)
+        self._thread: threading.Thread | None = None
+        self._has_run = self._is_writer = False
+        self._loop: BatchLoop | None = None
+        self._outcome: RunOutcome | None = None
+        self._failure: BaseException | None = None
+        told = self._told = RunReports()
+        self.reports, self.failed_attempts = told.completed, told.failed  # the last 100 of each
+
+    @property
+    def planned(self) -> StreamPosition:
+        """Where the next batch begins."""
+        return _NOWHERE if self._loop is None else self._loop.planned
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Who has asked to stop; None: nobody has yet. May be read from other threads."""
+        return self._switch.reason
+
+    @property
+    def committed(self) -> StreamPosition | None:
+        """What is stored; None where nothing is kept."""
+        return self._keeper.committed
+
+    # --- what to do with each batch ---------------------------------------------------------------------
+
+    def arrow(self, function: ArrowFunction, schema: str | StructType | pa.Schema) -> DirectStream:
+        """Run `function` on the Arrow batches of each task, in the worker that fetches them.
+
+        It gets an iterator of a task's batches and gives batches of `schema`; frames have these columns then.
+        """
+        self._refuse_after_start()
+        self._stages.append(function)
+        self._schema = read_schema(schema)
+        return self
+
+    def map(self, function: RecordFunction, schema: str | StructType | pa.Schema) -> DirectStream:
+        """Turn each record into a row with plain Python. For small jobs: it is slow, as Python is."""
+        wanted = read_schema(schema)
+        return self.arrow(handle_records(function, wanted), wanted)
+
+    def for_each_batch(self, function: Callable[[Batch], object]) -> DirectStream:
+        """Call `function` with each batch. Several are called in this order; offsets are stored after all."""
+        self._refuse_after_start()
+        self._functions.append(function)
+        return self
+
+    def write(self, sink: Sink, transform: Callable[[Batch], Any] | None = None) -> DirectStream:
+        """Make what `transform` gives (a frame, or one per table) durable together with the offsets."""
+        self._refuse_after_start()
+        if not self._is_named:
+            raise _name_missing()  # two programs without a name would take each other's place in the sink
+        if self._sink is not None:
+            raise OptionError(
+                "TWO_SINKS",
+                "This stream has a sink already; two cannot commit together.",
+                hint="Give one sink several tables, or run two streams.",
+            )
+        self._sink = (sink, transform or (lambda batch: batch.frame))
+        return self
+
+    def add_listener(self, listener: Listener) -> DirectStream:
+        """Call `listener(event, report)` when a batch is submitted, started, completed or failed."""
+        self._listeners.append(listener)
+        return self
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    def run(self, *, batches: int | None = None, until_idle: bool = False) -> RunOutcome:
+        """Run in this thread until somebody asks to stop, so many batches have run, or nothing is left.
+
+        In the main thread, SIGTERM and SIGINT ask to stop: the running batch is finished and stored.
+        """
+        self._refuse_after_start()
+        self._has_run = True
+        signals = stop_on_signals(self._switch) if self._options.graceful else nullcontext()
+        with signals:
+            return self._run(batches, until_idle)
+
+    def start(self) -> DirectStream:
+        """Run in a thread of its own. Signals do not reach it: call `stop()`, then `await_termination()`."""
+        self._refuse_after_start()
+        self._has_run = True
+
+        def keep_running() -> None:
+            try:
+                self._outcome = self._run(None, until_idle=False)
+            except BaseException as error:
+                self._failure = error
+                log.error("The stream %s ended: %s", self.name, error)
+                if not isinstance(error, Exception):
+                    raise
+
+        self._thread = threading.Thread(target=keep_running, name=f"penstock-{self.name}", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Ask to stop after the running batch. Returns at once."""
+        self._switch.set("stop()")
+
+    def await_termination(self, timeout_s: float | None = None) -> RunOutcome | None:
+        """Wait for the end of a started stream; None when it still runs. Raises what has ended it."""
+        if self._thread is None:
+            raise OptionError("NOT_STARTED", "This stream was not started.", hint="Call `start()` first.")
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return None
+        if self._failure is not None:
+            raise self._failure
+        return self._outcome
+
+    @property
+    def is_active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _open_store(self, offsets: OffsetStore | str | None) -> OffsetStore | None:
+        """A store, or the address of one; `kafka` is a group of the cluster that is read."""
+        if not isinstance(offsets, str):
+            return offsets
+        if offsets != "kafka":
+            return open_offset_store(offsets)
+        from penstock.stores.offsets.kafka_store import KafkaOffsetStore
+
+        stream = self._options.stream
+        return KafkaOffsetStore(stream.client, group=stream.fixed_group or self.name)
+
+    # --- the loop ---------------------------------------------------------------------------------------
+
+    def _run(self, most: int | None, until_idle: bool) -> RunOutcome:
+        try:
+            return self._run_batches(most, until_idle)
+        except BrokerError as error:
+            if self._loop is not None or not has_stopped(error):
+                raise
+            if self._seek:
+                raise doubt_seek(error) from error
+            if self._is_writer:
+                raise  # another program is fenced: who started this one should know that it did no more
+            return RunOutcome(self._switch.reason or "", 0)  # nothing has been changed
+
+    def _run_batches(self, most: int | None, until_idle: bool) -> RunOutcome:
+        with ExitStack() as stack:
+            stack.enter_context(in_stream(self.name if self._is_named else ""))
+            stack.callback(self._switch.close)
+            stack.callback(self._keeper.close)
+            settings = self._check_settings()
+            with self._switch.hearing():
+                refuse_missing_letter_box(self._typed, self._options.stream.client)
+            pace = None
+            if self._options.pacing is not None:
+                pace = DirectPace(self._options.pacing, learns=self._options.learns)
+            watch = StreamWatch(self._options.stream, self._source, pace=pace)
+            stack.callback(watch.close)
+            writer, seek = None, self._seek
+            if self._sink is not None:
+                sink = self._sink[0]
+                if seek and isinstance(sink, SqlSink):
+                    with self._switch.hearing():  # by the looks at the log, which come before the move
+                        is_done = move_results(sink, self.name, watch, self._options, seek)
+                    seek = {} if is_done else seek
+                self._is_writer = True
+                writer = open_sink(sink, self.name, self._spark)
+                stack.callback(writer.close)
+            start = self._find_start(watch, writer, seek)
+            read_state = None if writer is None else self._make_state_reader(writer)
+            job = Job(
+                self._make_frame,
+                lambda batch: self._work(batch, writer),
+                self._tell,
+                read_state,
+                lambda begin: self._register(begin, _NOWHERE, writer),
+                getattr(writer, "reach", lambda: None),
+            )
+            self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
+            stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all
+            done = self._loop.run(most, until_idle)
+            self._keeper.flush(self._options.stream.client.default_api_timeout_ms / 1000)
+            are_done = f"{done} {'batch is' if done == 1 else 'batches are'} done"
+            reason = self._switch.reason or ("nothing is left" if until_idle else are_done)
+            log.info("The stream %s stopped after %d batches: %s.", self.name, done, reason)
+            return RunOutcome(reason, done, self._told.offsets)
+
+    def _check_settings(self) -> LoopSettings:
+        is_manual = self._commit == "manual"
+        delivery = self._check_delivery(is_manual)
+        if not self._functions and self._sink is None:
+            raise OptionError(
+                "NOTHING_TO_DO",
+                "This stream was not told what to do with its batches.",
+                hint="Call `for_each_batch(function)` or `write(sink)` before it runs.",
+            )
+        outage_s = self._options.outage_timeout_ms / 1000
+        return LoopSettings(self._interval_ms, self._attempts, self._empty, delivery, is_manual, outage_s)
+
+    def _check_delivery(self, is_manual: bool) -> Delivery | None:
+        delivery = self._delivery
+        if self._sink is not None:
+            if delivery not in (None, "exactly-once") or is_manual:
+                raise _conflict("`write` is exactly once and commits by itself", "Leave out the other.")
+            return "exactly-once"
+        if delivery == "exactly-once":
+            raise _conflict(
+                '`delivery` is "exactly-once", but the results go where no offsets are',
+                "Write them with `write(SqlSink(...))`: rows and offsets in one transaction.",
+            )
+        if not self._keeper.has_store:
+            if delivery is not None or is_manual:
+                raise _conflict(
+                    f"`{'delivery' if delivery else 'commit'}` is set, but offsets are kept nowhere",
+                    'Give a store: `offsets=FileOffsetStore("offsets")`.',
+                )
+            if self._is_named_in_vain:
+                log.warning("The stream %s keeps its offsets nowhere (`offsets`) and starts anew.", self.name)
+            return None
+        if is_manual:
+            if delivery == "at-most-once":
+                raise _conflict(
+                    "At most once stores offsets before the work; `commit` is manual", "Choose one."
+                )
+            return None
+        return delivery or "at-least-once"
+
+    def _find_start(
+        self, watch: StreamWatch, writer: SinkWriter | None, seek: Mapping[TopicPartition, Position]
+    ) -> StreamPosition:
+        """Where this run begins; a stream seen for the first time is registered in its store. `seek`: what
+        the sink has not been moved to yet."""
+        keeper = self._keeper
+        with self._switch.hearing():
+            stored = beside = keeper.load()
+        if writer is not None:
+            stored = writer.position
+            if beside is not None and stored is not None and beside.offsets != stored.offsets:
+                log.warning("The offset store and the sink differ; the results' own offsets are right.")
+            if beside is not None and stored is None and not self._seek:
+                raise _sink_is_empty(self.name)
+        if stored is None and self._must_resume and not self._seek:
+            raise OffsetStoreError(
+                "STREAM_UNKNOWN",
+                f"`must_resume` is set, but nothing is stored for the stream {self.name}.",
+                hint="Offsets may have expired, or the store or the name is another one. To start anew, "
+                "leave `must_resume` out, or say where with `seek`.",
+                facts={"stream": self.name},
+            )
+        with self._switch.hearing():
+            start = find_start(watch, self._options, stored, seek)
+        if not start.offsets and not start.gone:
+            log.warning(
+                "Nothing that %s selects is there yet. It waits, and reads what it finds from the first "
+                "offset. Until then nothing is stored: a stream that is started again begins as a new one.",
+                self.name,
+            )
+        elif stored is None or self._seek:
+            is_new_there = stored is None or seek
+            self._register(start, stored or _NOWHERE, writer if is_new_there else None)
+        if writer is not None or keeper.has_store:
+            keeper.committed = start
+        return start
+
+    def _register(self, start: StreamPosition, before: StreamPosition, writer: SinkWriter | None) -> None:
+        """Store where the stream begins. Now, not with the first batch: `latest` would mean another place
+        after a crash."""
+        if writer is not None:
+            writer.write({}, before, replace(start, starts=start.offsets))
+            self._keeper.committed = start
+        self._keeper.keep(start, may_go_back=bool(self._seek))
+
+    def _make_frame(self, before: StreamPosition, end: StreamPosition) -> DataFrame:
+        stream = self._options.stream
+        tasks = make_tasks(stream, plan_batch(before, end, stream.limits), self._typed)
+        strict = not self._options.allow_gaps
+        is_waiting = self._loop is not None and self._loop.tasks_answered
+        return make_frame(
+            self._spark,
+            self._source,
+            tasks,
+            self._schema,
+            stages=self._stages,
+            strict=strict,
+            stream=self.name if self._is_named else "",
+            patience=self._patience if is_waiting else None,
+        )
+
+    def _make_state_reader(self, writer: SinkWriter) -> Callable[[str], DataFrame] | None:
+        """Only a sink that can read its tables as of its own offsets has one."""
+        read = getattr(writer, "read_state", None)
+        return None if read is None else lambda table: self._spark.createDataFrame(read(table))
+
+    def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
+        # An attempt whose COMMIT was not answered may have been written. What `transform` would make of the
+        # tables now is not what was written then.
+        is_written = getattr(writer, "is_written", None)
+        if is_written is not None and is_written(batch.start, batch.end):
+            return None  # how many rows it had, it did not live to tell
+        for function in self._functions:
+            function(batch)
+        if self._sink is None or writer is None:
+            return None
+        results = self._sink[1](batch)
+        if results is None:
+            raise OptionError(
+                "RESULTS_MISSING",
+                "The function given to `write` has returned nothing.",
+                hint="Let it `return` a frame, frames by table, or {} for a batch without results.",
+            )
+        written = writer.write(results, batch.start, batch.end)
+        return None if written.was_repeated else written.rows
+
+    def _tell(self, event: Event, report: BatchReport) -> None:
+        self._told.note(event, report)
+        for listener in self._listeners:
+            listener(event, report)
+
+    def _refuse_after_start(self) -> None:
+        if self._has_run:
+            raise OptionError(
+                "ALREADY_STARTED",
+                "This stream has been started; it runs once.",
+                hint="Make a new one: with the same name and store it goes on where this one stopped.",
+            )
+
+
+def _read_interval(interval: str | int) -> int:
+    """In milliseconds; 0 runs batches as fast as they come."""
+    try:
+        return parse_delay_ms(str(interval))
+    except ValueError as error:
+        raise invalid("interval", str(interval), str(error)) from None
+
+
+def _choose_name(name: str | None, group: str | None, *, is_needed: bool) -> str:
+    if name is not None or group is not None:
+        return check_stream_name(name or group or "")
+    if is_needed:
+        raise _name_missing()
+    return "unnamed"
+
+
+def _name_missing() -> OptionError:
+    return OptionError(
+        "NAME_MISSING",
+        "A stream that keeps its offsets needs a name to find them again.",
+        hint='Give `name="..."`, or `group.id` among Kafka\'s settings.',
+    )
+
+
+def _check_choices(delivery: Delivery | None, commit: Commit) -> tuple[Delivery | None, Commit]:
+    if delivery is not None and delivery not in DELIVERIES:
+        raise invalid("delivery", str(delivery), ", ".join(f"`{each}`" for each in DELIVERIES))
+    if commit not in COMMITS:
+        raise invalid("commit", str(commit), ", ".join(f"`{each}`" for each in COMMITS))
+    return delivery, commit
+
+
+def _sink_is_empty(stream: str) -> OffsetStoreError:
+    return OffsetStoreError(
+        "SINK_IS_EMPTY",
+        f"The offset store knows where the stream {stream} stands, and the sink has no results of it.",
+        hint="If the results were here, restore them. If the stream writes to this sink for the first time, "
+        "say where it starts with `seek`, or leave `offsets` out.",
+        facts={"stream": stream},
+    )
+
+
+def _conflict(what: str, hint: str) -> OptionError:
+    return OptionError("OPTION_CONFLICT", f"{what}.", hint=hint)

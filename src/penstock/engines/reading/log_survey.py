@@ -1,0 +1,119 @@
+"""Looking at the log before a read is planned: what to ask comes from planning, the asking is here.
+
+Rules: only what the rules need is asked, and a view is closed whatever happens. A broker that fails is
+asked again with a fresh view, so many times in all, and the last error is raised as it is: a client that
+has failed once may be stuck to a dead connection. A partition that is deleted between two questions is no
+failure: the next look does not find it. Other errors are the user's and are raised at once.
+
+    survey(open_view, reading, limits, patience, group="", now_ms=...)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.core.errors import BrokerError
+from penstock.core.model import LogView, TopicPartition, TopicView
+from penstock.core.planning.offset_planning import Limits, Questions, find_questions, find_unwritten
+from penstock.core.planning.partition_selection import name_topics
+from penstock.core.planning.range_bounds import BatchRead, Snapshot, check_ends
+
+Seen = TypeVar("Seen")
+
+#: Nobody listens, or who listens stands still.
+_NOBODY_THERE = ("BROKER_UNREACHABLE", "BROKER_TIMEOUT")
+_VANISHED = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often the brokers are asked, and how long it is waited between. `pause` waits for seconds."""
+
+    attempts: int
+    interval_ms: int
+    pause: Callable[[float], None]
+
+    def wait(self) -> None:
+        self.pause(self.interval_ms / 1000)
+
+
+def look(open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: Patience) -> Seen:
+    """Ask a fresh view, and another one if the brokers fail or a partition vanishes meanwhile."""
+    attempt = 1
+    vanished = Counter[str]()
+    while True:
+        try:
+            with closing(open_view()) as view:
+                return question(view)
+        except BrokerError as error:
+            if error.condition == _VANISHED:
+                # Each is counted by itself: where topics come and go all the time, every look may meet one.
+                vanished[error.what] += 1
+                if vanished[error.what] > patience.attempts:
+                    raise
+                patience.wait()
+                continue
+            # A refused login is not tried again: that can lock an account. Nor is an address where nobody
+            # answered for the whole of one call's time: three minutes tell no more than one.
+            nobody_there = error.facts.get("last_condition") in _NOBODY_THERE
+            if not error.retriable or nobody_there or attempt >= patience.attempts:
+                raise
+        patience.wait()
+        attempt += 1
+
+
+def survey(
+    open_view: Callable[[], LogView],
+    reading: BatchRead,
+    limits: Limits,
+    patience: Patience,
+    *,
+    group: str,
+    now_ms: int,
+) -> Snapshot:
+    """What planning needs to know. `group` is whose commits are meant by `committed`.
+
+    An end beyond the log's is asked for again: a transaction that was just committed, or a record that not
+    all replicas have, is visible a moment later.
+    """
+
+    def ask(view: LogView) -> Snapshot:
+        named = name_topics(reading.selection)
+        topics = view.topics() if named is None else view.describe(named)
+        questions = find_questions(reading, limits, topics, now_ms)
+        return _ask(view, group, topics, questions, now_ms)
+
+    snapshot = look(open_view, ask, patience)
+    for _ in range(1, patience.attempts):
+        if not find_unwritten(reading, snapshot):
+            break
+        patience.wait()
+        snapshot = look(open_view, ask, patience)
+    return snapshot
+
+
+def _ask(
+    view: LogView, group: str, topics: Mapping[str, TopicView], questions: Questions, now_ms: int
+) -> Snapshot:
+    at_time: dict[tuple[TopicPartition, int], int | None] = {}
+    for times in (questions.start_times_ms, questions.end_times_ms):
+        if times:
+            found = view.at_time(times)
+            at_time.update({(each, time): found.get(each) for each, time in times.items()})
+    unmatched = {each for (each, _), offset in at_time.items() if offset is None}
+    latest = questions.latest | unmatched
+    # The start is asked for before the end, so a log that seems to end before it begins is a stale answer.
+    snapshot = Snapshot(
+        topics=topics,
+        committed=view.committed(group, questions.committed) if questions.committed else {},
+        earliest=view.earliest(questions.earliest) if questions.earliest else {},
+        latest=view.latest(latest) if latest else {},
+        at_time=at_time,
+        now_ms=now_ms,
+    )
+    check_ends(snapshot)
+    return snapshot

@@ -1,0 +1,132 @@
+"""What a task is, for batch reads, streams and direct streams alike: a work order, read in a worker.
+
+Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. Orders are made
+here, for all three: an option that only one of them passed on would be forgotten in the others.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+
+from penstock.core.errors import BrokerError, DataLossError
+from penstock.core.log_lines import get_logger
+from penstock.core.model import OFFERED, At, Log, RangeOrder, TopicPartition, WorkOrder
+from penstock.core.options.batch_options import BatchOptions
+from penstock.core.options.storage_addresses import Place
+from penstock.core.options.stream_options import StreamOptions
+from penstock.core.planning.range_bounds import count_offsets
+from penstock.core.typed_columns import TypedColumns
+from penstock.engines.reading.kafka_log import KafkaLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = get_logger(__name__)
+
+
+class WorkPartition(InputPartition):
+    """One task's work order, as Spark carries it; where its losses are kept, and what it decodes, if so."""
+
+    def __init__(
+        self, order: WorkOrder, loss_ledger: Place | None = None, typed: TypedColumns | None = None
+    ) -> None:
+        super().__init__(order)
+        self.order = order
+        self.loss_ledger = loss_ledger
+        self.typed = typed
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{each.topic}-{each.partition}" for each in self.order.ranges)
+        return f"WorkPartition({ranges})"
+
+
+def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
+    """The columns of the rows as Spark's DDL."""
+    kinds = OFFERED if typed is None else {name: typed.spark_type(name) for name in columns}
+    return ", ".join(f"{name} {kinds[name]}" for name in columns)
+
+
+def make_tasks(
+    options: StreamOptions, groups: Iterable[tuple[RangeOrder, ...]], typed: TypedColumns | None
+) -> list[WorkPartition]:
+    """What a batch of a stream is: a work order for each group of ranges."""
+    return [
+        WorkPartition(make_order(options, ranges, typed), options.loss_ledger, typed) for ranges in groups
+    ]
+
+
+def make_order(
+    options: BatchOptions | StreamOptions,
+    ranges: tuple[RangeOrder, ...],
+    typed: TypedColumns | None,
+) -> WorkOrder:
+    return WorkOrder(
+        ranges=ranges,
+        client=options.executor_client,
+        columns=options.columns if typed is None else typed.fetched,
+        fail_on_data_loss=options.fail_on_data_loss,
+        poll_timeout_ms=options.poll_timeout_ms,
+        use_pool=options.connection_pool,
+    )
+
+
+def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read one task's ranges in this worker."""
+    if not isinstance(partition, WorkPartition):
+        return  # nothing to read at all: Spark wants one partition even then
+    context = TaskContext.get()
+    repeated = context is not None and context.attemptNumber() > 0
+
+    def report(loss: DataLossError) -> None:
+        if partition.loss_ledger is not None:
+            from penstock.engines.reading.loss_book import keep_task_loss
+
+            keep_task_loss(partition.loss_ledger, partition.order, loss)
+
+    batches = source.open_reader(repeated=repeated, report=report).read(partition.order)
+    if partition.typed is None:
+        yield from batches
+    else:
+        from penstock.engines.reading.typed_rows import TypedRows
+
+        find_most = partial(find_most_rows, source, partition.order.ranges)
+        with closing(TypedRows(partition.typed, partition.order.client, find_most)) as rows:
+            yield from rows.convert(batches)
+    spare_the_collector()
+
+
+def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> int | None:
+    """Return how many rows these ranges have at most, of which `so_far` are read; None: nobody can tell.
+
+    Ends that are still words were looked up when the reading began. Asked for now they lie no nearer, and
+    what is still to be read lies between them.
+    """
+    words = [each for each in ranges if not (isinstance(each.start, At) and isinstance(each.until, At))]
+    if not words:
+        return count_offsets(ranges, {}, {})
+    if not isinstance(source, KafkaLog):
+        return None  # only Kafka's view is known to work in a task
+    asked = {TopicPartition(each.topic, each.partition) for each in words}
+    try:
+        with closing(source.open_view()) as view:
+            return so_far + count_offsets(ranges, view.earliest(asked), view.latest(asked))
+    except BrokerError:
+        return None  # it only saves reading on; whoever reads on meets it
+
+
+@cache
+def spare_the_collector() -> None:
+    """Once in a worker's life: keep what is loaded by now out of the worker's garbage collections.
+
+    PySpark collects after every task, before the worker takes the next one. With numba loaded that walks
+    140,000 objects which never go away: 60 ms a task; frozen, nothing. Not asked of the collector whether it
+    was done before: to count what is frozen it walks all of it, 10 ms.
+    """
+    gc.freeze()

@@ -1,0 +1,380 @@
+"""The driver's side of one running stream: looks at the log at each trigger and remembers between them.
+
+Rule: what is decided is decided in `core`; here it is asked, waited, remembered and told. What must outlive
+the process is in the positions that Spark keeps; what is remembered here (ends seen before, the time of the
+last batch, losses already told) only saves questions and words.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from penstock.core.errors import BrokerError
+from penstock.core.log_lines import get_logger
+from penstock.core.losses.stream_loss_errors import explain_stream_losses
+from penstock.core.model import Log, LogView, Peek, TopicPartition, TopicView
+from penstock.core.offsets.stream_position import Offsets, StreamPosition, write_position
+from penstock.core.options.stream_options import StreamOptions
+from penstock.core.planning.partition_selection import Selection, leave_out
+from penstock.core.planning.range_bounds import BatchRead, Snapshot
+from penstock.core.streaming.log_changes import (
+    Course,
+    StreamView,
+    chart,
+    choose_partitions,
+    find_doubtful,
+    name_stream_topics,
+)
+from penstock.core.streaming.new_stream_start import NUMBERS, resolve_start
+from penstock.core.streaming.next_batch import aim, holds_back, share_budget, take
+from penstock.core.streaming.stream_lag import count_within, measure_lags, summarize
+from penstock.engines.reading.log_survey import Patience, look, survey
+from penstock.engines.reading.loss_book import LossBook, check_ledger
+from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.idle_group_renewal import Renewal
+
+log = get_logger(__name__)
+
+#: Looks at the size and age of waiting records: how often, and at how many partitions at once.
+_PEEK_INTERVAL_S = 5.0
+_PEEKED_AT_ONCE = 16
+_PEEKS_KEPT_S = 60.0
+#: With a limit in bytes and no record looked at yet: few enough for any size.
+_BLIND_RECORDS = 1000
+#: Looks in which leaders may change, one after the other, before a look is taken as it is.
+_LOOKS_AT_LEADERS = 10
+_NOWHERE = StreamPosition({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A look at the records from a position on, and when it was taken."""
+
+    position: int
+    at: float
+    peek: Peek
+
+
+class StreamPace(Protocol):
+    """How an engine measures its batches and bounds the next one."""
+
+    def learn(self) -> None:
+        """A new batch is about to be planned: the one before is over."""
+
+    def begin(self, course: Course, end: StreamPosition) -> None:
+        """A batch up to `end` is about to run."""
+
+    def budget(self, sizes: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int] | None:
+        """What each partition may give to the next batch; None: all it has."""
+
+    def report(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class StreamWatch:
+    """One query's view of its log. Used by one thread."""
+
+    def __init__(
+        self,
+        options: StreamOptions,
+        source: Log,
+        *,
+        pace: StreamPace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        recall_view: Callable[[], LogView] | None = None,
+    ) -> None:
+        """`recall_view` opens a view that may tell of topics what it learned a short time ago."""
+        self._options, self._source, self._clock = options, source, clock
+        self._recall_view = recall_view
+        self._patience = Patience(
+            options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep
+        )
+        self._losses = LossBook(options.loss_ledger)
+        if options.loss_ledger is not None:
+            check_ledger(options.loss_ledger)
+        self._commits = self._start_commits()
+        self._known_ends: dict[tuple[TopicPartition, bytes | None], int] = {}
+        self._targets: StreamPosition | None = None
+        self._last_batch_at: float | None = None
+        self._told: set[str] = set()
+        self._added = 0
+        self._epoch_ends: dict[tuple[TopicPartition, int, int | None, bytes | None], int] = {}
+        self._peeks: dict[TopicPartition, _Seen] = {}
+        self._peeked_at: float | None = None
+        self._reported: tuple[Offsets, Offsets] | None = None
+        self._pace = pace
+
+    # --- what Spark asks --------------------------------------------------------------------------------
+
+    def resolve_start(self) -> StreamPosition:
+        """The first position of a new query."""
+        position = self.resolve(self._options.reading)
+        log.info("A new query starts at %s.", write_position(position)["offsets"])
+        if not position.offsets and self._targets is None:  # AvailableNow has told it, and does not wait
+            log.warning(
+                "Nothing that is selected is there yet. The query waits, and reads what it finds later from "
+                "the first offset."
+            )
+        self._offer(position)
+        return position
+
+    def resolve(self, reading: BatchRead) -> StreamPosition:
+        """Where this reading starts, in numbers."""
+        position, snapshot = self._bind(reading)
+        for _ in range(1, self._patience.attempts):
+            if position.offsets:
+                break
+            # A broker that has just come up may know no topic yet, and then all of them would look new.
+            self._patience.wait()
+            position, snapshot = self._bind(reading)
+        now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
+        # Where a leader was elected meanwhile it is not known under which one the start was told.
+        changed = {
+            name for name in position.topics if not _have_same_leaders(snapshot.topics[name], now.get(name))
+        }
+        epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
+        return replace(position, leader_epochs=epochs)
+
+    def _bind(self, reading: BatchRead) -> tuple[StreamPosition, Snapshot]:
+        snapshot = survey(
+            self._source.open_view,
+            reading,
+            NUMBERS,
+            self._patience,
+            group=self._options.client.group_id or "",
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        return resolve_start(reading, snapshot), snapshot
+
+    def fix_targets(self) -> None:
+        """AvailableNow: what is there now is what this run will read."""
+        selection = self._options.selection
+        try:
+            course = self._chart(_NOWHERE, selection)
+        except BrokerError as error:
+            if error.condition != "UNKNOWN_TOPIC":
+                raise
+            # A wrong name, or deleted since the query last ran: who knows the position tells which.
+            missing = error.facts["missing"]
+            assert isinstance(missing, list)
+            course = self._chart(_NOWHERE, leave_out(selection, missing))
+        if not course.ends:
+            log.warning("Nothing that is selected is there, so this run has nothing to read.")
+        self._targets = StreamPosition(course.ends, course.topic_ids)
+
+    def find_end(self, position: StreamPosition, *, take_all: bool) -> StreamPosition:
+        """How far the next batch goes; the position itself when there is none to run."""
+        self._offer(position)
+        if self._pace is not None:
+            self._pace.learn()
+        course = self._chart(position, self._options.selection)
+        if self._targets is not None:
+            course = aim(course, self._targets)
+        self._settle(course)
+        end = position
+        if take_all or self._targets is not None or not self._holds_back(course):
+            end = take(course, None if take_all else self._find_budget(course))
+        if end is not position:
+            self._last_batch_at = self._clock()
+            if self._pace is not None:
+                self._pace.begin(course, end)
+            self._added += len(course.added) if position.offsets else 0
+        self._reported = (end.offsets, course.ends)
+        if end is position and self._targets is not None and self._commits is not None:
+            self._commits.flush(5.0)  # the last call of an AvailableNow run: nobody comes after it
+        return end
+
+    def report(self) -> dict[str, Any] | None:
+        """What Spark shows as the source's latest offset: the ends, and beside them what users ask about."""
+        if self._reported is None:
+            return None
+        offsets, ends = self._reported
+        lags = measure_lags(offsets, ends, {}, {}, now_ms=0)
+        behind = {each: lag.records for each, lag in lags.items() if lag.records}
+        if self._options.max_bytes is None:  # else the batches' own looks must do
+            self._peek({each: offsets[each] for each in behind}, behind)
+        now_ms = time.time_ns() // 1_000_000
+        lags = measure_lags(offsets, ends, self._recall_times(offsets), self._recall_sizes(), now_ms=now_ms)
+        report = write_position(StreamPosition(ends))
+        report["lag"] = summarize(lags)
+        report["losses"] = self._losses.sum_up()
+        report["newPartitions"] = self._added
+        if self._commits is not None:
+            report["groupCommits"] = {
+                "group": self._options.commit_group,
+                "done": self._commits.done,
+                "failed": self._commits.failed,
+            }
+        if self._pace is not None:
+            report["pace"] = self._pace.report()
+        return report
+
+    def finish(self, position: StreamPosition) -> None:
+        """A batch up to here is done."""
+        self._offer(position)
+
+    def close(self) -> None:
+        """Give back what is the stream's own. The commits' thread ends with the process."""
+        if self._pace is not None:
+            self._pace.close()
+
+    # --- looking ----------------------------------------------------------------------------------------
+
+    def _chart(self, position: StreamPosition, selection: Selection) -> Course:
+        """What has happened to the log. What looks like loss is looked at again before it is believed."""
+        # What is only remembered is believed while nothing new has come. After a failure, and before a loss
+        # is believed, the brokers are asked: that look is none of the attempts.
+        recalled = [] if self._recall_view is None else [self._recall_view]
+        views = itertools.chain(recalled, itertools.repeat(self._source.open_view))
+        attempt = 1 - len(recalled)
+        while True:
+            last = attempt >= self._patience.attempts
+            view = look(
+                lambda: next(views)(), lambda view: self._look(view, position, selection), self._patience
+            )
+            course = chart(selection, position, view, known_ends=self._recall_ends(position))
+            if last or all(each in self._told for each in course.doubts):
+                break
+            self._patience.wait()
+            attempt += 1
+        for news in course.news:
+            if news not in self._told:
+                log.warning("%s", news)
+        # Only what this look has shown is remembered: a query runs for months.
+        self._told = {*course.doubts, *course.news}
+        known = {(each, course.topic_ids.get(each.topic)): end for each, end in course.ends.items()}
+        kept = {key: end for key, end in self._known_ends.items() if key[1] in position.topic_ids.values()}
+        self._known_ends = {**kept, **known}
+        return course
+
+    def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
+        """The ends last seen of the topics that the position is about, not of others of the same name."""
+        known = (
+            (each, self._known_ends.get((each, position.topic_ids.get(each.topic))))
+            for each in position.offsets
+        )
+        return {each: end for each, end in known if end is not None}
+
+    def _look(self, view: LogView, position: StreamPosition, selection: Selection) -> StreamView:
+        named = name_stream_topics(selection, position)
+        topics = view.topics() if named is None else view.describe(named)
+        for looks_left in reversed(range(_LOOKS_AT_LEADERS)):
+            partitions = choose_partitions(selection, topics, position)
+            latest = view.latest(partitions) if partitions else {}
+            # An end is kept with the topic and the epoch it was told under. If a leader was elected between
+            # the two questions, the rows it has taken would look like others in the place of those that were
+            # meant; and a topic that is only remembered may be another one by now. So whoever has something
+            # new to read asks the brokers, also where `view` recalls.
+            if not partitions or not looks_left or latest == position.offsets:
+                break
+            chosen = {each.topic for each in partitions}
+            with closing(self._source.open_view()) as fresh:
+                now = fresh.describe(chosen)
+            if all(_have_same_leaders(topics[each], now.get(each)) for each in chosen):
+                break
+            topics = {name: each for name, each in topics.items() if name not in chosen} | dict(now)
+        starts, epochs = find_doubtful(position, partitions, topics, latest)
+        # What an old epoch ends at is settled once another leader is there: ask once, not at every trigger.
+        asked = {
+            each: (each, epoch, topics[each.topic].leader_epoch(each.partition), topics[each.topic].topic_id)
+            for each, epoch in epochs.items()
+        }
+        new = {each: epoch for each, epoch in epochs.items() if asked[each] not in self._epoch_ends}
+        if new:
+            found = view.epoch_ends(new)
+            self._epoch_ends.update({asked[each]: end for each, end in found.items()})
+        ends = {each: self._epoch_ends[key] for each, key in asked.items() if key in self._epoch_ends}
+        self._epoch_ends = {asked[each]: end for each, end in ends.items()}
+        return StreamView(topics, latest, view.earliest(starts) if starts else {}, ends)
+
+    def _settle(self, course: Course) -> None:
+        if not course.losses:
+            return
+        if self._options.fail_on_data_loss:
+            raise explain_stream_losses(course.losses, fixed_group=self._options.fixed_group)
+        self._losses.keep(course.losses)
+
+    def _find_budget(self, course: Course) -> Mapping[TopicPartition, int] | None:
+        options = self._options
+        limits = [options.max_offsets]
+        if options.max_bytes is not None:
+            sizes = course.sizes
+            self._peek({each: begin for each, begin in course.begins.items() if sizes[each]}, sizes)
+            limits.append(count_within(options.max_bytes, sizes, self._recall_sizes()) or _BLIND_RECORDS)
+        return share_budget(course, limits, self._pace.budget(course.sizes) if self._pace else None)
+
+    def _holds_back(self, course: Course) -> bool:
+        options, last = self._options, self._last_batch_at
+        waited_ms = None if last is None else int((self._clock() - last) * 1000)
+        return holds_back(course, options.min_offsets, waited_ms, options.max_delay_ms)
+
+    def _peek(self, positions: Offsets, sizes: Mapping[TopicPartition, int]) -> None:
+        """Look at waiting records where most of them wait; now and then, not at every trigger."""
+        now = self._clock()
+        due = self._peeked_at is None or now - self._peeked_at >= _PEEK_INTERVAL_S
+        if not positions or not due:
+            return
+        self._peeked_at = now
+        self._peeks = {each: seen for each, seen in self._peeks.items() if now - seen.at <= _PEEKS_KEPT_S}
+        most = sorted(positions, key=lambda each: -sizes[each])[:_PEEKED_AT_ONCE]
+        try:
+            with closing(self._source.open_view()) as view:
+                found = view.peek({each: positions[each] for each in most})
+        except BrokerError as error:
+            log.warning("Sizes and ages of waiting records were not seen: %s", error)
+            return
+        self._peeks |= {each: _Seen(positions[each], now, peek) for each, peek in found.items()}
+
+    def _recall_sizes(self) -> dict[TopicPartition, float]:
+        return {each: seen.peek.bytes_per_record for each, seen in self._peeks.items()}
+
+    def _recall_times(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """When the first record still to be read was written, where exactly that one was looked at."""
+        return {
+            each: seen.peek.timestamp_ms
+            for each, seen in self._peeks.items()
+            if offsets.get(each) == seen.position
+        }
+
+    # --- the group --------------------------------------------------------------------------------------
+
+    def _start_commits(self) -> GroupCommits[Offsets] | None:
+        group, client = self._options.commit_group, self._options.client
+        if group is None:
+            return None
+
+        def commit(offsets: Offsets) -> None:
+            from penstock.kafka.groups.committed_offsets import commit_offsets
+
+            commit_offsets(client, group, offsets, timeout_ms=client.default_api_timeout_ms)
+
+        def renew(offsets: Offsets) -> None:
+            from penstock.kafka.groups.commit_renewal import renew_commits
+            from penstock.kafka.groups.committed_offsets import Commit
+
+            ours = {each: Commit(offset) for each, offset in offsets.items()}
+            renew_commits(client, group, ours, timeout_ms=client.default_api_timeout_ms)
+
+        def ask_retention_ms() -> int | None:
+            from penstock.kafka.groups.commit_renewal import find_retention_ms
+
+            return find_retention_ms(client, group, timeout_ms=client.default_api_timeout_ms)
+
+        return GroupCommits(commit, group, renew=renew, renewal=Renewal(ask_retention_ms))
+
+    def _offer(self, position: StreamPosition) -> None:
+        if self._commits is not None:
+            self._commits.offer(position.offsets)
+
+
+def _have_same_leaders(before: TopicView, now: TopicView | None) -> bool:
+    if now is None or now.topic_id != before.topic_id:
+        return False
+    known = zip(before.partitions, before.leader_epochs, strict=False)
+    return all(now.leader_epoch(partition) == epoch for partition, epoch in known)

@@ -1,0 +1,73 @@
+"""The typed columns that a read's options ask for, ready for the workers; None where they ask for none.
+
+Rule: the frame's schema is fixed at `load()`. Spark makes the reader later and in another process, where a
+subject may have a newer schema by then: the reader is refused rather than given other columns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import OptionError
+from penstock.core.options.typed_column_options import FormatTable
+from penstock.core.typed_columns import DEAD_LETTER, TypedColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from penstock.core.client.client_settings import ClientSettings
+
+
+def make_typed(formats: FormatTable, columns: tuple[str, ...]) -> TypedColumns | None:
+    """Asks the registry where the options name one."""
+    if not formats.typed_columns and formats.registry_url is None:
+        return None
+    from penstock.formats.decoder_choice import build_decoders
+
+    return TypedColumns(
+        decoders=build_decoders(formats, environ=os.environ),
+        output=columns,
+        on_error=formats.on_decode_error,
+        quota=formats.quota,
+        dead_letter_topic=formats.dead_letter_topic,
+    )
+
+
+def refuse_changed_schema(typed: TypedColumns | None, schema: StructType) -> None:
+    """A subject that got a new version between `load()` and the start."""
+    if typed is None:
+        return
+    loaded = {each.name: each.dataType.simpleString() for each in schema}
+    for name, (before, now) in _find_changes(typed, loaded).items():
+        raise OptionError(
+            "SCHEMA_CHANGED",
+            f"The schema of `{name}` was {before} when the frame was loaded and is {now} now.",
+            hint="Load the frame again.",
+            facts={"column": name, "loaded": before, "now": now},
+        )
+
+
+def refuse_missing_letter_box(typed: TypedColumns | None, client: ClientSettings) -> None:
+    """A dead-letter topic that is not there is an error at the start, not at the first bad value."""
+    if typed is None or typed.on_error != DEAD_LETTER or typed.dead_letter_topic is None:
+        return
+    from penstock.kafka.reading.kafka_log_view import KafkaLogView
+
+    topic = typed.dead_letter_topic
+    with closing(KafkaLogView(client)) as view:
+        if topic in view.describe([topic]):
+            return
+    raise OptionError(
+        "DEAD_LETTER_TOPIC_MISSING",
+        f"`deadLetterTopic` is {topic}, and the brokers know no such topic.",
+        hint="Create it (it is not made by itself), or correct the name.",
+        facts={"topic": topic},
+    )
+
+
+def _find_changes(typed: TypedColumns, loaded: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    now = {name: typed.spark_type(name).replace("`", "") for name in typed.decoders if name in loaded}
+    return {name: (loaded[name], kind) for name, kind in now.items() if kind.lower() != loaded[name].lower()}

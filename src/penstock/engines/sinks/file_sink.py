@@ -1,0 +1,330 @@
+"""Results as files: a folder for each batch, named by the offsets it came from, visible whole or not at all.
+
+Rules: rows are written beside, flushed to the disk, and become visible by one rename; that rename is the
+commit. What is about to be renamed is noted before and the offsets are stored after it, so a crash anywhere
+leaves either no folder and the old offsets, or the folder and a note from which the next start stores the
+offsets. A batch that is done again replaces its folder. A seek back is noted before folders go, too; and
+nothing is deleted where it can be seen, for a crash would leave half of it. One writer: the next one is
+refused while this one lives, a paused one included, because two would both rename. A writer publishes only
+over what it has left itself: a folder that was put back to an earlier copy meanwhile is not written over.
+
+The folder must be on a disk that all executors see: a stream looks when it starts, and each batch is compared
+with what its tasks say they wrote before it becomes visible. `spark.read.parquet(folder)` reads all batches;
+the column `batch` says which one a row is of.
+
+    stream.write(FileSink("results"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+
+from penstock.core.errors import OptionError, PenstockError, SinkError
+from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
+from penstock.core.sinks.file_batches import (
+    Logs,
+    StoredBatch,
+    choose_dropped,
+    explain_gone,
+    find_ahead,
+    find_refusal,
+    list_logs,
+    make_batch,
+    name_batch,
+)
+from penstock.core.sinks.ledger_rules import explain_moved
+from penstock.core.sinks.sink_contract import Written
+from penstock.core.streaming.next_batch import list_ranges
+from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
+from penstock.stores.offsets.file_store import FileOffsetStore
+from penstock.stores.offsets.position_documents import write_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Format: TypeAlias = Literal["parquet", "orc", "json", "csv"]
+FORMATS: tuple[Format, ...] = ("parquet", "orc", "json", "csv")
+#: Ours, beside the batches; Spark does not read what begins with an underscore.
+OWN = "_penstock"
+RANGES = "_ranges.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """Batches as folders of files. Settings only."""
+
+    folder: Path | str
+    format: Format = "parquet"
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise OptionError(
+                "SINK_INVALID",
+                f"A file sink cannot write {self.format!r}.",
+                hint=f"Formats are {', '.join(FORMATS)}.",
+                facts={"format": self.format},
+            )
+
+    def open(self, stream: str) -> FileWriter:
+        return FileWriter(self, stream)
+
+
+class FileWriter:
+    """One stream's only writer, as long as it is open."""
+
+    def __init__(self, sink: FileSink, stream: str) -> None:
+        self._folder, self._format, self._stream = Path(sink.folder), sink.format, stream
+        own = self._folder / OWN
+        with _telling(own):
+            own.mkdir(parents=True, exist_ok=True)
+        self._name = write_name(stream)
+        self._note = own / f"{self._name}.next"
+        self._lock = _lock(own / f"{self._name}.lock", stream)
+        self._store = FileOffsetStore(own / "offsets")
+        self._newest: tuple[Path, StoredBatch] | None = None
+        self._tried: Path | None = None
+        try:
+            with _telling(own):
+                self._begin(own)
+            self._position = self._store.load(stream)
+            self._refuse_ahead()
+        except PenstockError:
+            self.close()  # the next one may find it mended
+            raise
+        #: What the offsets may be: those stored last, then those of attempts that failed since.
+        self._left: list[StreamPosition | None] = [self._position]
+
+    @property
+    def position(self) -> StreamPosition | None:
+        return self._position
+
+    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
+        """`results`: a frame; nothing (an empty mapping) moves the offsets alone, back as well."""
+        self._check_left()
+        if (
+            self._position is not None
+            and self._position.offsets == end.offsets
+            and before.offsets != end.offsets
+        ):
+            return Written(0, was_repeated=True)
+        with _telling(self._folder):
+            rows = 0
+            if results:
+                rows = self._publish(results, before, end)
+            else:
+                self._go_back(end)
+            self._left.append(end)
+            self._store.save(self._stream, end, may_go_back=True)
+            self._note.unlink(missing_ok=True)
+        self._position, self._left, self._tried = end, [end], None
+        return Written(rows)
+
+    def check_shared(self, spark: SparkSession) -> None:
+        """Refuse a folder that the executors see otherwise than this program does."""
+        with _telling(self._folder):
+            check_shared(spark, self._folder / OWN)
+
+    def close(self) -> None:
+        """Let the next writer in. What was written stays."""
+        self._lock.close()
+
+    # --- the start --------------------------------------------------------------------------------------
+
+    def _begin(self, own: Path) -> None:
+        """Clear away or finish what a crash has left."""
+        mine = re.compile(rf"new-{re.escape(self._name)}-[0-9a-f]{{16}}")  # not those of a stream "x-y"
+        for left in own.glob("new-*"):
+            if mine.fullmatch(left.name):
+                shutil.rmtree(left)
+        self._finish()
+
+    def _refuse_ahead(self) -> None:
+        """Refuse offsets that are older than the folders: rows would be there twice."""
+        with _telling(self._folder):
+            refusal = find_ahead(self._stream, self._position, self._list_mine(), self._list_logs())
+        if refusal is not None:
+            raise refusal
+
+    # --- one batch --------------------------------------------------------------------------------------
+
+    def _publish(self, frame: DataFrame, before: StreamPosition, end: StreamPosition) -> int:
+        batch = make_batch(self._stream, list_ranges(before, end), end.topic_ids)
+        place = self._choose_place(batch)
+        beside = self._name_beside()
+        told = save_frame(frame, self._format, beside)
+        check_files(frame, beside, self._format, told)
+        _write(beside / RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": told.rows}))
+        for path in beside.rglob("*"):
+            _flush(path)
+        _flush(beside)
+        self._check_left()  # once more: tasks may have written for long
+        self._note_next(place.name, end)
+        if place.exists():
+            self._drop(place)  # an earlier run of the same batch
+        self._tried = place
+        _make_visible(beside, place)
+        self._newest = place, batch
+        return told.rows
+
+    def _check_left(self) -> None:
+        """Refuse to write where another state is found than this writer has left."""
+        with _telling(self._folder):
+            refusal = find_refusal(self._stream, self._left, self._store.load(self._stream))
+            if refusal is None and self._newest is not None and not self._newest[0].exists():
+                refusal = explain_gone(self._stream, self._newest[0].name, self._newest[1])
+            if refusal is None and not _is_held(self._lock):
+                refusal = explain_moved(self._stream, f"The lock file {self._lock.name} was replaced")
+        if refusal is not None:
+            raise refusal
+
+    def _choose_place(self, batch: StoredBatch) -> Path:
+        """The batch's folder; where another batch has that name, the next number that is free. Batches that
+        read nothing are all named alike: only one whose attempt has just failed is done again."""
+        name = f"batch={name_batch(batch.stream, batch.ranges)}"
+        number, place = 1, self._folder / name
+        while place.exists() and (read_batch(place) != batch or (not batch.ranges and place != self._tried)):
+            number += 1
+            place = self._folder / f"{name}~{number}"
+        return place
+
+    def _name_beside(self) -> Path:
+        return self._folder / OWN / f"new-{self._name}-{secrets.token_hex(8)}"
+
+    def _note_next(self, folder: str | None, position: StreamPosition) -> None:
+        """What is about to happen: a folder becomes visible, or (None) those beyond the position go."""
+        _write(
+            self._note,
+            json.dumps({"version": VERSION, "folder": folder, "position": write_position(position)}),
+        )
+        _flush(self._note.parent)
+
+    def _finish(self) -> None:
+        """After a crash: a batch whose folder is there has its offsets stored now; another never was. A seek
+        back that was begun is ended."""
+        noted = read_note(self._note)
+        if noted is not None:
+            folder, position = noted
+            if folder is None:
+                self._go_back(position)
+            if folder is None or (self._folder / folder).exists():
+                self._store.save(self._stream, position, may_go_back=True)
+        self._note.unlink(missing_ok=True)
+
+    def _go_back(self, position: StreamPosition) -> None:
+        """A seek back: batches that will be read again go first, or their rows would be there twice. Noted
+        before: a crash in between would leave offsets that speak of rows which are gone."""
+        going = choose_dropped(self._list_mine(), position, self._list_logs())
+        if going:
+            self._note_next(None, position)
+        for path in going:
+            self._drop(path)
+
+    def _list_mine(self) -> dict[Path, StoredBatch]:
+        return list_batches(self._folder, self._stream)
+
+    def _list_logs(self) -> Logs:
+        return list_logs(self._store.list_changes(self._stream))
+
+    def _drop(self, path: Path) -> None:
+        """Out of sight in one step, then away."""
+        if self._newest is not None and self._newest[0] == path:
+            self._newest = None
+        beside = self._name_beside()
+        path.rename(beside)
+        _flush(path.parent)
+        shutil.rmtree(beside)
+
+
+def _make_visible(beside: Path, place: Path) -> None:
+    beside.rename(place)
+    _flush(place.parent)
+
+
+def read_note(note: Path) -> tuple[str | None, StreamPosition] | None:
+    """What was about to happen: the folder that was to become visible (None: those beyond go), and the
+    position after it."""
+    try:
+        noted = json.loads(note.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None  # there is none, or it was cut off while it was written: nothing was renamed yet
+    if not isinstance(noted, dict):
+        return None
+    return noted["folder"], read_position(noted["position"])
+
+
+def read_batch(path: Path) -> StoredBatch | None:
+    """Whose folder it is; None when it is not one of ours."""
+    try:
+        return StoredBatch.from_dict(json.loads((path / RANGES).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def list_batches(folder: Path, stream: str) -> dict[Path, StoredBatch]:
+    """Return the stream's batches that can be seen in a sink's folder."""
+    stored = {path: batch for path in folder.glob("batch=*") if (batch := read_batch(path))}
+    return {path: batch for path, batch in stored.items() if batch.stream == stream}
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, stream: str) -> IO[str]:
+    with _telling(path):
+        file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise SinkError(
+            "SINK_IN_USE",
+            f"Another program writes the stream {stream} to {path.parent.parent}.",
+            hint="Run one at a time; `fuser -v` on the lock file names it. End it, also if it is paused.",
+            facts={"stream": stream, "lock": str(path)},
+        ) from error
+    return file
+
+
+def _is_held(lock: IO[str]) -> bool:
+    """Whether the file of that name is still the one that was locked; whoever replaced it let others in."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(
+            "FILES_UNUSABLE",
+            f"Results could not be written to {path}: {error}.",
+            hint="Check the folder, its permissions and the free space.",
+            facts={"path": str(path)},
+            retriable=True,
+        ) from error

@@ -1,0 +1,113 @@
+"""The door: what Spark calls by name, and where option texts become a parsed read.
+
+Rule: options are parsed here, in `schema()` (so that a wrong one fails at `load()`) and when a reader is
+made; behind it no option text exists. Spark makes a new object, in a new process, for each of the two
+calls, so nothing is carried between them. This module is imported at every Python source look-up of every
+user, so it imports nothing heavy: numba, pyarrow and kafka-python come when a read begins.
+
+    spark.read.format("penstock").option("kafka.bootstrap.servers", "b:9092").option("subscribe", "t").load()
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from penstock.core.errors import OptionError, PenstockError
+from penstock.core.log_lines import get_logger
+from penstock.core.options.batch_options import parse_batch_options
+from penstock.core.options.stream_options import check_load, parse_stream_options
+from penstock.core.versions import check_versions
+from penstock.engines.reading.read_tasks import name_schema
+from penstock.engines.reading.typed_column_setup import make_typed, refuse_changed_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = get_logger(__name__)
+
+
+class PenstockDataSource(DataSource):
+    """Kafka as a Spark data source. Batch reads and streams; writes say that they are not there yet."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> str:
+        """Kafka's columns as Spark names them. Wrong options end here, before anything is planned."""
+        check_versions()
+        columns, formats = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
+        return name_schema(columns, make_typed(formats, columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.engines.source.batch_reader import BatchReader
+
+        options = parse_batch_options(
+            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+        _refuse_other_schema(schema, options.columns)
+        _warn(options.warnings)
+        typed = make_typed(options.formats, options.columns)
+        refuse_changed_schema(typed, schema)
+        return BatchReader(options, typed=typed)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.engines.source.stream_reader import RefusedStream
+
+        try:
+            return self._open_stream(schema)
+        except PenstockError as error:
+            return RefusedStream(error)
+
+    def _open_stream(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.engines.source.stream_reader import StreamReader
+
+        options = parse_stream_options(
+            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+        )
+        _refuse_other_schema(schema, options.columns)
+        _warn(options.warnings)
+        typed = make_typed(options.formats, options.columns)
+        refuse_changed_schema(typed, schema)
+        return StreamReader(options, typed=typed)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise _not_yet("Writing (`write`)", 'Write with `format("kafka")` and its jars')
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise _not_yet("Writing a stream (`writeStream`)", 'Write with `format("kafka")` and its jars')
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        log.warning("%s", warning)
+
+
+def _not_yet(what: str, instead: str) -> OptionError:
+    return OptionError("NOT_YET", f"{what} cannot be done with `penstock` yet.", hint=f"{instead} for now.")
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _refuse_other_schema(schema: StructType, columns: tuple[str, ...]) -> None:
+    if tuple(schema.fieldNames()) != columns:
+        raise OptionError(
+            "SCHEMA_FIXED",
+            f"A Kafka row has the columns {', '.join(columns)}; a schema with "
+            f"{', '.join(schema.fieldNames())} was given.",
+            hint="Leave out `.schema(...)`; choose columns with the option `columns`.",
+        )

@@ -1,0 +1,1 @@
+"""Avro values to typed columns."""

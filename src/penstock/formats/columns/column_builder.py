@@ -1,0 +1,191 @@
+"""Where kernels put decoded values: the columns of one type, flattened into a few plain arrays.
+
+A column type is a tree; its nodes are the rows of `table`, in the order of a walk from the root (a node's
+first child is the next node, STOP is the first node behind its subtree). Each node owns a part of three
+pools: `slots` (a number; for texts and lists the end of each entry), `valid` (a byte per entry) and `text`.
+
+Rules: every write is preceded by a comparison with the node's room, and a full node is not an error: the
+function returns False, the kernel takes the row back with `truncate`, and the caller makes more room and
+goes on at that row. A struct's own entry comes first, its children follow in any order, and `close_struct`
+fills in those that did not come. Why not one array per column: numba would compile a kernel per schema.
+Why not a tuple of arrays instead of four arguments: numba counts references to each array at each use.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.kernels.format_compilation import bits_of, copy_bytes, part
+
+# Kinds of nodes.
+BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL = range(8)
+STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, STRUCT, LIST, MAP = range(8, 16)
+
+# What a child that did not come is.
+NULL, ZERO, EMPTY_LIST, FIRST_NAME, EMPTY_STRUCT = range(5)
+
+# What a kernel returns instead of a row's fault, and how rows are numbered: 0 is good.
+GOOD, FULL = 0, -1
+
+
+# Columns of `table`, one row per node; a last row says what was full: [node, bytes].
+KIND, STOP, PARENT, COUNT, BASE, ROOM, TEXT_BASE, TEXT_USED, TEXT_ROOM = range(9)
+WIDTH, PRECISION, SCALE, MISSING = range(9, 13)  # slots per entry (two for decimals); how to fill gaps
+NAME_AT, NAME_SIZE, FIRST_AT, FIRST_SIZE = range(
+    13, 17
+)  # in `text`: the field's name; for FIRST_NAME: zero's
+TABLE_WIDTH = 17
+
+
+@part
+def has_room(table, slots, valid, text, node):
+    if table[node, COUNT] < table[node, ROOM]:
+        return True
+    table[-1, 0] = node
+    table[-1, 1] = 0
+    return False
+
+
+@part
+def put(table, slots, valid, text, node, value):
+    """Append a whole number."""
+    if not has_room(table, slots, valid, text, node):
+        return False
+    at = table[node, BASE] + table[node, COUNT]
+    slots[at] = value
+    valid[at] = 1
+    table[node, COUNT] += 1
+    return True
+
+
+@part
+def put_real(table, slots, valid, text, node, value):
+    """Append a floating point number."""
+    if not has_room(table, slots, valid, text, node):
+        return False
+    at = table[node, BASE] + table[node, COUNT]
+    slots[at] = bits_of(value)
+    valid[at] = 1
+    table[node, COUNT] += 1
+    return True
+
+
+@part
+def put_wide(table, slots, valid, text, node, high, low):
+    """Append a decimal: 128 bits, the low half first as Arrow stores it."""
+    if not has_room(table, slots, valid, text, node):
+        return False
+    at = table[node, BASE] + 2 * table[node, COUNT]
+    slots[at] = np.int64(low)
+    slots[at + 1] = np.int64(high)
+    valid[at] = 1
+    table[node, COUNT] += 1
+    return True
+
+
+@part
+def has_text_room(table, slots, valid, text, node, size):
+    if size <= table[node, TEXT_ROOM] - table[node, TEXT_USED]:
+        return True
+    table[-1, 0] = node
+    table[-1, 1] = size
+    return False
+
+
+@part
+def put_text(table, slots, valid, text, node, buf, at, size):
+    """Append bytes of `buf`; the caller has checked that they are inside it."""
+    if not has_room(table, slots, valid, text, node) or not has_text_room(
+        table, slots, valid, text, node, size
+    ):
+        return False
+    copy_bytes(text, table[node, TEXT_BASE] + table[node, TEXT_USED], buf, at, size)
+    return end_text(table, slots, valid, text, node, size)
+
+
+@part
+def end_text(table, slots, valid, text, node, size):
+    """Append an entry whose bytes have just been written behind `text_used`; there is room for it."""
+    table[node, TEXT_USED] += size
+    at = table[node, BASE] + table[node, COUNT]
+    slots[at] = table[node, TEXT_USED]
+    valid[at] = 1
+    table[node, COUNT] += 1
+    return True
+
+
+@part
+def put_list(table, slots, valid, text, node):
+    """Append a list or a map: its elements are those its child got since the entry before."""
+    return put(table, slots, valid, text, node, table[node + 1, COUNT])
+
+
+@part
+def put_null(table, slots, valid, text, node):
+    """Append a null, with a null for every part of a struct."""
+    i = node
+    while i < table[node, STOP]:
+        if not has_room(table, slots, valid, text, i):
+            return False
+        kind = table[i, KIND]
+        at = table[i, BASE] + table[i, WIDTH] * table[i, COUNT]
+        value = np.int64(0)
+        if kind in (STRING, BINARY):
+            value = table[i, TEXT_USED]
+        elif kind in (LIST, MAP):
+            value = table[i + 1, COUNT]
+        slots[at] = value
+        if table[i, WIDTH] == 2:
+            slots[at + 1] = 0
+        valid[at] = 0
+        table[i, COUNT] += 1
+        i = table[i, STOP] if kind in (LIST, MAP) else i + 1
+    return True
+
+
+@part
+def put_missing(table, slots, valid, text, node):
+    """Append what stands for a part that did not come."""
+    how = table[node, MISSING]
+    if how == EMPTY_LIST:
+        return put_list(table, slots, valid, text, node)
+    if how == FIRST_NAME:
+        return put_text(table, slots, valid, text, node, text, table[node, FIRST_AT], table[node, FIRST_SIZE])
+    if how == ZERO:
+        kind = table[node, KIND]
+        if kind in (STRING, BINARY):
+            return put_text(table, slots, valid, text, node, text, 0, 0)
+        if kind == DECIMAL:
+            return put_wide(table, slots, valid, text, node, np.uint64(0), np.uint64(0))
+        return put(table, slots, valid, text, node, np.int64(0))  # the same bits as 0.0
+    return put_null(table, slots, valid, text, node)
+
+
+@part
+def close_struct(table, slots, valid, text, node):
+    """Fill in what did not come."""
+    child = node + 1
+    while child < table[node, STOP]:
+        if table[child, COUNT] < table[node, COUNT] and not put_missing(table, slots, valid, text, child):
+            return False
+        child = table[child, STOP]
+    return True
+
+
+@part
+def truncate(table, slots, valid, text, node, entries):
+    """Keep only the first `entries` of a node, and of everything below it what belongs to them."""
+    for i in range(node, table[node, STOP]):
+        keep = entries
+        if i > node:
+            above = table[i, PARENT]
+            keep = table[above, COUNT]
+            if table[above, KIND] != STRUCT:
+                keep = slots[table[above, BASE] + keep - 1] if keep > 0 else np.int64(0)
+        if table[i, COUNT] > keep:
+            table[i, COUNT] = keep
+        kind = table[i, KIND]
+        if kind in (STRING, BINARY):
+            kept = table[i, COUNT]
+            table[i, TEXT_USED] = slots[table[i, BASE] + kept - 1] if kept > 0 else np.int64(0)

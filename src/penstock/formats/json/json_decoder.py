@@ -1,0 +1,70 @@
+"""JSON documents into a struct column, to a schema given in Spark's words.
+
+Semantics, those of `from_json`: a field that is missing or null is null, one that is not in the schema is
+checked and left out, the last of two equal names counts, an object or a number asked for as `string` is its
+own text. A field that has another type is null, the others are kept, and the row has a reason that names the
+field: half a row with a null in it looks like data. With `strict` such a row is null as a whole. A document
+that is not one JSON object always is. A time without a zone is UTC. What else differs from `from_json` is on
+the page of differences.
+
+>>> decoder = JsonDecoder("id BIGINT, name STRING")
+>>> decoder.spark_type
+'struct<id:bigint,name:string>'
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.column_decoder import Decoded
+from penstock.core.errors import OptionError
+from penstock.formats.columns.column_types import ColumnType, List, Map, Scalar, Struct
+from penstock.formats.columns.spark_ddl import parse_ddl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDecoder:
+    """Decodes documents to the schema: a list of columns or `struct<...>`, as DDL."""
+
+    schema: str
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        check_json_type(parse_schema(self.schema), "")
+
+    @property
+    def spark_type(self) -> str:
+        return parse_schema(self.schema).ddl
+
+    def decode(self, values: pa.Array) -> Decoded:
+        from penstock.formats.json.json_columns import decode_json  # loads numba: in workers only
+
+        return decode_json(parse_schema(self.schema), values, strict=self.strict)
+
+
+@functools.lru_cache(maxsize=64)
+def parse_schema(schema: str) -> Struct:
+    return parse_ddl(schema)
+
+
+def check_json_type(column: ColumnType, path: str) -> None:
+    """Refuse what JSON cannot hold: the keys of its objects are texts."""
+    if isinstance(column, Struct):
+        for each in column.fields:
+            check_json_type(each.type, f"{path}.{each.name}" if path else each.name)
+    elif isinstance(column, List):
+        check_json_type(column.element, f"{path}[]")
+    elif isinstance(column, Map):
+        if column.key != Scalar("string"):
+            raise OptionError(
+                "FORMAT_UNSUPPORTED",
+                f"Field `{path}` is a map with keys of type {column.key.ddl}; names in JSON are texts.",
+                hint="Declare it as map<string, ...> and cast the keys afterwards.",
+                facts={"field": path},
+            )
+        check_json_type(column.value, f"{path}{{}}")

@@ -1,0 +1,46 @@
+"""Protobuf messages into a struct column: with a schema registry, or bare to one message type.
+
+Rule: the frame's message type is fixed when the query starts; fields are found by their numbers, so older and
+newer producers read alike. With a registry the value names its file and message; a value of another message
+type is a bad row, because its numbers mean other things.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.core.column_decoder import Decoded
+from penstock.formats.columns.column_types import Struct
+from penstock.formats.protobuf.protobuf_plan import column_type, load_message
+from penstock.formats.registry.schema_registry import RegistrySettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufDecoder:
+    """`descriptors` is a serialized FileDescriptorSet, `message` the full name of a type in it."""
+
+    descriptors: bytes = field(repr=False)
+    message: str
+    registry: RegistrySettings | None = None
+
+    def __post_init__(self) -> None:
+        _column_of(self.descriptors, self.message)
+
+    @property
+    def spark_type(self) -> str:
+        return _column_of(self.descriptors, self.message).ddl
+
+    def decode(self, values: pa.Array) -> Decoded:
+        from penstock.formats.protobuf.protobuf_columns import decode_protobuf  # loads numba: in workers only
+
+        return decode_protobuf(self, values)
+
+
+@functools.lru_cache(maxsize=16)
+def _column_of(descriptors: bytes, message: str) -> Struct:
+    return column_type(load_message(descriptors, message))

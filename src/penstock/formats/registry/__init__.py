@@ -1,0 +1,1 @@
+"""Schema registries: asking them, and the frame around values that name a schema."""

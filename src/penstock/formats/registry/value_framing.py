@@ -1,0 +1,44 @@
+"""The frame around a value that comes with a schema registry: a zero byte and the schema's id.
+
+Rule: ids are read in bulk and each different one is looked up once, those of most rows first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from penstock.kernels.kernel_input import Array, Input
+
+FRAME_BYTES = 5
+
+
+def read_ids(source: Input) -> Array:
+    """The schema id of each value; -1 where there is no value or no frame."""
+    ids = np.full(source.rows, -1, np.int64)
+    starts = source.ends[:-1].astype(np.int64)
+    framed = np.flatnonzero((source.present != 0) & (np.diff(source.ends) >= FRAME_BYTES))
+    if not len(framed):
+        return ids
+    at = starts[framed]
+    framed, at = (each[source.data[at] == 0] for each in (framed, at))
+    value = np.zeros(len(at), np.int64)
+    for n in range(1, FRAME_BYTES):
+        value = value << 8 | source.data[at + n]
+    ids[framed] = value
+    return ids
+
+
+def choose_entries(ids: Array, find_entries: Callable[[list[int]], Sequence[int]], no_frame: int) -> Array:
+    """Choose where each row's program begins, or a negated fault; -1 is a row without a frame.
+
+    `find_entries` is asked once for all ids, in the order of how many rows have them.
+    """
+    different, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    entries = np.full(len(different), -no_frame, np.int64)
+    order = np.lexsort((different, -counts))
+    order = order[different[order] >= 0]
+    if len(order):
+        entries[order] = find_entries(different[order].tolist())
+    return entries[which.reshape(-1)]

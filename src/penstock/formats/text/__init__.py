@@ -1,0 +1,1 @@
+"""Values that are UTF-8 text."""

@@ -1,0 +1,133 @@
+"""Topics as an operator looks at them: leaders, replicas, replicas in sync, settings that were changed.
+
+Rule: what is shown is asked now, from one broker, in one request for all topics; nothing remembered is mixed
+in. Why not from the map that reading uses (`cluster_map`): it keeps leaders only, and keeps them for minutes.
+
+    describe_topics(settings, ["orders"])[0].partitions[0].in_sync
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.errors import BrokerError
+from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
+from penstock.kafka.metadata.broker_errors import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, refusal
+from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.protocol_messages import DescribeConfigsRequest, MetadataRequest
+
+_TOPIC = 2  # Kafka's number for "this resource is a topic"
+_LOOKED_AT = 100  # offsets at the end of each partition
+_BUILT_IN_DEFAULT = 5  # Kafka's number for "nobody has set this"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDetails:
+    """`leader` is None while there is none."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDetails:
+    """`configs` are those that somebody has set, on the topic or for the broker; a secret one is None."""
+
+    name: str
+    topic_id: bytes | None
+    internal: bool
+    partitions: tuple[PartitionDetails, ...]
+    configs: Mapping[str, str | None]
+
+    @property
+    def replication_factor(self) -> int:
+        """Of the first partition; a reassignment may be under way in others."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[TopicDetails]:
+    """The named topics in order of name; one that does not exist is an error."""
+    deadline = Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")
+    wanted = sorted(set(names))
+
+    def build() -> Any:
+        entries = [MetadataRequest.MetadataRequestTopic(name=name) for name in wanted]
+        return MetadataRequest(topics=entries, allow_auto_topic_creation=False)
+
+    response, broker = routing_for(settings).call_any(build, deadline)
+    found = {topic.name: topic for topic in response.topics}
+    missing = [name for name in wanted if found[name].error_code == UNKNOWN_TOPIC_OR_PARTITION]
+    if missing:
+        raise BrokerError(
+            "UNKNOWN_TOPIC",
+            f"The brokers know no topic named {', '.join(missing)}.",
+            hint="Correct the name (case matters), create it, or allow this user to describe it.",
+            facts={"missing": missing},
+        )
+    for name in wanted:
+        if found[name].error_code not in (0, LEADER_NOT_AVAILABLE):
+            raise refusal(found[name].error_code, "Metadata", broker, f"topic {name}")
+    configs = _find_changed_configs(settings, wanted, deadline)
+    return [_read_topic(found[name], configs[name]) for name in wanted]
+
+
+def has_keys(settings: ClientSettings, topic: str) -> bool:
+    """Whether one of the last records of its partitions has a key."""
+    view = KafkaLogView(settings)
+    partitions = [TopicPartition(topic, number) for number in view.describe([topic])[topic].partitions]
+    starts, ends = view.earliest(partitions), view.latest(partitions)
+    ranges = tuple(
+        RangeOrder(topic, each.partition, At(max(starts[each], ends[each] - _LOOKED_AT)), At(ends[each]))
+        for each in partitions
+        if starts[each] < ends[each]
+    )
+    order = WorkOrder(ranges, settings, ("key",), fail_on_data_loss=False)
+    return any(batch.column("key").null_count < batch.num_rows for batch in KafkaReader().read(order))
+
+
+def _read_topic(topic: Any, configs: Mapping[str, str | None]) -> TopicDetails:
+    partitions = tuple(
+        PartitionDetails(
+            part.partition_index,
+            part.leader_id if part.leader_id >= 0 else None,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+        )
+        for part in sorted(topic.partitions, key=lambda part: int(part.partition_index))
+    )
+    topic_id = topic.topic_id.bytes if topic.topic_id else None
+    return TopicDetails(topic.name, topic_id, bool(topic.is_internal), partitions, configs)
+
+
+def _find_changed_configs(
+    settings: ClientSettings, names: Collection[str], deadline: Deadline
+) -> dict[str, dict[str, str | None]]:
+    def build() -> Any:
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        return DescribeConfigsRequest(
+            resources=[
+                resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in names
+            ]
+        )
+
+    response, broker = routing_for(settings).call_any(build, deadline)
+    for result in response.results:
+        if result.error_code:
+            where = f"topic {result.resource_name}"
+            raise refusal(result.error_code, "DescribeConfigs", broker, where, result.error_message)
+    return {
+        result.resource_name: {
+            config.name: config.value
+            for config in sorted(result.configs, key=lambda each: str(each.name))
+            if config.config_source != _BUILT_IN_DEFAULT
+        }
+        for result in response.results
+    }

@@ -1,0 +1,178 @@
+"""Consumer groups as an operator looks at them: their states, members, partitions, positions and lag.
+
+Rules: every partition that the group has committed or that a member owns is a row, so a group without members
+and a group without commits are both seen whole; a member without partitions is a row too; "nothing committed"
+and "topic gone" are None, never 0. Why one look at the log ends after all else: a lag must not come
+out below zero because records arrived between two questions.
+
+    describe_group(settings, "reports").rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.errors import BrokerError
+from penstock.core.model import TopicPartition
+from penstock.kafka.groups.committed_offsets import fetch_committed
+from penstock.kafka.groups.group_lag import Lag
+from penstock.kafka.groups.kip848_groups import DescribeNewerGroup, Member
+from penstock.kafka.groups.record_fields import Fields
+from penstock.kafka.metadata.broker_errors import refusal
+from penstock.kafka.metadata.routing import Routing, routing_for
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.protocol_messages import DescribeGroupsRequest, ListGroupsRequest
+
+_NOT_FOUND = 69
+_NEWER_PROTOCOL = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """`kind` is classic, consumer (the newer protocol), share or streams; "" where the broker is silent."""
+
+    name: str
+    state: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One partition, or a member that has none. `end` is None when the partition does not exist any more."""
+
+    partition: TopicPartition | None
+    committed: int | None
+    end: int | None
+    member: Member | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end is None:
+            return None
+        return Lag(self.committed, self.end).records
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDetails:
+    """`members_known` is False for share and streams groups, whose members are not consumers."""
+
+    name: str
+    state: str
+    kind: str
+    members: tuple[Member, ...]
+    rows: tuple[GroupRow, ...]
+    members_known: bool = True
+
+
+def list_groups(settings: ClientSettings) -> list[ListedGroup]:
+    """All groups, from every broker: each knows only those it coordinates."""
+    deadline = _deadline(settings)
+    routing = routing_for(settings)
+    found: dict[str, ListedGroup] = {}
+    pending = set(routing.brokers(deadline).values())
+    attempts = Attempts(deadline, "the groups of every broker", settings.retry_backoff_ms)
+    for _ in attempts:
+        for host, port in sorted(pending):
+            with attempts.forgiving():  # one that has just begun to coordinate asks us to wait
+                request = ListGroupsRequest(states_filter=[], types_filter=[])
+                response = routing.call(request, host, port, deadline)
+                if response.error_code:
+                    raise refusal(response.error_code, "ListGroups", f"{host}:{port}", "all groups")
+                for each in response.groups:
+                    state, kind = each.group_state or "", each.group_type or ""
+                    found[each.group_id] = ListedGroup(each.group_id, state, kind)
+                pending.discard((host, port))
+        if not pending:
+            return [found[name] for name in sorted(found)]
+    raise attempts.given_up()
+
+
+def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
+    """One group whole; a group that nobody knows is an error."""
+    deadline = _deadline(settings)
+    routing = routing_for(settings)
+    response, broker = routing.call_coordinator(
+        group,
+        lambda: DescribeGroupsRequest(groups=[group], include_authorized_operations=False),
+        deadline,
+        lambda response: int(response.groups[0].error_code),
+    )
+    answer = response.groups[0]
+    if answer.error_code == _NOT_FOUND or answer.group_state == "Dead":
+        listed = next((each for each in list_groups(settings) if each.name == group), None)
+        if listed is None:
+            raise BrokerError(
+                "GROUP_NOT_FOUND",
+                f"There is no consumer group {group}.",
+                hint="`penstock groups list` shows all; a group without members and commits is forgotten.",
+                facts={"group": group},
+            )
+        state, kind = listed.state, listed.kind
+        members = _ask_newer_members(routing, group, deadline) if kind == _NEWER_PROTOCOL else None
+    elif answer.error_code:
+        raise refusal(answer.error_code, "DescribeGroups", broker, f"group {group}")
+    else:
+        state, kind, members = answer.group_state, "classic", tuple(_read_members(answer.members))
+    committed = fetch_committed(routing, group, None, deadline)
+    rows = _make_rows(KafkaLogView(settings), committed, members or ())
+    return GroupDetails(group, state, kind, members or (), rows, members_known=members is not None)
+
+
+def _ask_newer_members(routing: Routing, group: str, deadline: Deadline) -> tuple[Member, ...]:
+    answer, broker = routing.call_coordinator(
+        group, lambda: DescribeNewerGroup(group), deadline, lambda answer: int(answer.error_code)
+    )
+    if answer.error_code:
+        raise refusal(answer.error_code, "ConsumerGroupDescribe", broker, f"group {group}")
+    found: tuple[Member, ...] = answer.members
+    return tuple(sorted(found, key=lambda member: member.consumer_id))
+
+
+def _read_members(members: Iterable[Any]) -> Iterable[Member]:
+    for each in sorted(members, key=lambda each: str(each.member_id)):
+        yield Member(
+            each.member_id,
+            each.client_host.removeprefix("/"),  # Java's way to write an address
+            each.client_id,
+            read_assignment(bytes(each.member_assignment)),
+        )
+
+
+def read_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
+    """The partitions in a member's assignment; none for empty bytes, which a member has while it joins."""
+    if not data:
+        return ()
+    fields = Fields(data)
+    try:
+        fields.integer(2)  # every version begins alike
+        found = []
+        for _ in range(fields.count(6)):
+            topic = fields.text()
+            found += [TopicPartition(topic, fields.integer(4)) for _ in range(fields.count(4))]
+    except ValueError:
+        return None  # a client of a protocol of its own
+    return tuple(sorted(found))
+
+
+def _make_rows(
+    view: KafkaLogView, committed: dict[TopicPartition, int | None], members: tuple[Member, ...]
+) -> tuple[GroupRow, ...]:
+    owners = {each: member for member in members for each in member.partitions or ()}
+    partitions = sorted({*committed, *owners})
+    topics = view.describe({each.topic for each in partitions})
+    existing = [
+        each
+        for each in partitions
+        if each.topic in topics and each.partition in topics[each.topic].partitions
+    ]
+    ends = view.latest(existing)
+    rows = [GroupRow(each, committed.get(each), ends.get(each), owners.get(each)) for each in partitions]
+    return (*rows, *(GroupRow(None, None, None, member) for member in members if not member.partitions))
+
+
+def _deadline(settings: ClientSettings) -> Deadline:
+    return Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")

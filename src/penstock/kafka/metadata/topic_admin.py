@@ -1,0 +1,233 @@
+"""Topics and their settings: what tests, benchmarks and the local cluster need to change on a broker.
+
+Rule: each function returns when every broker shows the change, or raises with the broker's own
+reason; a topic that "was created" but cannot be described yet has cost many a test its reliability.
+Why so small: administration has its own tools; what reads and writes data should hold few rights.
+
+    create_topic(settings, "orders", partitions=4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.errors import BrokerError
+from penstock.core.model import TopicPartition
+from penstock.kafka.metadata.broker_errors import refusal
+from penstock.kafka.metadata.routing import Leader, routing_for
+from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.protocol_messages import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    MetadataRequest,
+)
+
+_TOPIC = 2  # Kafka's number for "this resource is a topic"
+_SET = 0
+
+
+def create_topic(
+    settings: ClientSettings,
+    name: str,
+    *,
+    partitions: int = 1,
+    replication_factor: int | None = 1,
+    configs: Mapping[str, str] | None = None,
+    assignments: Mapping[int, Collection[int]] | None = None,
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    `replication_factor=None` leaves it to the brokers' own default. `assignments` gives each partition its
+    brokers, the preferred leader first, instead of the two counts.
+    """
+    topic = CreateTopicsRequest.CreatableTopic
+
+    def build() -> Any:
+        return CreateTopicsRequest(
+            topics=[
+                topic(
+                    name=name,
+                    num_partitions=-1 if assignments else partitions,
+                    replication_factor=-1
+                    if assignments or replication_factor is None
+                    else replication_factor,
+                    assignments=[
+                        topic.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        for index, brokers in (assignments or {}).items()
+                    ],
+                    configs=[
+                        topic.CreatableTopicConfig(name=key, value=value)
+                        for key, value in (configs or {}).items()
+                    ],
+                )
+            ],
+            timeout_ms=settings.request_timeout_ms,
+            validate_only=False,
+        )
+
+    deadline = _deadline(settings)
+    response, broker = routing_for(settings).call_controller(
+        build, deadline, lambda response: int(response.topics[0].error_code)
+    )
+    answer = response.topics[0]
+    if answer.error_code:
+        raise refusal(answer.error_code, "CreateTopics", broker, f"topic {name}", answer.error_message)
+    _wait_everywhere(settings, name, len(assignments) if assignments else partitions, deadline)
+
+
+def delete_topic(settings: ClientSettings, name: str) -> None:
+    """Delete a topic and wait until the metadata no longer has it."""
+
+    def build() -> Any:
+        state = DeleteTopicsRequest.DeleteTopicState(name=name)
+        return DeleteTopicsRequest(topics=[state], topic_names=[name], timeout_ms=settings.request_timeout_ms)
+
+    deadline = _deadline(settings)
+    routing = routing_for(settings)
+    response, broker = routing.call_controller(build, deadline)
+    answer = response.responses[0]
+    if answer.error_code:
+        message = getattr(answer, "error_message", None)
+        raise refusal(answer.error_code, "DeleteTopics", broker, f"topic {name}", message)
+    _wait_everywhere(settings, name, 0, deadline)
+
+
+def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
+    """Raise a topic's number of partitions to `count` and wait for their leaders."""
+
+    def build() -> Any:
+        topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        return CreatePartitionsRequest(
+            topics=[topic], timeout_ms=settings.request_timeout_ms, validate_only=False
+        )
+
+    deadline = _deadline(settings)
+    response, broker = routing_for(settings).call_controller(
+        build, deadline, lambda response: int(response.results[0].error_code)
+    )
+    answer = response.results[0]
+    if answer.error_code:
+        raise refusal(answer.error_code, "CreatePartitions", broker, f"topic {name}", answer.error_message)
+    _wait_everywhere(settings, name, count, deadline)
+
+
+def delete_records(
+    settings: ClientSettings, before: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    """Drop all records below the given offsets; returns the new log start offsets."""
+
+    def build(led: dict[TopicPartition, Leader]) -> Any:
+        topic = DeleteRecordsRequest.DeleteRecordsTopic
+        return DeleteRecordsRequest(
+            topics=[
+                topic(
+                    name=wanted.topic,
+                    partitions=[
+                        topic.DeleteRecordsPartition(partition_index=wanted.partition, offset=before[wanted])
+                    ],
+                )
+                for wanted in sorted(led)
+            ],
+            timeout_ms=settings.request_timeout_ms,
+        )
+
+    def read(response: Any) -> list[tuple[TopicPartition, int, int]]:
+        return [
+            (TopicPartition(topic.name, part.partition_index), part.error_code, part.low_watermark)
+            for topic in response.topics
+            for part in topic.partitions
+        ]
+
+    return routing_for(settings).ask_leaders(before, build, read, _deadline(settings))
+
+
+def alter_topic_configs(settings: ClientSettings, name: str, configs: Mapping[str, str]) -> None:
+    """Set some of a topic's settings, leave the others."""
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+
+    def build() -> Any:
+        entries = [
+            resource.AlterableConfig(name=key, config_operation=_SET, value=value)
+            for key, value in configs.items()
+        ]
+        return IncrementalAlterConfigsRequest(
+            resources=[resource(resource_type=_TOPIC, resource_name=name, configs=entries)],
+            validate_only=False,
+        )
+
+    response, broker = routing_for(settings).call_controller(build, _deadline(settings))
+    answer = response.responses[0]
+    if answer.error_code:
+        raise refusal(
+            answer.error_code, "IncrementalAlterConfigs", broker, f"topic {name}", answer.error_message
+        )
+
+
+def describe_topic_configs(
+    settings: ClientSettings, name: str, deadline: Deadline | None = None
+) -> Mapping[str, str | None]:
+    """Return all settings of a topic; secret ones come without their value."""
+
+    def build() -> Any:
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        return DescribeConfigsRequest(
+            resources=[resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)]
+        )
+
+    response, broker = routing_for(settings).call_any(build, deadline or _deadline(settings))
+    answer = response.results[0]
+    if answer.error_code:
+        raise refusal(answer.error_code, "DescribeConfigs", broker, f"topic {name}", answer.error_message)
+    return {config.name: config.value for config in answer.configs}
+
+
+def find_message_limit(settings: ClientSettings, name: str, deadline: Deadline | None = None) -> int | None:
+    """Return the largest batch that a topic takes, in bytes; None where the brokers refuse to tell it.
+
+    A failure that may pass is raised. Nobody needs the answer to write, so a writer goes on without it.
+    """
+    try:
+        limit = describe_topic_configs(settings, name, deadline).get("max.message.bytes")
+    except BrokerError as error:
+        if error.retriable:
+            raise
+        return None  # no right to ask, a broker that does not know the question
+    return None if limit is None else int(limit)
+
+
+def _wait_everywhere(settings: ClientSettings, name: str, partitions: int, deadline: Deadline) -> None:
+    """Until every broker shows so many partitions with leaders: they learn of a change one by one."""
+    routing = routing_for(settings)
+    attempts = Attempts(deadline, f"all brokers to show topic {name}", settings.retry_backoff_ms)
+    for _ in attempts:
+        with attempts.forgiving():
+            if all(
+                _count_led(routing.call(_metadata_of(name), *address, deadline)) == partitions
+                for address in routing.brokers(deadline).values()
+            ):
+                routing.describe(name, deadline)  # what this process remembers of the name is replaced too
+                return
+    raise attempts.given_up()
+
+
+def _metadata_of(name: str) -> Any:
+    topic = MetadataRequest.MetadataRequestTopic(name=name)
+    return MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
+
+
+def _count_led(response: Any) -> int:
+    return sum(part.leader_id >= 0 for topic in response.topics for part in topic.partitions)
+
+
+def topic_exists(settings: ClientSettings, name: str) -> bool:
+    return routing_for(settings).describe(name, _deadline(settings)) is not None
+
+
+def _deadline(settings: ClientSettings) -> Deadline:
+    return Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")

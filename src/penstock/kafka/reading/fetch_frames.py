@@ -1,0 +1,228 @@
+"""A Fetch request as a frame, and its answer read in place.
+
+Rule: the records of an answer are never copied on the way; what is returned is where they lie in the
+receive buffer. kafka-python's decoder would make a `bytes` of them, another pass over every byte.
+The broker guards for us where it can: from version 13 on the request carries the topic's id, from 12 on
+the epoch of the last record read, so a recreated or truncated log is refused by the broker itself.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from itertools import groupby
+
+from penstock.core.errors import CorruptBatchError
+from penstock.kafka.transport.protocol_messages import FetchRequest
+
+API_KEY = 1
+MAX_VERSION, MAX_VERSION_WITHOUT_TOPIC_ID, MIN_VERSION = 16, 12, 4
+
+_FIXED = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionQuestion:
+    """What to ask one partition for: `offset` is the next one wanted."""
+
+    topic: str
+    partition: int
+    offset: int
+    topic_id: bytes | None
+    leader_epoch: int
+    last_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchQuestion:
+    """What to ask one broker for. `max_bytes` is the limit of the whole answer."""
+
+    partitions: tuple[PartitionQuestion, ...]
+    max_bytes: int
+    min_bytes: int
+    max_wait_ms: int
+    committed_only: bool
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """One partition's answer. `begin` and `end` are where its records lie in the buffer."""
+
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    preferred_replica: int
+    diverging_end: int | None
+    begin: int
+    end: int
+
+
+def encode_question(question: FetchQuestion, version: int, correlation_id: int, client_id: str) -> bytes:
+    """The whole frame, its length in front. Partitions of one topic stand together, as they come."""
+    topic = FetchRequest.FetchTopic
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=question.max_wait_ms,
+        min_bytes=question.min_bytes,
+        max_bytes=question.max_bytes,
+        isolation_level=1 if question.committed_only else 0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(
+                topic=name,
+                topic_id=uuid.UUID(bytes=topic_id) if topic_id else uuid.UUID(int=0),
+                partitions=[
+                    topic.FetchPartition(
+                        partition=each.partition,
+                        current_leader_epoch=each.leader_epoch,
+                        fetch_offset=each.offset,
+                        last_fetched_epoch=each.last_epoch,
+                        log_start_offset=-1,
+                        partition_max_bytes=each.max_bytes,
+                    )
+                    for each in partitions
+                ],
+            )
+            for (name, topic_id), partitions in groupby(
+                question.partitions, key=lambda each: (each.topic, each.topic_id)
+            )
+        ],
+        forgotten_topics_data=[],
+        rack_id=question.rack,
+        version=version,
+    )
+    request.with_header(correlation_id, client_id)
+    return bytes(request.encode(header=True, framed=True))
+
+
+def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:
+    """Read the answer to a request for exactly one partition."""
+    error_code, answers = read_answers(frame, version, correlation_id)
+    if error_code:
+        return FetchAnswer(error_code, -1, -1, (), -1, None, 0, 0)
+    if len(answers) != 1:
+        raise _malformed("it does not hold exactly one partition")
+    return next(iter(answers.values()))
+
+
+def read_answers(
+    frame: memoryview, version: int, correlation_id: int
+) -> tuple[int, dict[tuple[bytes, int], FetchAnswer]]:
+    """The error code of the whole, and each partition's answer; every length is checked before use.
+
+    Partitions are named by the topic's id from version 13 on, by the bytes of its name before.
+    """
+    cursor = _Cursor(frame, flexible=version >= 12)
+    if cursor.int32() != correlation_id:
+        raise _malformed("it answers another request")
+    cursor.tags()
+    cursor.int32()  # throttle time: the broker itself stops reading from us for so long
+    if version >= 7:
+        error_code = cursor.int16()
+        cursor.int32()  # session id
+        if error_code:
+            return error_code, {}
+    answers = {}
+    for _ in range(cursor.array_length()):
+        size = 16 if version >= 13 else cursor.string_length()
+        begin = cursor.at
+        cursor.skip(size)
+        topic = bytes(frame[begin : begin + size])
+        for _ in range(cursor.array_length()):
+            partition, answer = _read_partition(cursor, version)
+            answers[topic, partition] = answer
+        cursor.tags()
+    return 0, answers
+
+
+def _read_partition(cursor: _Cursor, version: int) -> tuple[int, FetchAnswer]:
+    partition, error_code, high, stable = cursor.unpack(_FIXED)
+    if version >= 5:
+        cursor.skip(8)  # log start
+    aborted = []
+    for _ in range(max(0, cursor.array_length())):
+        producer_id, first_offset = cursor.int64(), cursor.int64()
+        cursor.tags()
+        aborted.append((producer_id, first_offset))
+    preferred = cursor.int32() if version >= 11 else -1
+    size = max(0, cursor.bytes_length())
+    begin = cursor.at
+    cursor.skip(size)
+    diverging_end: int | None = None
+    for tag, at, length in cursor.tags():
+        if tag == 0 and length >= 12:
+            diverging_end = struct.unpack_from(">q", cursor.frame, at + 4)[0]
+    answer = FetchAnswer(
+        error_code, high, stable, tuple(aborted), preferred, diverging_end, begin, begin + size
+    )
+    return partition, answer
+
+
+class _Cursor:
+    """Walks over a frame. Lengths are compact (unsigned varint of length + 1) in flexible versions."""
+
+    def __init__(self, frame: memoryview, *, flexible: bool) -> None:
+        self.frame, self.at, self.flexible = frame, 0, flexible
+
+    def skip(self, size: int) -> None:
+        if size < 0 or size > len(self.frame) - self.at:
+            raise _malformed("a length points outside of it")
+        self.at += size
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        begin = self.at
+        self.skip(layout.size)
+        return layout.unpack_from(self.frame, begin)
+
+    def int16(self) -> int:
+        return self.unpack(_INT16)[0]
+
+    def int32(self) -> int:
+        return self.unpack(_INT32)[0]
+
+    def int64(self) -> int:
+        return self.unpack(_INT64)[0]
+
+    def unsigned(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self.unpack(_BYTE)[0]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise _malformed("a variable-length number does not end")
+
+    def array_length(self) -> int:
+        return self.unsigned() - 1 if self.flexible else self.int32()
+
+    def bytes_length(self) -> int:
+        return self.unsigned() - 1 if self.flexible else self.int32()
+
+    def string_length(self) -> int:
+        return self.unsigned() - 1 if self.flexible else self.int16()
+
+    def tags(self) -> list[tuple[int, int, int]]:
+        """Tagged fields as (tag, position, length); none in versions that have none."""
+        found = []
+        if self.flexible:
+            for _ in range(self.unsigned()):
+                tag, length = self.unsigned(), self.unsigned()
+                found.append((tag, self.at, length))
+                self.skip(length)
+        return found
+
+
+_INT16, _INT32, _INT64, _BYTE = (struct.Struct(f) for f in (">h", ">i", ">q", ">B"))
+
+
+def _malformed(why: str) -> CorruptBatchError:
+    return CorruptBatchError(
+        "MALFORMED_FETCH_ANSWER",
+        f"The broker's answer to a fetch makes no sense: {why}.",
+        hint="Check that the address is a Kafka broker and that nothing between rewrites its traffic.",
+    )

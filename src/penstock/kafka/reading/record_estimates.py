@@ -1,0 +1,216 @@
+"""A short look at what lies at a position: how old it is and how big records are there, for estimates.
+
+Rule: a look costs one small fetch per broker (and one more where a record batch is larger than it) and only
+reads batch headers, so it is exact for no single record: the time is that of the first record in the batch
+that holds the position, the size is stored (compressed) bytes per offset. Nobody waits for an estimate: each
+broker is asked once, and a partition that is empty there, gone, without a leader or not answered for is left
+out. Why not the reader: it decompresses, retries and waits for records to come, and fails where they do not.
+
+    peek_at(routing, {TopicPartition("orders", 0): 41}, deadline, committed_only=False)
+
+`find_newest_ms` looks in the same way at the last batch before an end, and tells the greatest time in it: its
+first record may be much older.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.core.errors import BrokerError
+from penstock.core.log_lines import get_logger
+from penstock.core.model import Peek, TopicPartition
+from penstock.kafka.metadata.routing import Routing
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.protocol_messages import FetchRequest
+
+log = get_logger(__name__)
+Found = TypeVar("Found")
+
+_LOOK_BYTES, _ANSWER_BYTES = 64 << 10, 8 << 20
+_LEAST_LOOK_BYTES = 4 << 10
+_PATIENCE_MS = 5_000
+_FETCH_BY_NAME = 12  # later versions name topics by id, which nobody needs for an estimate
+
+# A record batch: base offset, length of what follows, leader epoch, format, checksum, attributes, last offset
+# delta, first and greatest timestamp, producer id and epoch, first sequence number, number of records.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_BYTES_BEFORE_LENGTH_COUNTS = 12
+_FORMAT, _IS_CONTROL, _IS_APPEND_TIME = 2, 0x20, 0x08
+
+
+def peek_at(
+    routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline, *, committed_only: bool
+) -> dict[TopicPartition, Peek]:
+    """One look at each position, as far as somebody answers at once."""
+    return _look(routing, positions, deadline, committed_only, _estimate)
+
+
+def find_newest_ms(
+    routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the greatest time of a record in the batch that holds each position, or in those behind it."""
+    return _look(routing, positions, deadline, False, _find_greatest_ms)
+
+
+def _look(
+    routing: Routing,
+    positions: Mapping[TopicPartition, int],
+    deadline: Deadline,
+    committed_only: bool,
+    read: Callable[[bytes, int], Found | None],
+) -> dict[TopicPartition, Found]:
+    if not positions:
+        return {}
+    routes = routing.refresh({wanted.topic for wanted in positions}, deadline)
+    by_node: dict[int, dict[TopicPartition, _Question]] = {}
+    for wanted, position in sorted(positions.items()):
+        route = routes[wanted.topic].partitions.get(wanted.partition) if wanted.topic in routes else None
+        if route is not None and route.leader_id >= 0:
+            question = _Question(position, route.leader_epoch)
+            by_node.setdefault(route.leader_id, {})[wanted] = question
+    found: dict[TopicPartition, Found] = {}
+    for node_id, asked in by_node.items():
+        try:
+            found.update(_ask_broker(routing, node_id, asked, deadline, committed_only, read))
+        except BrokerError as error:
+            log.info("No estimate for %d partitions of broker %d: %s", len(asked), node_id, error)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    position: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    first_offset: int
+    end_offset: int
+    stored_bytes: int
+    timestamp_ms: int
+    greatest_ms: int
+    has_records: bool
+
+
+def _ask_broker(
+    routing: Routing,
+    node_id: int,
+    asked: Mapping[TopicPartition, _Question],
+    deadline: Deadline,
+    committed_only: bool,
+    read: Callable[[bytes, int], Found | None],
+) -> Iterator[tuple[TopicPartition, Found]]:
+    deadline = deadline.or_sooner(_PATIENCE_MS, "the time for an estimate")
+    host, port = routing.address(node_id, deadline)
+    pending = [dict(asked)]
+    while pending:
+        some = pending.pop()
+        request = _build_request(some, committed_only)
+        response = routing.call(request, host, port, deadline, max_version=_FETCH_BY_NAME)
+        for wanted, answer in _answers(response):
+            question = some[wanted]
+            end = answer.last_stable_offset if committed_only else answer.high_watermark
+            if answer.records:
+                look = read(bytes(answer.records), question.position)
+                if look is not None:
+                    yield wanted, look
+            elif not answer.error_code and question.position < end and len(some) > 1:
+                # Its first batch is larger than its share. Asked for alone, a first batch always comes whole.
+                pending.append({wanted: question})
+
+
+def _build_request(some: Mapping[TopicPartition, _Question], committed_only: bool) -> Any:
+    topic = FetchRequest.FetchTopic
+    share = max(_LEAST_LOOK_BYTES, min(_LOOK_BYTES, _ANSWER_BYTES // len(some)))
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=share * len(some),
+        isolation_level=1 if committed_only else 0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(
+                topic=name,
+                partitions=[
+                    topic.FetchPartition(
+                        partition=wanted.partition,
+                        current_leader_epoch=question.leader_epoch,
+                        fetch_offset=question.position,
+                        last_fetched_epoch=-1,
+                        log_start_offset=-1,
+                        partition_max_bytes=share,
+                    )
+                    for wanted, question in some.items()
+                    if wanted.topic == name
+                ],
+            )
+            for name in sorted({wanted.topic for wanted in some})
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+def _answers(response: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    for topic in response.responses or ():
+        for part in topic.partitions:
+            yield TopicPartition(topic.topic, part.partition_index), part
+
+
+def _estimate(records: bytes, position: int) -> Peek | None:
+    batches = [batch for batch in _read_headers(records) if batch.end_offset > position]
+    times = [batch.timestamp_ms for batch in batches if batch.has_records and batch.timestamp_ms >= 0]
+    if not times:
+        return None
+    covered = batches[-1].end_offset - min(position, batches[0].first_offset)
+    return Peek(times[0], sum(batch.stored_bytes for batch in batches) / covered)
+
+
+def _find_greatest_ms(records: bytes, position: int) -> int | None:
+    batches = [batch for batch in _read_headers(records) if batch.end_offset > position]
+    times = [batch.greatest_ms for batch in batches if batch.has_records and batch.greatest_ms >= 0]
+    return max(times, default=None)
+
+
+def _read_headers(records: bytes) -> Iterator[_Batch]:
+    """The batches of an answer; of the last one, which may be cut off, the header is enough."""
+    at = 0
+    while at + _HEADER.size <= len(records):
+        fields = _HEADER.unpack_from(records, at)
+        base, length, _, version, _, attributes, delta, first_ms, greatest_ms, *_, count = fields
+        size = _BYTES_BEFORE_LENGTH_COUNTS + length
+        if version != _FORMAT or size < _HEADER.size or delta < 0:
+            return  # an older format, or damage, which the reader will name
+        yield _Batch(
+            base,
+            base + delta + 1,
+            size,
+            greatest_ms if attributes & _IS_APPEND_TIME else first_ms,
+            greatest_ms,
+            count > 0 and not attributes & _IS_CONTROL,
+        )
+        at += size
+
+
+def ask_throttle_ms(routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline) -> int:
+    """For how long brokers hold back answers to us, by a quota; 0 where they do not, or do not tell."""
+    if not positions:
+        return 0
+    routes = routing.refresh({wanted.topic for wanted in positions}, deadline)
+    by_node: dict[int, dict[TopicPartition, _Question]] = {}
+    for wanted, position in sorted(positions.items()):
+        route = routes[wanted.topic].partitions[wanted.partition]
+        by_node.setdefault(route.leader_id, {})[wanted] = _Question(position, route.leader_epoch)
+    longest = 0
+    for node_id, asked in by_node.items():
+        host, port = routing.address(node_id, deadline)
+        request = _build_request(asked, committed_only=False)
+        response = routing.call(request, host, port, deadline, max_version=_FETCH_BY_NAME)
+        longest = max(longest, int(response.throttle_time_ms))
+    return longest

@@ -1,0 +1,106 @@
+"""Where a log stands beside a stream's position: what `penstock why` asks the brokers.
+
+Rule: a partition without a leader is told as such and not waited for; every question has one short deadline.
+Both ends of each partition are asked, the one that readers of committed rows see and the one of the log. So
+are the partitions that the position lacks, of the topics that it names: a topic that was widened has them.
+
+    facts = look_at_standing(settings, "visits", position, timeout_ms=10_000)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.diagnosis.standstill import Facts, Hold, PartitionNow
+from penstock.core.errors import BrokerError
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.kafka.metadata.routing import Routing, routing_for
+from penstock.kafka.reading.kafka_log_view import KafkaLogView
+from penstock.kafka.reading.open_transactions import find_coordinated, list_open_transactions
+from penstock.kafka.reading.record_estimates import ask_throttle_ms, find_newest_ms
+from penstock.kafka.transport.deadlines import Deadline
+
+
+def look_at_standing(
+    settings: ClientSettings, stream: str, position: StreamPosition, *, timeout_ms: int
+) -> Facts:
+    """The log now. Brokers that do not answer are a fact, too."""
+    try:
+        return _look(settings, stream, position, timeout_ms)
+    except BrokerError as error:
+        return Facts(stream, unreachable=str(error))
+
+
+def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeout_ms: int) -> Facts:
+    routing = routing_for(settings)
+    routes = routing.refresh(position.topics, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
+    wanted = sorted({*position.offsets, *position.gone})
+    every_one = {
+        TopicPartition(name, number) for name, route in routes.items() for number in route.partitions
+    }
+    others = sorted(every_one.difference(wanted))
+    gone = [
+        each
+        for each in wanted
+        if each.topic not in routes or each.partition not in routes[each.topic].partitions
+    ]
+    recreated = sorted(
+        name
+        for name, route in routes.items()
+        if None not in (position.topic_ids.get(name), route.topic_id)
+        and position.topic_ids[name] != route.topic_id
+    )
+    there = [each for each in wanted if each not in gone]
+    led = [each for each in (*there, *others) if routes[each.topic].partitions[each.partition].leader_id >= 0]
+    view = KafkaLogView(replace(settings, isolation_level="read_committed"), timeout_ms=timeout_ms)
+    every = KafkaLogView(replace(settings, isolation_level="read_uncommitted"), timeout_ms=timeout_ms)
+    # The end of the log first: rows that are written between the two questions would look hidden otherwise.
+    earliest, log_ends = view.earliest(led), every.latest(led)
+    stable_ends = view.latest(led)
+    log_ends = {each: max(log_ends[each], stable_ends[each]) for each in led}
+    # Whoever finds a partition that is new begins where its log begins.
+    stood = {**{each: earliest.get(each, 0) for each in others}, **position.gone, **position.offsets}
+    holds = _find_holds(routing, [each for each in led if log_ends[each] > stable_ends[each]], timeout_ms)
+    behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < log_ends[each]}
+    throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
+    # Last of all, and not under a quota: a broker that holds us back is silent on this connection until then,
+    # which would look as if it were gone.
+    filled = {each: log_ends[each] - 1 for each in led if log_ends[each] > earliest[each]}
+    deadline = Deadline.after_ms(timeout_ms, "the time to look")
+    newest_ms = {} if throttle_ms else find_newest_ms(routing, filled, deadline)
+    partitions = {each: PartitionNow(stood[each]) for each in (*there, *others)}
+    for each in led:
+        partitions[each] = PartitionNow(
+            stood[each],
+            earliest[each],
+            stable_ends[each],
+            log_ends[each],
+            newest_ms.get(each),
+            holds.get(each),
+        )
+    return Facts(
+        stream,
+        {each: partitions[each] for each in there},
+        gone=tuple(gone),
+        recreated=tuple(recreated),
+        throttle_ms=throttle_ms,
+        others={each: partitions[each] for each in others},
+    )
+
+
+def _find_holds(
+    routing: Routing, partitions: list[TopicPartition], timeout_ms: int
+) -> dict[TopicPartition, Hold]:
+    """The oldest open transaction of each partition that has one, as far as the brokers tell."""
+    deadline = Deadline.after_ms(timeout_ms, "default.api.timeout.ms")
+    found = list_open_transactions(routing, partitions, deadline)
+    oldest = {each: some[0] for each, some in found.items() if some}
+    known = find_coordinated(routing, {each.producer_id for each in oldest.values()}, deadline)
+    holds = {}
+    for each, one in oldest.items():
+        whose = known.get(one.producer_id)
+        more = () if whose is None else (whose.transactional_id, whose.begun_ms, whose.timeout_ms)
+        holds[each] = Hold(one.first_offset, one.producer_id, one.written_ms, *more)
+    return holds

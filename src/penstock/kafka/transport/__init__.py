@@ -1,0 +1,1 @@
+"""A connection to a broker: socket, TLS, login, pool, deadlines, and Kafka's messages."""

@@ -1,0 +1,237 @@
+"""Brings encoded batches to their leaders, again and again until each is acknowledged.
+
+Rule: a batch is repeated byte for byte, in the order of its sequence numbers, and only after every request
+under way on that connection is answered or lost. The time limit counts from the last acknowledgement: a large
+table may take long, silence may not.
+
+Why several requests are under way at once: with one, the socket is idle while the broker writes. Up to five
+are safe, because a broker remembers the last five batches of each producer and refuses gaps.
+
+    Delivery(settings, "events", {0: batches}, written, 8_000_000, new_deadline).run()
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.errors import BrokerError
+from penstock.core.model import TopicPartition
+from penstock.kafka.metadata.broker_errors import refusal
+from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.records.record_encoder import EncodedBatch
+from penstock.kafka.transport.connection import Connection
+from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.writing import produce_frames
+
+MAX_IN_FLIGHT = 5
+_LONGEST_PAUSE_MS = 1_000
+_OUT_OF_ORDER_SEQUENCE, _DUPLICATE_SEQUENCE = 45, 46
+_OFFSET_UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Written:
+    """How many records each partition took, and its range: the first offset and the one after the last.
+
+    Another producer's records may lie inside that range. A partition is missing from `offsets` when the
+    broker recognised every batch as a repetition and no longer knew where it was.
+    """
+
+    counts: dict[int, int] = field(default_factory=dict)
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        return sum(self.counts.values())
+
+    def add(self, partition: int, base_offset: int, records: int) -> None:
+        self.counts[partition] = self.counts.get(partition, 0) + records
+        if base_offset != _OFFSET_UNKNOWN:
+            first, until = self.offsets.get(partition, (base_offset, base_offset))
+            self.offsets[partition] = (min(first, base_offset), max(until, base_offset + records))
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class _Parcel:
+    """A batch and its place in the order of encoding, which is the order of its sequence numbers."""
+
+    number: int
+    batch: EncodedBatch = field(compare=False)
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request under way: its version and the parcels it carries."""
+
+    correlation_id: int
+    version: int
+    parcels: dict[int, _Parcel]
+
+
+class Delivery:
+    """Batches of one topic: `sources` gives each partition's, in order; `written` takes the answers."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        topic: str,
+        sources: Mapping[int, Iterator[EncodedBatch]],
+        written: Written,
+        max_request_bytes: int,
+        new_deadline: Callable[[], Deadline],
+    ) -> None:
+        self.settings, self.topic, self.written = settings, topic, written
+        self.routing = routing_for(settings)
+        self.sources = dict(sources)
+        self.again: dict[int, list[_Parcel]] = {partition: [] for partition in sources}
+        self.numbers = itertools.count()
+        self.max_request_bytes = max_request_bytes
+        self.new_deadline = new_deadline
+        self.deadline: Deadline = new_deadline()
+        self.buffer = bytearray(1 << 12)
+        self.pause_ms = self.first_pause_ms = max(LEAST_PAUSE_MS, settings.retry_backoff_ms)
+        self.last_failure: BrokerError | None = None
+
+    def run(self) -> None:
+        while open_partitions := [p for p in self.again if self.again[p] or p in self.sources]:
+            if self.deadline.expired:
+                raise self._give_up()
+            wanted = [TopicPartition(self.topic, partition) for partition in open_partitions]
+            by_broker: dict[tuple[str, int], list[int]] = {}
+            for where, leader in self.routing.leaders(wanted, self.deadline).items():
+                by_broker.setdefault((leader.host, leader.port), []).append(where.partition)
+            troubled = [self._deliver_to(*broker, led) for broker, led in by_broker.items()]
+            if any(troubled):
+                self.routing.invalidate([self.topic])
+                self.deadline.pause(self.pause_ms)
+                self.pause_ms = min(self.pause_ms * 2, _LONGEST_PAUSE_MS)
+
+    def _deliver_to(self, host: str, port: int, partitions: list[int]) -> bool:
+        """Send until these partitions have nothing left; True when something must be sent again."""
+        under_way: deque[_Request] = deque()
+        try:
+            with self.routing.pool.lend(self.settings, host, port, self.deadline) as connection:
+                version = connection.version_of(
+                    produce_frames.API_KEY,
+                    produce_frames.MAX_VERSION,
+                    wanted_min=produce_frames.MIN_VERSION,
+                    name="Produce",
+                )
+                trouble = False
+                while True:
+                    while not trouble and len(under_way) < MAX_IN_FLIGHT:
+                        parcels = self._take(partitions)
+                        if not parcels:
+                            break
+                        request = _Request(connection.next_correlation_id(), version, parcels)
+                        under_way.append(request)
+                        self._send(connection, request)
+                    if not under_way:
+                        return trouble
+                    trouble |= self._receive(connection, under_way)
+        except BrokerError as error:
+            self._return(under_way)
+            if not error.retriable:
+                raise
+            self.last_failure = error
+            return True
+
+    def _take(self, partitions: Iterable[int]) -> dict[int, _Parcel]:
+        """At most one batch of each partition, within the size of a request (but at least one)."""
+        taken: dict[int, _Parcel] = {}
+        size = 0
+        for partition in partitions:
+            parcel = self._next_parcel(partition)
+            if parcel is None:
+                continue
+            if taken and size + len(parcel.batch.data) > self.max_request_bytes:
+                insort(self.again[partition], parcel)
+                break
+            taken[partition] = parcel
+            size += len(parcel.batch.data)
+        return taken
+
+    def _next_parcel(self, partition: int) -> _Parcel | None:
+        if self.again[partition]:
+            return self.again[partition].pop(0)
+        source = self.sources.get(partition)
+        batch = None if source is None else next(source, None)
+        if batch is None:
+            self.sources.pop(partition, None)
+            return None
+        return _Parcel(next(self.numbers), batch)
+
+    def _send(self, connection: Connection, request: _Request) -> None:
+        frame = produce_frames.build_frame(
+            request.version,
+            request.correlation_id,
+            connection.client_id,
+            self.topic,
+            {partition: parcel.batch.data for partition, parcel in request.parcels.items()},
+            timeout_ms=self.settings.request_timeout_ms,
+        )
+        limit = self.deadline.or_sooner(self.settings.request_timeout_ms, "request.timeout.ms")
+        connection.send(frame, limit, waiting_for="Produce")
+
+    def _receive(self, connection: Connection, under_way: deque[_Request]) -> bool:
+        """Read the oldest answer; batches to send again go back to their places. True for trouble."""
+        request = under_way[0]
+        limit = self.deadline.or_sooner(self.settings.request_timeout_ms, "request.timeout.ms")
+        size = connection.receive_into(self.buffer, limit, waiting_for="Produce")
+        broker = f"{connection.host}:{connection.port}"
+        with memoryview(self.buffer) as view:
+            try:
+                (correlation_id,) = struct.unpack_from(">i", view)
+                answers = produce_frames.read_answer(request.version, view[:size])
+            except struct.error as error:
+                raise _malformed(broker, "is cut off") from error
+        if correlation_id != request.correlation_id or {a.partition for a in answers} != set(request.parcels):
+            raise _malformed(broker, "answers something else")
+        again: dict[int, _Parcel] = {}
+        for answer in answers:
+            parcel = request.parcels[answer.partition]
+            if answer.code in (0, _DUPLICATE_SEQUENCE):
+                self.written.add(answer.partition, answer.base_offset, parcel.batch.records)
+                self.deadline, self.pause_ms = self.new_deadline(), self.first_pause_ms
+                continue
+            where = TopicPartition(self.topic, answer.partition)
+            failure = refusal(answer.code, "Produce", broker, f"partition {where}", answer.message)
+            # A gap is no surprise behind a batch that was refused; alone it means lost records.
+            waiting = self.again[answer.partition]
+            follows = answer.code == _OUT_OF_ORDER_SEQUENCE and bool(waiting) and waiting[0] < parcel
+            if not (failure.retriable or follows):
+                raise failure
+            if not follows:
+                self.last_failure = failure
+            again[answer.partition] = parcel
+        under_way.popleft()
+        for partition, parcel in again.items():
+            insort(self.again[partition], parcel)
+        return bool(again)
+
+    def _return(self, under_way: Iterable[_Request]) -> None:
+        for request in under_way:
+            for partition, parcel in request.parcels.items():
+                insort(self.again[partition], parcel)
+
+    def _give_up(self) -> BrokerError:
+        error = self.deadline.timeout_error(f"the acknowledgement of records for topic {self.topic}")
+        if self.last_failure is None:
+            return error
+        what = f"{error.what} The last failure was: {self.last_failure}"
+        return BrokerError(error.condition, what, facts=error.facts, retriable=True)
+
+
+def _malformed(broker: str, why: str) -> BrokerError:
+    return BrokerError(
+        "MALFORMED_RESPONSE",
+        f"The answer of {broker} to Produce {why}.",
+        hint="Check that the address is a Kafka listener and that nothing in between alters the bytes.",
+        facts={"broker": broker},
+    )

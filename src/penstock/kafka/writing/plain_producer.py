@@ -1,0 +1,186 @@
+"""A plain idempotent producer: Arrow tables into a topic, each record once, every answer checked.
+
+Rule: `write` returns when every record is acknowledged by all in-sync replicas, or raises. A batch
+keeps its producer id and sequence number through every repetition, so a broker that already has it says so
+instead of storing it twice. After an error the producer id is dropped: nobody knows what arrived, and a new
+id cannot collide with it.
+
+Why not a background thread that collects records, as other clients have: a table is already a collection,
+and a caller who gets an answer for it needs no callbacks.
+
+    written = Writer(settings, codec=LZ4).write("events", table)   # columns key, value, headers, ...
+    written.offsets[0]                                             # (first offset, next offset)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.errors import BrokerError, SinkError
+from penstock.core.log_lines import get_logger
+from penstock.core.model import TopicPartition
+from penstock.kafka.metadata.broker_errors import RETRIABLE, refusal
+from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.metadata.topic_admin import find_message_limit
+from penstock.kafka.records.codecs import NONE
+from penstock.kafka.records.key_partitioner import NO_KEY, group_rows, partition_of_keys
+from penstock.kafka.records.record_encoder import EncodedBatch, Encoder, ProducerStamp, record_columns
+from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.transport.protocol_messages import InitProducerIdRequest
+from penstock.kafka.writing.batch_delivery import Delivery, Written
+from penstock.kernels.byte_columns import ByteColumn
+
+log = get_logger(__name__)
+
+#: How long a write waits for an answer that it can do without.
+HINT_TIMEOUT_MS = 5_000
+#: Records without a key go to one partition in runs of at least this many, so that batches stay large.
+KEYLESS_RUN = 1_000
+#: Every topic takes batches of this size: its limit is not worth a question.
+_SMALL_BYTES = 4_096
+#: How often is asked again for a topic that one broker knows and another does not.
+_LOOKS_FOR_A_TOPIC = 20
+
+
+class Writer:
+    """Writes as one producer. For one thread; close it to give its connections back."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        codec: int = NONE,
+        level: int | None = None,
+        max_batch_bytes: int = 1_000_000,
+        max_request_bytes: int = 8_000_000,
+        delivery_timeout_ms: int = 120_000,
+    ) -> None:
+        self._settings = settings
+        self._routing = routing_for(settings)
+        self._encoder = Encoder(codec=codec, level=level, max_batch_bytes=max_batch_bytes)
+        self._max_request_bytes = max_request_bytes
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._producer: ProducerStamp | None = None
+        self._stamps: dict[TopicPartition, ProducerStamp] = {}
+        self._turn = 0
+        self._rooms: dict[str, int | None] = {}
+
+    def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> Written:
+        """Write all rows; of the columns key, value, headers, timestamp and partition any may be missing."""
+        written = Written()
+        try:
+            for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
+                if batch.num_rows:
+                    self._write_batch(topic, batch, written)
+        except BaseException:
+            self._producer = None
+            self._stamps.clear()
+            raise
+        return written
+
+    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: Written) -> None:
+        deadline = self._deadline()
+        # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
+        self._routing.leader(topic, 0, deadline)
+        view = self._routing.describe(topic, deadline)
+        for _ in range(_LOOKS_FOR_A_TOPIC):
+            if view is not None:
+                break
+            deadline.pause(LEAST_PAUSE_MS)  # another broker answered, which has not heard of it yet
+            view = self._routing.describe(topic, deadline)
+        if view is None:
+            raise SinkError(
+                "UNKNOWN_TOPIC_OR_PARTITION",
+                f"The topic {topic} is gone.",
+                hint="Somebody deleted it just now; create it again.",
+                facts={"topic": topic},
+            )
+        if self._producer is None:
+            self._producer = self._register(deadline)
+        columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
+        chosen = self._choose_partitions(batch, columns.keys, len(view.partitions))
+        rows, starts = group_rows(chosen, len(view.partitions))
+        room = (
+            self._find_room(topic, deadline) if batch.num_rows > 1 and batch.nbytes > _SMALL_BYTES else None
+        )
+        sources: dict[int, Iterator[EncodedBatch]] = {}
+        for partition in np.flatnonzero(np.diff(starts)).tolist():
+            mine = rows[starts[partition] : starts[partition + 1]]
+            where = TopicPartition(topic, partition)
+            stamp = self._stamps.get(where, self._producer)
+            sources[partition] = self._encoder.encode(columns, mine, stamp, room=room)
+            self._stamps[where] = stamp.advance(mine.size)
+        Delivery(self._settings, topic, sources, written, self._max_request_bytes, self._deadline).run()
+
+    def _find_room(self, topic: str, deadline: Deadline) -> int | None:
+        """Return the largest batch to make for a topic; it may take less than we would send it."""
+        if topic not in self._rooms:
+            soon = deadline.or_sooner(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS")
+            try:
+                limit = find_message_limit(self._settings, topic, soon)
+            except BrokerError as error:
+                log.info("Writing to %s without knowing the size of its batches: %s", topic, error)
+                return None  # the next batch asks again
+            # What cannot be compressed becomes a little larger by trying.
+            self._rooms[topic] = None if limit is None else limit - limit // 128 - 64
+        return self._rooms[topic]
+
+    def _register(self, deadline: Deadline) -> ProducerStamp:
+        while True:
+            response, broker = self._routing.call_any(
+                lambda: InitProducerIdRequest(
+                    transactional_id=None, transaction_timeout_ms=0, producer_id=-1, producer_epoch=-1
+                ),
+                deadline,
+            )
+            if not response.error_code:
+                return ProducerStamp(response.producer_id, response.producer_epoch, 0)
+            if response.error_code not in RETRIABLE:
+                raise refusal(response.error_code, "InitProducerId", broker, "an idempotent producer")
+            deadline.wait_s("a producer id")
+            deadline.pause(max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms))
+
+    def _choose_partitions(
+        self, batch: pa.RecordBatch, keys: ByteColumn, partitions: int
+    ) -> npt.NDArray[np.int32]:
+        chosen = partition_of_keys(keys, partitions)
+        if "partition" in batch.schema.names:
+            column = batch.column("partition")
+            wanted = column.cast(pa.int32()).fill_null(NO_KEY).to_numpy(zero_copy_only=False)
+            named = column.is_valid().to_numpy(zero_copy_only=False)
+            outside = np.unique(wanted[named & ((wanted < 0) | (wanted >= partitions))])
+            if outside.size:
+                raise SinkError(
+                    "PARTITION_OUT_OF_RANGE",
+                    f"Partition {', '.join(map(str, outside[:10]))} is asked for; the topic has 0 to "
+                    f"{partitions - 1}.",
+                    hint="Correct the `partition` column, or leave it null to choose by key.",
+                    facts={"partitions": partitions},
+                )
+            chosen = np.where(named, wanted, chosen).astype(np.int32)
+        free = np.flatnonzero(chosen == NO_KEY)
+        if free.size:
+            run = max(-(-free.size // partitions), KEYLESS_RUN)
+            chosen[free] = (self._turn + np.arange(free.size) // run) % partitions
+            self._turn = (self._turn + -(-free.size // run)) % partitions
+        return chosen
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._delivery_timeout_ms, "delivery.timeout.ms")
+
+    def close(self) -> None:
+        """Forget the producer id; connections went back to the pool after each write."""
+        self._producer = None
+        self._stamps.clear()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

@@ -1,0 +1,394 @@
+"""A producer whose writes to several topics become visible together, or not at all.
+
+Rule: between `begin` and `commit` everything is one transaction: readers of committed records see all of it
+or none. `fence` comes first: it ends whatever an earlier life with the same transactional id left open, and
+takes the right to write from that life. When `commit` gets no answer, nobody here knows what happened, and
+the error says so; the way out is the same as after a crash: `fence`, then read what is there.
+
+Why not answer an unknown outcome by committing again with a new id: the first commit may still succeed, and
+both would be seen. Why the coordinator is told of each partition by its own request (AddPartitionsToTxn),
+although new brokers learn of them from the records: that way works with every broker from 2.1 on.
+
+    writer = TransactionalWriter(settings, "shipper-web1")
+    writer.fence()
+    with writer.transaction():
+        writer.write("lines", lines)
+        writer.write("positions", position)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.errors import BrokerError, SinkError
+from penstock.core.model import TopicPartition
+from penstock.kafka.groups.committed_offsets import by_topic
+from penstock.kafka.metadata.broker_errors import refusal
+from penstock.kafka.records.codecs import NONE
+from penstock.kafka.records.key_partitioner import group_rows
+from penstock.kafka.records.record_encoder import EncodedBatch, ProducerStamp, record_columns
+from penstock.kafka.transport.connection import Connection
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.protocol_messages import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
+from penstock.kafka.writing import produce_frames
+from penstock.kafka.writing.batch_delivery import Delivery, Written, _Request
+from penstock.kafka.writing.plain_producer import Writer
+
+#: A later life has the right to write, or the transaction took too long and was taken away.
+FENCED = "PRODUCER_FENCED"
+#: `commit` got no answer: fence, then read what is there.
+OUTCOME_UNKNOWN = "TRANSACTION_OUTCOME_UNKNOWN"
+#: What is over with this transaction but not with this writer: fence, then do it again.
+TRANSACTION_LOST = frozenset(
+    {
+        OUTCOME_UNKNOWN,
+        "INVALID_TXN_STATE",
+        "INVALID_PRODUCER_ID_MAPPING",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        "TRANSACTION_ABORTABLE",
+        "UNKNOWN_PRODUCER_ID",
+    }
+)
+
+_FENCING_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, and its newer name
+_FENCING_NAMES = frozenset({"INVALID_PRODUCER_EPOCH", FENCED, "ERROR_CODE_90"})
+_CONCURRENT_TRANSACTIONS, _NOT_ATTEMPTED = 51, 55
+# Later versions are for brokers (AddPartitionsToTxn), change the epoch with each transaction (EndTxn), or
+# are not settled yet (InitProducerId).
+_ADD_VERSION, _END_VERSION, _INIT_VERSION = 3, 4, 5
+# The markers of the transaction before take a few milliseconds; the pause of a failed request is too long.
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 2, 100
+
+_State = Literal["new", "ready", "open", "doubtful"]
+
+
+class TransactionalWriter(Writer):
+    """Writes as the one producer with this transactional id. For one thread."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transactional_id: str,
+        *,
+        codec: int = NONE,
+        level: int | None = None,
+        max_batch_bytes: int = 1_000_000,
+        max_request_bytes: int = 8_000_000,
+        delivery_timeout_ms: int = 120_000,
+        transaction_timeout_ms: int = 60_000,
+        max_block_ms: int = 60_000,
+    ) -> None:
+        super().__init__(
+            settings,
+            codec=codec,
+            level=level,
+            max_batch_bytes=max_batch_bytes,
+            max_request_bytes=max_request_bytes,
+            delivery_timeout_ms=delivery_timeout_ms,
+        )
+        self.transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._max_block_ms = max_block_ms
+        self._state: _State = "new"
+        self._added: set[TopicPartition] = set()
+        self._partition_counts: dict[str, tuple[int, float]] = {}
+
+    # --- the life of a transaction ------------------------------------------------------------------
+
+    def fence(self) -> None:
+        """Be the one writer with this id: earlier ones are refused from now on, what they left open ends.
+
+        It returns when their last transaction is settled, so a read of committed records then shows its
+        outcome. It also settles a transaction of this writer whose end is unknown.
+        """
+        self._forget()
+        self._state = "new"
+
+        def build() -> Any:
+            return InitProducerIdRequest(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=self._transaction_timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+
+        response, broker = self._ask(build, lambda answer: int(answer.error_code), _INIT_VERSION)
+        if response.error_code:
+            raise self._refused(response.error_code, "InitProducerId", broker)
+        self._producer = ProducerStamp(response.producer_id, response.producer_epoch, 0, transactional=True)
+        self._state = "ready"
+
+    def begin(self) -> None:
+        """From now on, writes belong together. No request is sent before the first of them."""
+        if self._state != "ready":
+            raise self._misuse("begin")
+        self._state = "open"
+
+    def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> Written:
+        """Write all rows as a part of the transaction; after an error only `abort` or `fence` are left."""
+        if self._state != "open":
+            raise self._misuse("write")
+        written = Written()
+        try:
+            for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
+                if batch.num_rows:
+                    self._write_batch(topic, batch, written)
+        except BrokerError as error:
+            self._state = "doubtful"
+            if error.condition in _FENCING_NAMES and error.condition != FENCED:
+                raise self._fenced(str(error.facts.get("broker", "A broker")), "Produce") from error
+            raise
+        except BaseException:
+            self._state = "doubtful"
+            raise
+        return written
+
+    def commit(self, *, timeout_ms: int | None = None) -> None:
+        """Make all of it visible, within `max_block_ms` unless told otherwise.
+
+        TRANSACTION_OUTCOME_UNKNOWN: it may or may not be visible; see `fence`.
+        """
+        if self._state != "open":
+            raise self._misuse("commit")
+        self._end(committed=True, timeout_ms=timeout_ms)
+
+    def abort(self) -> None:
+        """Take all of it back. Where that cannot be told to the broker, `fence` does it."""
+        if self._state not in ("open", "doubtful"):
+            raise self._misuse("abort")
+        self._end(committed=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin; commit at the end of the block, abort when it raises.
+
+        An abort that fails as well is left to `fence`, or to the coordinator when the time limit passes: the
+        error that caused it is what the caller must see.
+        """
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            self._abort_quietly()
+            raise
+        self.commit()
+
+    def _abort_quietly(self) -> None:
+        try:
+            if self._state in ("open", "doubtful"):
+                self.abort()
+        except BrokerError:
+            self._state = "doubtful"
+
+    def _end(self, *, committed: bool, timeout_ms: int | None = None) -> None:
+        assert self._producer is not None
+        stamp = self._producer
+        if not self._added:  # the coordinator has not heard of this transaction
+            self._state = "ready"
+            return
+        self._state = "doubtful"
+
+        def build() -> Any:
+            return EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=stamp.producer_id,
+                producer_epoch=stamp.epoch,
+                committed=committed,
+            )
+
+        try:
+            # A repeated request is answered as the first one: the coordinator remembers how it ended.
+            response, broker = self._ask(
+                build, lambda answer: int(answer.error_code), _END_VERSION, timeout_ms
+            )
+        except BrokerError as error:
+            if not error.retriable or not committed:
+                raise
+            raise BrokerError(
+                OUTCOME_UNKNOWN,
+                f"Nobody told how the transaction of {self.transactional_id} ended. {error.what}",
+                hint="Fence and read what is there before anything is written again.",
+                facts={**error.facts, "transactional_id": self.transactional_id},
+                retriable=True,
+            ) from error
+        if response.error_code:
+            raise self._refused(response.error_code, "EndTxn", broker)
+        self._added.clear()
+        self._state = "ready"
+
+    def close(self) -> None:
+        """Abort what is open, as far as somebody hears it."""
+        self._abort_quietly()
+        self._forget()
+        self._state = "new"
+
+    # --- one batch ------------------------------------------------------------------------------------
+
+    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: Written) -> None:
+        assert self._producer is not None
+        partitions = self._count_partitions(topic)
+        columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
+        chosen = self._choose_partitions(batch, columns.keys, partitions)
+        rows, starts = group_rows(chosen, partitions)
+        used = np.flatnonzero(np.diff(starts)).tolist()
+        self._add_partitions([TopicPartition(topic, partition) for partition in used])
+        sources: dict[int, Iterator[EncodedBatch]] = {}
+        for partition in used:
+            mine = rows[starts[partition] : starts[partition + 1]]
+            where = TopicPartition(topic, partition)
+            stamp = self._stamps.get(where, self._producer)
+            sources[partition] = self._encoder.encode(columns, mine, stamp)
+            self._stamps[where] = stamp.advance(mine.size)
+        _TransactionalDelivery(
+            self._settings, topic, sources, written, self._max_request_bytes, self._deadline,
+            transactional_id=self.transactional_id,
+        ).run()  # fmt: skip
+
+    def _count_partitions(self, topic: str) -> int:
+        """Asked again after `metadata.max.age.ms`, not for each small transaction."""
+        count, until = self._partition_counts.get(topic, (0, 0.0))
+        if time.monotonic() < until:
+            return count
+        deadline = self._deadline()
+        self._routing.leader(topic, 0, deadline)  # waits for a topic that was made a moment ago, then refuses
+        view = self._routing.describe(topic, deadline)
+        if view is None:
+            raise SinkError(
+                "UNKNOWN_TOPIC_OR_PARTITION",
+                f"The topic {topic} is gone.",
+                hint="Somebody deleted it just now; create it again.",
+                facts={"topic": topic},
+            )
+        until = time.monotonic() + self._settings.metadata_max_age_ms / 1000
+        self._partition_counts[topic] = (len(view.partitions), until)
+        return len(view.partitions)
+
+    def _add_partitions(self, wanted: Collection[TopicPartition]) -> None:
+        assert self._producer is not None
+        stamp = self._producer
+        new = [each for each in wanted if each not in self._added]
+        if not new:
+            return
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+
+        def build() -> Any:
+            return AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=stamp.producer_id,
+                v3_and_below_producer_epoch=stamp.epoch,
+                v3_and_below_topics=[
+                    topic(name=name, partitions=[each.partition for each in some])
+                    for name, some in by_topic(new)
+                ],
+            )
+
+        # Before the request: when its answer is lost, the coordinator may have a transaction to end.
+        self._added.update(new)
+        response, broker = self._ask(build, _first_code, _ADD_VERSION)
+        code = _first_code(response)
+        if code:
+            names = ", ".join(sorted({each.topic for each in new}))
+            raise self._refused(code, "AddPartitionsToTxn", broker, f"topic {names}")
+
+    # --- asking the coordinator ------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        build: Callable[[], Any],
+        read: Callable[[Any], int],
+        version: int,
+        timeout_ms: int | None = None,
+    ) -> tuple[Any, str]:
+        limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+        deadline = Deadline.after_ms(limit_ms, "max.block.ms")
+        pause_ms = _FIRST_PAUSE_MS
+        while True:
+            response, broker = self._routing.call_coordinator(
+                self.transactional_id,
+                build,
+                deadline,
+                lambda answer: 0 if read(answer) == _CONCURRENT_TRANSACTIONS else read(answer),
+                transactional=True,
+                max_version=version,
+            )
+            if read(response) != _CONCURRENT_TRANSACTIONS:
+                return response, broker
+            deadline.wait_s(f"the transaction of {self.transactional_id} before this one to end")
+            deadline.pause(pause_ms)
+            pause_ms = min(pause_ms * 2, _LONGEST_PAUSE_MS)
+
+    def _refused(self, code: int, request: str, broker: str, what: str | None = None) -> BrokerError:
+        if code in _FENCING_CODES:
+            return self._fenced(broker, request)
+        return refusal(code, request, broker, what or f"transactional id {self.transactional_id}")
+
+    def _fenced(self, broker: str, request: str) -> BrokerError:
+        return BrokerError(
+            FENCED,
+            f"{broker} refused {request}: transactional id {self.transactional_id} has a later writer, or "
+            f"this one's transaction took longer than {self._transaction_timeout_ms} ms.",
+            hint="Let one program at a time use the id; give each of several one of its own.",
+            facts={"broker": broker, "request": request, "transactional_id": self.transactional_id},
+        )
+
+    def _misuse(self, call: str) -> SinkError:
+        now = {
+            "new": "this writer has not fenced yet",
+            "ready": "no transaction has begun",
+            "open": "a transaction is open",
+            "doubtful": "the transaction failed, and only `abort` or `fence` are left",
+        }
+        return SinkError(
+            "TRANSACTION_MISUSED",
+            f"`{call}` was called while {now[self._state]}.",
+            hint="The order is fence, then begin, write and commit or abort, again and again.",
+            facts={"state": self._state},
+        )
+
+    def _forget(self) -> None:
+        self._producer = None
+        self._stamps.clear()
+        self._added.clear()
+        self._partition_counts.clear()
+
+
+class _TransactionalDelivery(Delivery):
+    """The same with the transactional id in each request, without which a broker refuses the batches."""
+
+    def __init__(self, *arguments: Any, transactional_id: str) -> None:
+        super().__init__(*arguments)
+        self._transactional_id = transactional_id
+
+    def _send(self, connection: Connection, request: _Request) -> None:
+        frame = produce_frames.build_frame(
+            request.version,
+            request.correlation_id,
+            connection.client_id,
+            self.topic,
+            {partition: parcel.batch.data for partition, parcel in request.parcels.items()},
+            timeout_ms=self.settings.request_timeout_ms,
+            transactional_id=self._transactional_id,
+        )
+        limit = self.deadline.or_sooner(self.settings.request_timeout_ms, "request.timeout.ms")
+        connection.send(frame, limit, waiting_for="Produce")
+
+
+def _first_code(response: Any) -> int:
+    """The code of the partition that was refused; the others of the request are not attempted then."""
+    codes = [
+        int(part.partition_error_code)
+        for topic in response.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    ]
+    return next((code for code in codes if code not in (0, _NOT_ATTEMPTED)), 0)

@@ -1,0 +1,1 @@
+"""How kernels are compiled, cached and warmed, and the parts that all share: columns, text, numbers."""

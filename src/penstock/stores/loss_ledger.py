@@ -1,0 +1,181 @@
+"""The loss ledger: every range of offsets that was lost, kept where it outlives the query.
+
+Rule: one loss is one row, however often and by whoever it is reported. The key is the range (topic,
+partition, start, until); the words are those of the first report, a repetition moves the times and the
+count only. A log line would be gone with the log, and a replayed batch would write it twice.
+
+Drivers and workers write at once. In an SQLite file they take turns (`BEGIN IMMEDIATE`, no write-ahead log:
+losses are rare, and the file stays one file that can be copied and mailed); that file is on one computer, so
+tasks on several need a server.
+
+    ledger = open_loss_ledger("postgresql://me:password@db.example/stats")
+    ledger.record([Loss("DATA_LOST", "t", 0, 5, 8)], seen_ms=now_ms, stream="visits")
+    ledger.read(topic="t")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.losses.loss_ranges import Loss, TopicLoss, summarise_losses
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+
+LEDGER_VERSION = 1
+TABLE = "penstock_losses"
+#: A detail is one sentence; what is longer is cut, since a column of MySQL's has an end.
+DETAIL_LIMIT = 4000
+
+_KEY = ("topic", "partition_id", "start_offset", "until_offset")
+_WORDS = ("condition_name", "detail", "topic_id", "stream")
+_COUNTS = ("first_seen_ms", "last_seen_ms", "times_seen")
+_COLUMNS = (*_KEY, *_WORDS, *_COUNTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLoss:
+    """A loss as the ledger has it: since when, how often, and by which stream it was first reported."""
+
+    loss: Loss
+    first_seen_ms: int
+    last_seen_ms: int
+    times: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossLedger:
+    """A ledger at a place; made by `open_loss_ledger`. It holds no connection and can be pickled."""
+
+    place: Place
+
+    def record(self, losses: Iterable[Loss], *, seen_ms: int, stream: str = "") -> int:
+        """Keep these losses, all or none; how many different ones they were. Again is no second row."""
+        distinct: dict[tuple[str, int, int, int], Loss] = {}
+        for loss in losses:
+            distinct.setdefault(loss.key, loss)
+        # In one order everywhere: two writers that lock rows in different orders would block each other.
+        rows = [_write_row(distinct[key], seen_ms, stream) for key in sorted(distinct)]
+        if rows:
+            Database(self.place, RECONNECT_TIMEOUT_S).run(
+                lambda session: _upsert(session, self.place, rows), writes=True
+            )
+        return len(rows)
+
+    def read(self, *, topic: str | None = None, since_ms: int | None = None) -> list[RecordedLoss]:
+        """What was lost, in the order of topic, partition and offset.
+
+        `since_ms` keeps what was reported then or later, be it for the first time or again.
+        """
+        return Database(self.place, RECONNECT_TIMEOUT_S).run(
+            lambda session: _select(session, self.place, topic, since_ms)
+        )
+
+    def summary(self, *, topic: str | None = None, since_ms: int | None = None) -> Mapping[str, TopicLoss]:
+        """How much each topic has lost; ranges that overlap are counted once."""
+        return summarise_losses(each.loss for each in self.read(topic=topic, since_ms=since_ms))
+
+
+def open_loss_ledger(
+    place: str | os.PathLike[str] | Place, *, create: bool = True, was_reached: bool = False
+) -> LossLedger:
+    """Return the ledger at a path or address, made if it is not there; without `create` that is an error.
+
+    `was_reached`: somebody of this query has opened it before, so a database that is away is waited for.
+    """
+    if isinstance(place, str | os.PathLike):
+        place = parse_place(os.fspath(place))
+    known = place
+    database = Database(known, RECONNECT_TIMEOUT_S if was_reached else 0.0)
+    if create:
+        database.run(lambda session: ensure_tables(session, known, _TABLES), writes=True)
+    else:
+        database.run(lambda session: _demand_version(session, known))
+    return LossLedger(known)
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+def _demand_version(session: Session, place: Place) -> None:
+    if read_version(session, place, _TABLES) is None:
+        raise OffsetStoreError(
+            "LEDGER_NOT_FOUND",
+            f"There is no loss ledger at {place}.",
+            hint="Check the place: it must be the one the query names in `lossLedger`.",
+            facts={"place": str(place)},
+        )
+
+
+def _make_tables(session: Session) -> None:
+    name, text = session.grammar.name, session.grammar.key_text
+    kinds = {"topic": text, **dict.fromkeys((*_KEY[1:], *_COUNTS), "BIGINT"), **dict.fromkeys(_WORDS, "TEXT")}
+    columns = [f"{name(column)} {kinds[column]} NOT NULL" for column in _COLUMNS]
+    key = ", ".join(map(name, _KEY))
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {name(TABLE)} ({', '.join(columns)}, PRIMARY KEY ({key}))"
+        + session.grammar.table_end
+    )
+
+
+_TABLES = Tables("losses", LEDGER_VERSION, _make_tables, "loss ledger", "LEDGER_TOO_NEW")
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def _write_row(loss: Loss, seen_ms: int, stream: str) -> tuple[object, ...]:
+    words = (loss.condition, loss.detail, (loss.topic_id or b"").hex(), stream)
+    return (*loss.key, *map(_clean, words), seen_ms, seen_ms, 1)
+
+
+def _clean(text: str) -> str:
+    """Text that every database takes: no zero byte, no half of a character pair, not too long."""
+    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= DETAIL_LIMIT else text[: DETAIL_LIMIT - 1] + "…"
+
+
+def _upsert(session: Session, place: Place, rows: list[tuple[object, ...]]) -> None:
+    ensure_tables(session, place, _TABLES)
+    grammar, name = session.grammar, session.grammar.name
+    if session.dialect == "mysql":
+        conflict, old, new = "ON DUPLICATE KEY UPDATE", "{}", "VALUES({})"
+    else:
+        conflict = f"ON CONFLICT ({', '.join(map(name, _KEY))}) DO UPDATE SET"
+        old, new = f"{name(TABLE)}.{{}}", "excluded.{}"
+    first, last, times = map(name, _COUNTS)
+    session.execute_many(
+        f"INSERT INTO {name(TABLE)} ({', '.join(map(name, _COLUMNS))}) "
+        f"VALUES ({grammar.marks(len(_COLUMNS))}) {conflict} "
+        f"{first} = {grammar.least}({old.format(first)}, {new.format(first)}), "
+        f"{last} = {grammar.greatest}({old.format(last)}, {new.format(last)}), "
+        f"{times} = {old.format(times)} + {new.format(times)}",
+        rows,
+    )
+
+
+def _select(session: Session, place: Place, topic: str | None, since_ms: int | None) -> list[RecordedLoss]:
+    _demand_version(session, place)
+    name, mark = session.grammar.name, session.grammar.mark
+    wanted = {f"{name('topic')} = {mark}": topic, f"{name('last_seen_ms')} >= {mark}": since_ms}
+    filters = {filter_: value for filter_, value in wanted.items() if value is not None}
+    where = f" WHERE {' AND '.join(filters)}" if filters else ""
+    rows = session.execute(
+        f"SELECT {', '.join(map(name, _COLUMNS))} FROM {name(TABLE)}{where}", list(filters.values())
+    )
+    # Sorted here: databases disagree about the order of letters.
+    return sorted(map(_read_row, rows), key=lambda each: each.loss.key)
+
+
+def _read_row(row: tuple[Any, ...]) -> RecordedLoss:
+    topic, partition, start, until, condition, detail, topic_id, stream, first, last, times = row
+    loss = Loss(
+        condition, topic, partition, start, until, bytes.fromhex(topic_id) if topic_id else None, detail
+    )
+    return RecordedLoss(loss, first, last, times, stream)

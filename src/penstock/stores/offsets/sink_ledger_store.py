@@ -1,0 +1,200 @@
+"""The offsets that a SQL sink keeps with its results: to look at, and to move by hand.
+
+A stream that writes to such a sink starts where the sink says, whatever another store says; so this is the
+place to move it. Rules: only its own writer saves here, with results; who moves it takes the stream over
+first, so a writer that still runs is fenced and cannot write over it. A move opens a new generation: rows
+from before it stay, and what is read again is written again under the next number, so that an audit can tell
+them apart. What happens to rows is decided in `stores.sql.ledger.rewound_rows`: from tables that keep
+provenance those that are read again can be deleted in the same transaction, and tables of sums are built
+anew or left alone.
+
+    store = SinkOffsetStore("results.db")
+    store.move("visits", change, Rows(delete_from=("visits",)))
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NoReturn
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.offset_store_contract import Change, check_stream_name, refuse_moved
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.sinks.ledger_positions import read_ledger
+from penstock.core.sinks.ledger_rules import Entry, Ledger
+from penstock.stores.offsets.sql_store import SqlOffsetStore, note_change
+from penstock.stores.sql.connections.sql_connections import BULK_TIMEOUT_S
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import read_version
+from penstock.stores.sql.ledger.batch_accounts import name_move, note_accounts
+from penstock.stores.sql.ledger.ledger_tables import (
+    LEDGER,
+    WRITERS,
+    forget_entries,
+    lock_writer,
+    raise_epoch,
+    read_entries,
+    read_generation,
+    write_entries,
+)
+from penstock.stores.sql.ledger.rewound_rows import AS_THEY_ARE, RowPlan, Rows, delete_rows, plan_rows
+
+#: Under which the changes are kept, in the tables of the offset store in the same database.
+NAMESPACE = "sink ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move does, or would do, to rows: how many are deleted from which table, and what to know.
+    `is_empty`: it changes nothing at all, so it is not made and fences nobody."""
+
+    deleted: dict[str, int]
+    notes: tuple[str, ...] = ()
+    is_empty: bool = False
+
+
+class SinkOffsetStore:
+    """A database with a sink's ledger in it; nothing is made here but the table of changes."""
+
+    def __init__(self, place: str | os.PathLike[str] | Place) -> None:
+        self._place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+        self._database = Database(self._place)
+        self._database.run(self._demand_ledger)
+
+    def __repr__(self) -> str:
+        return f"SinkOffsetStore({str(self._place)!r})"
+
+    def __str__(self) -> str:
+        return f"the sink's ledger in {self._place}"
+
+    def load(self, stream: str) -> StreamPosition | None:
+        check_stream_name(stream)
+        return self._database.run(lambda session: read_ledger(read_entries(session, stream, locked=False)))
+
+    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:
+        raise OffsetStoreError(
+            "LEDGER_IS_THE_SINKS",
+            "A sink's ledger is written with its results, and in no other way.",
+            hint="Give the stream the sink itself, or another place as its offset store.",
+        )
+
+    def list_streams(self) -> list[str]:
+        rows = self._database.run(lambda session: session.execute(f"SELECT stream FROM {WRITERS}"))
+        return sorted(str(row[0]) for row in rows)
+
+    def change(self, stream: str, change: Change) -> None:
+        """Move it and leave all rows as they are; refused if records would count twice in a table of sums."""
+        self.move(stream, change)
+
+    def move(self, stream: str, change: Change, rows: Rows = AS_THEY_ARE) -> Moved:
+        """Move it; return what that did to rows. `rows`: what happens to those of what is read again."""
+        check_stream_name(stream)
+        SqlOffsetStore(self._place, namespace=NAMESPACE)  # its tables; MySQL commits where tables are made
+        changes = self.list_changes(stream)
+
+        def make(session: Session) -> Moved:
+            self._demand_ledger(session)
+            epoch = 1 + lock_writer(session, stream)
+            entries = read_entries(session, stream)
+            plan, moved = self._plan(session, stream, change, changes, rows, entries)
+            if moved.is_empty:
+                return moved
+            raise_epoch(session, stream, epoch, change.who, change.at_ms)
+            mark = session.grammar.mark
+            session.execute(
+                f"UPDATE {WRITERS} SET generation = generation + 1 WHERE stream = {mark}", [stream]
+            )
+            token = name_move(read_generation(session, stream))
+            note_accounts(session, stream, token, delete_rows(session, plan))
+            after = _make_entries(change.after, token)
+            write_entries(session, stream, after)
+            forget_entries(session, stream, tuple(set(entries) - {each for each, _ in after}))
+            note_change(session, NAMESPACE, stream, epoch, change)
+            return moved
+
+        return self._database.run(make, writes=True, limit_s=BULK_TIMEOUT_S)
+
+    def preview(self, stream: str, change: Change, rows: Rows = AS_THEY_ARE) -> Moved:
+        """Raise what `move` would raise; return what it would do. It changes nothing and waits for nobody."""
+        check_stream_name(stream)
+        changes = self.list_changes(stream)
+
+        def look(session: Session) -> Moved:
+            self._demand_ledger(session)
+            entries = read_entries(session, stream, locked=False)
+            return self._plan(session, stream, change, changes, rows, entries)[1]
+
+        return self._database.run(look, limit_s=BULK_TIMEOUT_S)
+
+    def _plan(
+        self,
+        session: Session,
+        stream: str,
+        change: Change,
+        changes: list[Change],
+        rows: Rows,
+        entries: Ledger,
+    ) -> tuple[RowPlan, Moved]:
+        named = next((each.batch for each in entries.values() if each.batch), "")
+        if named:
+            raise _follows_checkpoint(stream, named)
+        refuse_moved(stream, read_ledger(entries), change)
+        plan = plan_rows(session, stream, change, changes, rows)
+        is_empty = change.before == change.after and plan.is_empty
+        return plan, Moved({each.account.table: each.rows for each in plan.deletions}, plan.notes, is_empty)
+
+    def list_changes(self, stream: str) -> list[Change]:
+        return self.list_moves(stream, since=-1)
+
+    def list_moves(self, stream: str, *, since: int) -> list[Change]:
+        """Return the changes by hand that have fenced a writer of this epoch, the oldest first."""
+        try:
+            store = SqlOffsetStore(self._place, namespace=NAMESPACE, create=False)
+        except OffsetStoreError as error:
+            if error.condition != "OFFSETS_NOT_FOUND":
+                raise
+            return []  # nobody has changed anything here yet
+        return store.list_changes(stream, after=since)  # each is numbered by the epoch that it has raised
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _demand_ledger(self, session: Session) -> None:
+        if read_version(session, self._place, LEDGER) is None:
+            raise OffsetStoreError(
+                "OFFSETS_NOT_FOUND",
+                f"There is no ledger of a sink at {self._place}.",
+                hint="Check the place: it must be the database that the stream's results are in.",
+                facts={"place": str(self._place)},
+            )
+
+
+def _make_entries(position: StreamPosition, token: str) -> tuple[tuple[TopicPartition, Entry], ...]:
+    kinds = ((position.offsets, False), (position.gone, True))
+    return tuple(
+        (
+            each,
+            Entry(
+                offset,
+                position.topic_ids.get(each.topic),
+                token,
+                position.leader_epochs.get(each),
+                is_gone,
+            ),
+        )
+        for offsets, is_gone in kinds
+        for each, offset in sorted(offsets.items())
+    )
+
+
+def _follows_checkpoint(stream: str, batch: str) -> OffsetStoreError:
+    return OffsetStoreError(
+        "LEDGER_FOLLOWS_CHECKPOINT",
+        f"The results of {stream} are those of a Structured Streaming query (its last batch is {batch}), "
+        "which goes on from its checkpoint.",
+        hint="A move here alone would only stop it. Let the query write to new tables from a new checkpoint.",
+        facts={"stream": stream, "batch": batch},
+    )

@@ -1,0 +1,256 @@
+"""Offsets in a SQL database: SQLite, PostgreSQL, MariaDB or MySQL.
+
+Rule: a position is replaced in one transaction, rows of partitions that left it included. Two programs that
+save the same stream at once wait for each other at the stream's row, so neither sees half of the other, and
+the second one compares with what the first one has left. One row per partition, not one text: where a stream
+stands can then be asked in plain SQL, beside the results.
+
+`namespace` keeps applications apart that share a database.
+
+    store = SqlOffsetStore("postgresql://me@db.example/stats", namespace="shop")
+    store.save("visits", position)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.offset_store_contract import (
+    Change,
+    check_stream_name,
+    refuse_going_back,
+    refuse_moved,
+)
+from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
+from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.ledger.ledger_tables import LEDGER
+
+VERSION = 1
+STREAMS, OFFSETS, CHANGES = "penstock_streams", "penstock_offsets", "penstock_offset_changes"
+_WHOSE = ("namespace", "stream")
+_ROW = ("topic", "partition_no", "state", "next_offset", "topic_id", "leader_epoch")
+_CHANGE = ("change_no", "at_ms", "who", "verb", "position_before", "position_after")
+#: Of a row: where the stream stands, where its last batch began, or where it stood when the partition left.
+_AT, _START, _GONE = "at", "start", "gone"
+
+
+class SqlOffsetStore:
+    """Holds no connection between calls. Without `create`, tables that are not there are an error."""
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | Place,
+        *,
+        namespace: str = "default",
+        create: bool = True,
+    ) -> None:
+        self.place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+        self._namespace = check_stream_name(namespace)
+        self._database = Database(self.place)
+        if create:
+            self._database.run(lambda session: ensure_tables(session, self.place, _TABLES), writes=True)
+        else:
+            self._database.run(self._demand_tables)
+        # It was there. From now on a restart or a fail-over of the database is waited out.
+        self._database = Database(self.place, RECONNECT_TIMEOUT_S)
+
+    def __repr__(self) -> str:
+        return f"SqlOffsetStore({str(self.place)!r}, namespace={self._namespace!r})"
+
+    def __str__(self) -> str:
+        apart = "" if self._namespace == "default" else f" (namespace {self._namespace})"
+        return f"the database {self.place}{apart}"
+
+    def load(self, stream: str) -> StreamPosition | None:
+        check_stream_name(stream)
+        return self._database.run(lambda session: self._read(session, stream))
+
+    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> None:
+        check_stream_name(stream)
+
+        def save(session: Session) -> None:
+            self._demand_tables(session)
+            is_known, _ = self._lock(session, stream)
+            if is_known and not may_go_back:
+                refuse_going_back(stream, self._read_rows(session, stream), position)
+            self._replace(session, stream, position)
+
+        self._database.run(save, writes=True)
+
+    def list_streams(self) -> list[str]:
+        rows = self._database.run(lambda session: self._select(session, STREAMS, ["stream"]))
+        return sorted(str(row[0]) for row in rows)
+
+    def change(self, stream: str, change: Change) -> None:
+        check_stream_name(stream)
+
+        def make(session: Session) -> None:
+            self._demand_tables(session)
+            is_known, saves = self._lock(session, stream)
+            refuse_moved(stream, self._read_rows(session, stream) if is_known else None, change)
+            self._replace(session, stream, change.after)
+            note_change(session, self._namespace, stream, saves, change)
+
+        self._database.run(make, writes=True)
+
+    def list_changes(self, stream: str, *, after: int = -1) -> list[Change]:
+        """What was changed by hand, the oldest first; `after`: only changes with a higher number."""
+        check_stream_name(stream)
+        rows = self._database.run(lambda session: self._select(session, CHANGES, _CHANGE, stream))
+        return [
+            Change(
+                int(at_ms),
+                who,
+                verb,
+                None if json.loads(then) is None else read_position(json.loads(then)),
+                read_position(json.loads(now)),
+            )
+            for number, at_ms, who, verb, then, now in sorted(rows)
+            if int(number) > after
+        ]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # --- inside a transaction -----------------------------------------------------------------------------
+
+    def _demand_tables(self, session: Session) -> None:
+        if read_version(session, self.place, _TABLES) is None:
+            is_sink = read_version(session, self.place, LEDGER) is not None
+            raise OffsetStoreError(
+                "OFFSETS_NOT_FOUND",
+                f"There are no tables for offsets at {self.place}.",
+                hint=f"A sink keeps offsets there with its results: say sink:{self.place}."
+                if is_sink
+                else "Check the place: it must be the one that the stream names as its store.",
+                facts={"place": str(self.place)},
+            )
+
+    def _read(self, session: Session, stream: str) -> StreamPosition | None:
+        self._demand_tables(session)
+        known = self._select(session, STREAMS, ["saves"], stream)
+        return self._read_rows(session, stream) if known else None
+
+    def _read_rows(self, session: Session, stream: str) -> StreamPosition:
+        return _parse_rows(self._select(session, OFFSETS, _ROW, stream))
+
+    def _lock(self, session: Session, stream: str) -> tuple[bool, int]:
+        """Make the stream's row or wait for who holds it, until this transaction ends.
+
+        Whether it was known before, and how often it has been saved with this time.
+        """
+        name, marks = session.grammar.name, session.grammar.marks(3)
+        bump = f"{name('saves')} = {name(STREAMS)}.{name('saves')} + 1"
+        conflict = (
+            f"ON DUPLICATE KEY UPDATE {bump}"
+            if session.dialect == "mysql"
+            else f"ON CONFLICT ({', '.join(map(name, _WHOSE))}) DO UPDATE SET {bump}"
+        )
+        session.execute(
+            f"INSERT INTO {name(STREAMS)} ({', '.join(map(name, (*_WHOSE, 'saves')))}) VALUES ({marks}) "
+            f"{conflict}",
+            [self._namespace, stream, 1],
+        )
+        saves = int(self._select(session, STREAMS, ["saves"], stream)[0][0])
+        return saves > 1, saves
+
+    def _replace(self, session: Session, stream: str, position: StreamPosition) -> None:
+        name, mark = session.grammar.name, session.grammar.mark
+        where = " AND ".join(f"{name(column)} = {mark}" for column in _WHOSE)
+        session.execute(f"DELETE FROM {name(OFFSETS)} WHERE {where}", [self._namespace, stream])
+        _insert(session, OFFSETS, (self._namespace, stream), _ROW, _write_rows(position))
+
+    def _select(
+        self, session: Session, table: str, columns: Sequence[str], stream: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        name, mark = session.grammar.name, session.grammar.mark
+        wanted = {"namespace": self._namespace} | ({} if stream is None else {"stream": stream})
+        where = " AND ".join(f"{name(column)} = {mark}" for column in wanted)
+        return session.execute(
+            f"SELECT {', '.join(map(name, columns))} FROM {name(table)} WHERE {where}", list(wanted.values())
+        )
+
+
+def note_change(session: Session, namespace: str, stream: str, number: int, change: Change) -> None:
+    """Remember it; `number` is its own among those of the stream, and rises."""
+    before = None if change.before is None else write_position(change.before)
+    words = (change.who, change.verb, json.dumps(before), json.dumps(write_position(change.after)))
+    _insert(session, CHANGES, (namespace, stream), _CHANGE, [(number, change.at_ms, *words)])
+
+
+def _insert(
+    session: Session,
+    table: str,
+    whose: tuple[str, str],
+    columns: Sequence[str],
+    rows: Sequence[tuple[object, ...]],
+) -> None:
+    name, all_columns = session.grammar.name, (*_WHOSE, *columns)
+    if rows:
+        session.execute_many(
+            f"INSERT INTO {name(table)} ({', '.join(map(name, all_columns))}) "
+            f"VALUES ({session.grammar.marks(len(all_columns))})",
+            [(*whose, *row) for row in rows],
+        )
+
+
+def _write_rows(position: StreamPosition) -> list[tuple[object, ...]]:
+    kinds: Mapping[str, Mapping[TopicPartition, int]] = {
+        _AT: position.offsets,
+        _START: position.starts,
+        _GONE: position.gone,
+    }
+    ids = {topic: each.hex() for topic, each in position.topic_ids.items()}
+    return [
+        (each.topic, each.partition, kind, offset, ids.get(each.topic), position.leader_epochs.get(each))
+        for kind, offsets in kinds.items()
+        for each, offset in sorted(offsets.items())
+    ]
+
+
+def _parse_rows(rows: list[tuple[Any, ...]]) -> StreamPosition:
+    found: dict[str, dict[TopicPartition, int]] = {_AT: {}, _START: {}, _GONE: {}}
+    ids: dict[str, bytes] = {}
+    epochs: dict[TopicPartition, int] = {}
+    for topic, partition, kind, offset, topic_id, epoch in rows:
+        each = TopicPartition(topic, int(partition))
+        found[kind][each] = int(offset)
+        if topic_id is not None:
+            ids[topic] = bytes.fromhex(topic_id)
+        if epoch is not None:
+            epochs[each] = int(epoch)
+    return StreamPosition(found[_AT], ids, epochs, found[_START], found[_GONE])
+
+
+def _make_tables(session: Session) -> None:
+    name, end = session.grammar.name, session.grammar.table_end
+    # MySQL's TEXT ends at 64 KiB; a position of a few thousand partitions is longer.
+    long_text = "MEDIUMTEXT" if session.dialect == "mysql" else "TEXT"
+    kinds = {
+        **{"namespace": "VARCHAR(200)", "stream": "VARCHAR(200)", "topic": "VARCHAR(249)"},
+        **{"state": "VARCHAR(8)", "topic_id": "VARCHAR(32)"},
+        **dict.fromkeys(("who", "verb", "position_before", "position_after"), long_text),
+    }
+    optional = {"topic_id", "leader_epoch"}
+    for table, columns, key in (
+        (STREAMS, ("saves",), ()),
+        (OFFSETS, _ROW, _ROW[:3]),
+        (CHANGES, _CHANGE, _CHANGE[:1]),
+    ):
+        lines = [
+            f"{name(column)} {kinds.get(column, 'BIGINT')}{'' if column in optional else ' NOT NULL'}"
+            for column in (*_WHOSE, *columns)
+        ]
+        lines.append(f"PRIMARY KEY ({', '.join(map(name, (*_WHOSE, *key)))})")
+        session.execute(f"CREATE TABLE IF NOT EXISTS {name(table)} ({', '.join(lines)}){end}")
+
+
+_TABLES = Tables("offsets", VERSION, _make_tables, "offset store", "OFFSETS_TOO_NEW")

@@ -1,0 +1,113 @@
+"""What the books say a table holds from an offset on: what goes from them when these rows are deleted.
+
+Rule: where a table holds what was booked, what is found goes. Else something was lost, or added by others: a
+batch that lies beyond the offset goes as it was booked, for its rows come back; of one that began before,
+only what is found beyond goes, and rows that it lacks below stay missing for an audit. Where batches overlap,
+rows that are there twice cannot be told apart, and what is found goes.
+
+    going = digest_booked(session, target, "raw", accounts, ranges, changes, (TopicPartition("t", 0), 40))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from penstock.core.audit.audit_findings import NotedRange
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.sinks.offset_digests import OffsetDigest, add_digests
+from penstock.stores.sql.audit.provenance_digests import read_digests
+from penstock.stores.sql.connections.sql_names import quote
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.ledger.batch_accounts import DELETED, Account, find_move, make_books
+from penstock.stores.sql.sink.sql_sink import PROVENANCE
+from penstock.stores.sql.sink.target_tables import Target
+
+#: Further than any log goes.
+_FAR = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a batch read of one partition, as far as its rows were not deleted since; `digest`: of all that it
+    wrote, None if some of that is gone."""
+
+    range: OffsetRange
+    digest: OffsetDigest | None
+
+
+def digest_booked(
+    session: Session,
+    target: Target,
+    table: str,
+    accounts: Mapping[str, Sequence[Account]],
+    ranges: Sequence[NotedRange],
+    changes: Sequence[Change],
+    start: tuple[TopicPartition, int],
+) -> OffsetDigest:
+    """Return the digest of the rows of one partition, from this offset on, that the table must hold.
+    `accounts`: those of the stream, by token; `changes`: its moves by hand, in order."""
+    partition, offset = start
+    beyond_all = OffsetRange(partition.topic, partition.partition, offset, _FAR)
+    mine = add_digests(each.digests for some in accounts.values() for each in some if each.table == table)
+    if mine.get(partition) == _digest_found(session, target, replace(beyond_all, start=0)):
+        return _digest_found(session, target, beyond_all)
+    pieces = _list_pieces(table, accounts, ranges, changes, partition)
+    beyond = [each for each in pieces or () if each.range.until > offset]
+    if pieces is None or any(one.range.until > other.range.start for one, other in pairwise(beyond)):
+        return _digest_found(session, target, beyond_all)
+    booked = OffsetDigest()
+    for each in beyond:
+        if each.digest is not None and each.range.start >= offset:
+            booked += each.digest
+        else:
+            there = replace(each.range, start=max(offset, each.range.start))
+            booked += _digest_found(session, target, there)
+    return booked
+
+
+def _list_pieces(
+    table: str,
+    accounts: Mapping[str, Sequence[Account]],
+    ranges: Sequence[NotedRange],
+    changes: Sequence[Change],
+    partition: TopicPartition,
+) -> list[_Piece] | None:
+    """Return them in order; None if it is not known what was deleted before."""
+    book = next((each for each in make_books(accounts) if each.name == table), None)
+    if book is None:
+        return None
+    since = max(book.emptied, default=0)
+    cuts: dict[int, int] = {}
+    for token, some in accounts.items():
+        if any(each.table == table and each.mode == DELETED for each in some):
+            generation = find_move(token)
+            if generation is None or generation - 2 >= len(changes):
+                return None
+            cuts[generation] = changes[generation - 2].after.offsets.get(partition, _FAR)
+    spans: dict[tuple[str, int], OffsetRange] = {}
+    for each in ranges:
+        if each.token in book.tokens and each.generation >= since and each.range.topic_partition == partition:
+            known = spans.get((each.token, each.generation), each.range)
+            start, until = min(known.start, each.range.start), max(known.until, each.range.until)
+            spans[each.token, each.generation] = replace(known, start=start, until=until)
+    pieces = []
+    for (token, generation), span in spans.items():
+        until = min([span.until, *(cut for later, cut in cuts.items() if later > generation)])
+        mine = add_digests(each.digests for each in accounts[token] if each.table == table)
+        if until == span.until:
+            pieces.append(_Piece(span, mine.get(partition, OffsetDigest())))
+        elif until > span.start:
+            pieces.append(_Piece(replace(span, until=until), None))
+    return sorted(pieces, key=lambda each: each.range)
+
+
+def _digest_found(session: Session, target: Target, where: OffsetRange) -> OffsetDigest:
+    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
+    mark = session.grammar.mark
+    which = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark} AND {offset} < {mark}"
+    values = (where.topic, where.partition, where.start, where.until)
+    found = read_digests(session, target.quoted, which, values).get(where.topic_partition)
+    return OffsetDigest() if found is None else found.digest

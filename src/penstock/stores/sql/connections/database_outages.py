@@ -1,0 +1,92 @@
+"""Waits for a database that was there and is away: a restart, or a fail-over to another host.
+
+Rule: only a connection is waited for, never an answer. What was sent before the connection broke may have
+been done, and only the caller knows how to find out. A database that was never reached is not waited for: its
+address may be wrong, and whoever wrote it should hear so at once. A direct stream waits in its own loop,
+where it can be asked to stop, so what is done for one waits here for a moment only.
+
+    connection = wait_out(place, lambda: connect(place, writes=True), RECONNECT_TIMEOUT_S)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.log_lines import get_logger
+from penstock.core.options.storage_addresses import Place
+from penstock.core.outages import DATABASE_AWAY, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, write_span
+from penstock.stores.sql.connections.sql_connections import translate_errors
+
+#: How long a database that was there may be away, or may take no writes: a restart, a fail-over.
+RECONNECT_TIMEOUT_S = 30.0
+RECONNECT_PAUSE_S = 0.2
+
+log = get_logger(__name__)
+
+Connection = TypeVar("Connection")
+
+
+def find_wait_s() -> float:
+    """Return how long one step waits for a database that is away: a stream that waits itself tries again."""
+    patience = find_patience()
+    return TOLD_AFTER_S if patience is not None and patience.limit_s else RECONNECT_TIMEOUT_S
+
+
+def wait_out(place: Place, connect: Callable[[], Connection], wait_s: float) -> Connection:
+    """Return what `connect` returns; while the database is away, call it again until the time is over."""
+    begun = time.monotonic()
+    is_told = False
+    while True:
+        try:
+            with translate_errors(place):
+                return connect()
+        except OffsetStoreError as error:
+            waited_s = time.monotonic() - begun
+            if not is_away(error) or waited_s >= wait_s:
+                raise
+            if not is_told and waited_s >= TOLD_AFTER_S:
+                is_told = True
+                log.warning("Waiting for %s, up to %s: %s", place, write_span(wait_s), error)
+        time.sleep(RECONNECT_PAUSE_S)
+
+
+@contextlib.contextmanager
+def telling(place: Place, *, may_lock: bool = False) -> Iterator[None]:
+    """Say so when what is asked inside is not answered for long, and again: a server that stands still takes
+    statements, and it takes two minutes until it is given up. `may_lock`: it may as well be another session's
+    lock, for which no stream waits longer than usual."""
+    answered = threading.Event()
+    begun = time.monotonic()
+
+    def tell(context: contextvars.Context) -> None:
+        pause_s = TOLD_AFTER_S
+        while not answered.wait(pause_s):
+            pause_s = TOLD_EVERY_S
+            context.run(_tell_silence, place, time.monotonic() - begun, may_lock)
+
+    thread = threading.Thread(target=tell, args=(contextvars.copy_context(),), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        answered.set()
+        thread.join()
+
+
+def _tell_silence(place: Place, waited_s: float, may_lock: bool) -> None:
+    patience = find_patience()
+    more = "" if patience is None else f" {patience}"
+    if may_lock:
+        more = " If it is there, another session holds a lock (`penstock why` names it)."
+    log.warning("%s has not answered for %.0f s.%s", place, waited_s, more)
+
+
+def is_away(error: OffsetStoreError) -> bool:
+    """Return whether another connection, to this host or the next one, may help."""
+    return error.retriable and error.condition in DATABASE_AWAY

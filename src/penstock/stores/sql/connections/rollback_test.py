@@ -1,0 +1,53 @@
+"""Before anything is trusted to it: does this database, over this way, take a transaction back?
+
+Rule: the question is asked of the database itself, at each start. A ledger restored from a dump may be in an
+engine without transactions, and a pooler or a proxy may commit every statement by itself; either would keep
+rows of a batch that was rolled back, and no error would ever tell. It is asked with a row of the ledger's
+own, which is in the same transactions as the results and has no triggers of a user's.
+
+    check_rollback(place, probe="4f1c...")
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from penstock.core.errors import SinkError
+from penstock.core.model import TopicPartition
+from penstock.core.options.storage_addresses import Place
+from penstock.core.sinks.ledger_rules import Entry
+from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.ledger.ledger_tables import POSITIONS, WRITERS, lock_writer, write_entries
+
+
+def check_rollback(place: Place, probe: str) -> None:
+    """Write a row, roll back, look for it. `probe` is a name that nobody else has."""
+    stream = f"penstock.rollback.{probe}"
+    with (
+        sql_connections.translate_errors(place),
+        contextlib.closing(sql_connections.connect(place, writes=True)) as connection,
+        sql_connections.limit_silence(place, connection),
+    ):
+        session = Session(connection, place)
+        lock_writer(session, stream)
+        write_entries(session, stream, ((TopicPartition("probe", 0), Entry(0)),))
+        connection.rollback()
+    if Database(place).run(lambda session: _remove(session, stream), writes=True):
+        raise SinkError(
+            "ROLLBACK_NOT_KEPT",
+            f"{place} has kept a row that was rolled back.",
+            hint="A table of the ledger has an engine without transactions (ALTER TABLE ... ENGINE=InnoDB), "
+            "or a pooler in between commits each statement: use its session or transaction mode.",
+            facts={"place": str(place)},
+        )
+
+
+def _remove(session: Session, stream: str) -> bool:
+    mark = session.grammar.mark
+    kept = False
+    for table in (WRITERS, POSITIONS):
+        if session.execute(f"SELECT 1 FROM {table} WHERE stream = {mark}", [stream]):
+            session.execute(f"DELETE FROM {table} WHERE stream = {mark}", [stream])
+            kept = True
+    return kept

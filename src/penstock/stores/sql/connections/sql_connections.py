@@ -1,0 +1,459 @@
+"""Connections to SQLite, PostgreSQL, MySQL and MariaDB, and what their errors mean.
+
+Rule: foreign exceptions end here. Each is told once, with the place (never its password), as a condition
+that says whether to look at the network, the login, the file or the statement. Every wait ends: for a
+connection, for a lock, and for a server that took a statement and fell silent. The last one needs us:
+PostgreSQL's own timeouts run in the server, and one that is stuck does not keep them.
+
+    with translate_errors(place), closing(connect(place, writes=False)) as connection: ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from penstock.core.errors import OffsetStoreError, PenstockError, VersionError
+from penstock.core.options.storage_addresses import FilePlace, Place, ServerPlace
+from penstock.core.outages import DATABASE_AWAY
+from penstock.core.redaction import HIDDEN, redact_text
+
+#: How long a connection may take to be made, a lock to be got, and a server to answer.
+CONNECT_TIMEOUT_S = 10
+LOCK_TIMEOUT_S = 30
+ANSWER_TIMEOUT_S = 120
+#: How long a statement may take that moves the rows of a whole batch.
+BULK_TIMEOUT_S = 3600
+
+# By PostgreSQL's names and MySQL's numbers.
+_CONFLICT = ("40001", "40P01", 1213, 1020)
+# MySQL 8 answers NOWAIT with a number of its own, 3572; the others as they do after a wait.
+_LOCK_WAIT = ("55P03", "57014", 1205, 3572)
+#: The server is a standby, or was told to take no writes; another host may take them.
+_READ_ONLY = ("25006", 1290, 1792, 1836)
+_REFUSED = ("28P01", "28000", "3D000", "42501", 1044, 1045, 1049, 1130, 1142, 1227, 1698)
+_REFUSED_TEXT = re.compile(
+    r'authentication failed|no password supplied|(database|role) ".*" does not exist|no pg_hba\.conf entry'
+)
+#: The server ended the connection of a client that said nothing for long: one that was stopped and goes on.
+_WAS_IDLE = ("25P03", "57P05", 1927, 4031)
+_CONNECTION = (
+    "57P01",
+    "57P02",
+    "57P03",
+    "53300",
+    1047,
+    2002,
+    2003,
+    2006,
+    2013,
+    2026,
+    2055,
+    1053,
+    1040,
+    0,
+    *_WAS_IDLE,
+)
+
+
+_POOLER = "08P01"  # PgBouncer has one code for all it says
+
+
+def connect(place: Place, *, writes: bool) -> Any:
+    """Return a connection in a transaction. Only one that writes makes an SQLite file that is not there.
+
+    Of several hosts it is the one that takes writes, also for a reader: what a standby says may be old. A
+    server that takes no writes is an error for one that writes, before it has done anything.
+    """
+    if isinstance(place, FilePlace):
+        return _connect_sqlite(place, writes)
+    if place.dialect == "postgresql":
+        return _connect_postgresql(place, writes)
+    return _connect_mysql(place, writes or len(place.hosts) > 1)
+
+
+def _connect_sqlite(place: FilePlace, writes: bool) -> sqlite3.Connection:
+    # A reader may write, too, if it is allowed: what a killed writer has left half done must be undone.
+    path = Path(place.path).absolute()
+    if not writes and not path.exists():
+        raise OffsetStoreError(
+            "DATABASE_NOT_FOUND",
+            f"There is no file {place.path}.",
+            hint="Check the path; whoever writes to it makes it: a sink, an offset store, a loss ledger, "
+            "`penstock accesslog run`.",
+            facts={"place": str(place)},
+        )
+    uri = f"file:{quote(str(path))}?mode={'rwc' if writes else 'rw'}"
+    connection = sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        begin(place, connection, writes=writes)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def identify_file(place: Place) -> tuple[int, int] | None:
+    """Return which file the path leads to now; None: there is none, or it is a server."""
+    if not isinstance(place, FilePlace):
+        return None
+    try:
+        found = Path(place.path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def tell_replaced(place: Place, said: str) -> OffsetStoreError:
+    """Return the error for a file that is not the one that a connection has open."""
+    return OffsetStoreError(
+        "DATABASE_REPLACED",
+        f"The file {place} {said} under the running program.",
+        hint="What stands in the file that has its name now is compared before anything is written there. "
+        "Stop the stream before you put back an older copy, or take the file away.",
+        facts={"place": str(place)},
+        retriable=True,
+    )
+
+
+def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
+    """Begin a transaction on a connection that is in none. It asks the server, so a dead one is noticed, and
+    so is one that takes no writes any more."""
+    if place.dialect == "sqlite":
+        # A writer takes its turn now: two readers that both want to write later would block each other.
+        connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    elif place.dialect == "mysql":
+        connection.begin()
+        if writes:
+            _demand_writes(place, connection)
+    else:
+        refuse_read_only(place, connection.execute(write_beginning()).fetchone(), writes=writes)
+
+
+def write_beginning() -> str:
+    """Return what begins a transaction of PostgreSQL's: our settings, and the question whether it may write.
+
+    For this transaction only: a pooler may give the connection to somebody else afterwards, and refuses
+    settings that come with the login. A commit that the server answers before it is on its disk could be
+    taken back by a crash.
+    """
+    return (
+        f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', true), "
+        f"set_config('statement_timeout', '{BULK_TIMEOUT_S}s', true), "
+        "set_config('TimeZone', 'UTC', true), CASE WHEN current_setting('synchronous_commit') = 'off' "
+        "THEN set_config('synchronous_commit', 'on', true) END, current_setting('transaction_read_only')"
+    )
+
+
+def refuse_read_only(place: Place, answers: Sequence[object] | None, *, writes: bool) -> None:
+    """Raise an error if the answer to `write_beginning` says that this server takes no writes."""
+    assert answers is not None
+    if writes and answers[-1] == "on":
+        raise _read_only(place, "transaction_read_only is on")
+
+
+def limit_idleness(place: Place, connection: Any, limit_s: float) -> None:
+    """Let the server end the open transaction when we say nothing for so long: one whose program was stopped
+    would hold its locks for ever. MySQL and SQLite have no such limit; the comment is one MariaDB reads."""
+    if place.dialect == "postgresql":
+        connection.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [f"{int(limit_s * 1000)}ms"]
+        )
+    elif place.dialect == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SET @penstock_idle = 1 /*M! , SESSION idle_transaction_timeout = {int(limit_s)} */"
+            )
+
+
+def _connect_postgresql(place: ServerPlace, writes: bool) -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise _driver_missing("PostgreSQL", "psycopg") from error
+    connection = psycopg.connect(
+        host=",".join(host for host, _ in place.hosts),
+        port=",".join(str(port) for _, port in place.hosts),
+        user=place.user,
+        password=place.password.reveal() if place.password else None,
+        dbname=place.database,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name="penstock",
+        prepare_threshold=None,  # a pooler between us and the server may not keep prepared statements
+        **list_settings(place),  # type: ignore[arg-type]  # all of them are text
+    )
+    try:
+        # Who has waited for another one's commit must see what it committed, whatever the server's default.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        begin(place, connection, writes=writes)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def list_settings(place: ServerPlace) -> dict[str, str]:
+    """Return the address's settings for PostgreSQL; of several hosts the one that takes writes will do."""
+    wanted = {"target_session_attrs": "read-write"} if len(place.hosts) > 1 else {}
+    return {**wanted, **dict(place.settings)}
+
+
+def _connect_mysql(place: ServerPlace, demand_writes: bool) -> Any:
+    """Return a connection to the first host that is there; with `demand_writes`, that takes writes.
+
+    Neither PyMySQL nor the protocol knows several hosts. One that refuses the login ends the search.
+    """
+    for number, host in enumerate(place.hosts, 1):
+        try:
+            with translate_errors(place):
+                return _connect_mysql_host(place, host, demand_writes)
+        except OffsetStoreError as error:
+            if number == len(place.hosts) or error.condition not in DATABASE_AWAY:
+                raise
+    raise AssertionError("a place has at least one host")
+
+
+def _connect_mysql_host(place: ServerPlace, host: tuple[str, int], demand_writes: bool) -> Any:
+    try:
+        import pymysql  # noqa: F401  # what is below may be there from before it went away
+
+        from penstock.stores.sql.connections.mysql_connection import MySqlConnection
+    except ImportError as error:
+        raise _driver_missing("MySQL and MariaDB", "PyMySQL") from error
+    settings: dict[str, Any] = dict(place.settings)
+    connection = MySqlConnection(
+        host=host[0],
+        port=host[1],
+        user=place.user,
+        password=place.password.reveal() if place.password else "",
+        database=place.database,
+        charset="utf8mb4",
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=ANSWER_TIMEOUT_S,
+        write_timeout=ANSWER_TIMEOUT_S,
+        sql_mode="STRICT_ALL_TABLES",  # otherwise text that is too long for its column is cut silently
+        init_command=f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, "
+        f"lock_wait_timeout = {LOCK_TIMEOUT_S}, time_zone = '+00:00'",
+        local_infile=True,
+        ssl_verify_identity=bool(settings.get("ssl_ca")),
+        **settings,
+    )
+    try:
+        with connection.cursor() as cursor:
+            # Who has waited for another one's commit must see what it committed.
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        if demand_writes:
+            _demand_writes(place, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _demand_writes(place: Place, connection: Any) -> None:
+    """Raise an error if this MySQL or MariaDB takes no writes, even if it would take an administrator's: what
+    is written to a replica is in no other copy. Some services tell it by the second variable only."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@read_only, @@innodb_read_only")
+        if any(str(each) not in ("0", "OFF") for each in cursor.fetchone()):
+            raise _read_only(place, "read_only is on")
+
+
+def _driver_missing(server: str, driver: str) -> VersionError:
+    return VersionError(
+        "DRIVER_MISSING",
+        f"{server} cannot be reached without {driver}, which is not installed here.",
+        hint="Install it where the query runs, driver and workers: pip install 'penstock[sql]'.",
+        facts={"driver": driver},
+    )
+
+
+@contextlib.contextmanager
+def limit_silence(place: Place, connection: Any, limit_s: float | None = None) -> Iterator[None]:
+    """Cut the connection when the work inside the block takes too long; `ANSWER_TIMEOUT_S` unless told.
+
+    psycopg waits for an answer without a limit, PyMySQL has one of its own, and SQLite answers to nobody.
+    """
+    limit_s = ANSWER_TIMEOUT_S if limit_s is None else limit_s
+    if place.dialect == "mysql":
+        with connection.limit_answers(limit_s):
+            yield
+        return
+    if place.dialect == "sqlite":
+        yield
+        return
+    wire = socket.socket(fileno=socket.dup(connection.fileno()))
+
+    def cut() -> None:
+        with contextlib.suppress(OSError):
+            wire.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it must not cut what will have this descriptor's number next
+        wire.close()
+
+
+def foreign_errors() -> tuple[type[BaseException], ...]:
+    """What the drivers in use raise; one that was never imported has raised nothing."""
+    kinds: list[type[BaseException]] = [sqlite3.Error, OSError]
+    if psycopg := sys.modules.get("psycopg"):
+        kinds.append(psycopg.Error)
+    if pymysql := sys.modules.get("pymysql"):
+        kinds.append(pymysql.err.MySQLError)
+    if adbc := sys.modules.get("adbc_driver_manager"):
+        kinds.append(adbc.Error)
+    return tuple(kinds)
+
+
+@contextlib.contextmanager
+def translate_errors(place: Place) -> Iterator[None]:
+    """Turn any driver's error into one of ours."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except RuntimeError as error:
+        # PyMySQL says so when it meets MySQL's own way to log in and cannot encrypt the password.
+        if "cryptography" not in str(error):
+            raise
+        raise _driver_missing("This MySQL", "the package cryptography") from error
+    except Exception as error:
+        if not isinstance(error, foreign_errors()):
+            raise
+        raise _explain(place, error) from error
+
+
+def _explain(place: Place, error: Exception) -> OffsetStoreError:
+    said = " ".join(redact_text(_read_text(place, error)).split()).rstrip(".")
+    if isinstance(place, FilePlace):
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
+            return tell_replaced(place, "was replaced, moved or removed")
+        condition, what, hint, retriable = _explain_sqlite(error)
+        if Path(place.path).is_dir():
+            what, hint = "{place} is a folder, and no database file", "Name a file: results.db, say."
+    else:
+        if place.password and place.password.reveal():
+            said = said.replace(place.password.reveal(), HIDDEN)
+        condition, what, hint, retriable = _explain_server(_read_code(place, error))
+    return OffsetStoreError(
+        condition,
+        f"{what.format(place=place)}: {said}.",
+        hint=hint,
+        facts={"place": str(place)},
+        retriable=retriable,
+    )
+
+
+def _read_only(place: Place, said: str) -> OffsetStoreError:
+    condition, what, hint, retriable = _explain_server(_READ_ONLY[0])
+    return OffsetStoreError(
+        condition,
+        f"{what.format(place=place)}: {said}.",
+        hint=hint,
+        facts={"place": str(place)},
+        retriable=retriable,
+    )
+
+
+def _read_code(place: ServerPlace, error: Exception) -> object:
+    """PostgreSQL's five letters, or MySQL's number."""
+    if isinstance(error, OSError):
+        return None  # a file that the address names, or the connection
+    if place.dialect == "mysql":
+        return error.args[0] if error.args else None
+    code = getattr(error, "sqlstate", None) or None
+    if code is None and _REFUSED_TEXT.search(str(error)):
+        return "28P01"  # libpq gives no letters to what goes wrong before a session begins
+    return code
+
+
+def _read_text(place: Place, error: Exception) -> str:
+    """What the server said. MySQL's driver puts number and text into one pair, and the text says whether a
+    password was sent, which looks like one and would be hidden with all that follows."""
+    if place.dialect != "mysql" or len(error.args) != 2:
+        return str(error)
+    return (
+        str(error.args[1])
+        .replace("(using password: YES)", "with a password")
+        .replace("(using password: NO)", "without a password")
+    )
+
+
+def _explain_sqlite(error: Exception) -> tuple[str, str, str, bool]:
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return (
+            "DATABASE_BUSY",
+            f"Another process has held the file {{place}} for more than {LOCK_TIMEOUT_S} s",
+            "Look at what has it open (`fuser -v FILE` names it), then try again.",
+            True,
+        )
+    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return (
+            "DATABASE_DAMAGED",
+            "The file {place} is no SQLite database, or a damaged one",
+            "Name another file, or put this one back from a copy.",
+            False,
+        )
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or primary is None:
+        return (
+            "DATABASE_UNREACHABLE",
+            "The file {place} cannot be opened or written",
+            "Its folder must exist, and both must be yours to write. A file is on one computer: tasks on "
+            "several need a server.",
+            False,
+        )
+    return ("DATABASE_FAILED", "The database in {place} failed", "Check the disk it is on.", False)
+
+
+def _explain_server(code: object) -> tuple[str, str, str, bool]:
+    if code in _CONFLICT:
+        return ("DATABASE_CONFLICT", "{place} ended a transaction for another one", "Try again.", True)
+    if code in _LOCK_WAIT:
+        return (
+            "DATABASE_BUSY",
+            f"Another transaction at {{place}} has held what we need for {LOCK_TIMEOUT_S} s",
+            "End the transaction that was left open there (`penstock why STREAM --sink DATABASE` names its "
+            "session), then try again.",
+            True,
+        )
+    if code in _READ_ONLY:
+        return (
+            "DATABASE_READ_ONLY",
+            "{place} takes no writes",
+            "It is a standby, or was told to take none. Name all hosts of the database in the address "
+            "(host:port,host:port), so that the one that takes writes is found.",
+            True,
+        )
+    if code in _REFUSED:
+        return (
+            "DATABASE_REFUSED",
+            "{place} refuses us",
+            "Check user, password and database, and that the user may make and write tables there.",
+            False,
+        )
+    if code is None or code in _CONNECTION or str(code).startswith("08"):
+        return (
+            "DATABASE_UNREACHABLE",
+            "{place} cannot be reached, or the connection to it broke",
+            "Check host, port, network and the files of its ssl settings, and that the server runs."
+            + (" A pooler must use session or transaction pooling." if code == _POOLER else ""),
+            True,
+        )
+    return ("DATABASE_FAILED", "{place} failed", "The server's message tells why.", False)

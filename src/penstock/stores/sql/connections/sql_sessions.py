@@ -1,0 +1,181 @@
+"""SQL databases behind one small face: transactions, and where the dialects differ.
+
+Rule: one call, one connection, one transaction. It commits whole or not at all; any error rolls back and
+closes. What is kept here is written seldom, so a connection kept open would only be one more way to fail:
+it dies with a restart of the database, and a forked worker must not share it.
+
+    database = Database(parse_place("losses.db"))
+    rows = database.run(lambda session: session.execute("SELECT 1"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.options.storage_addresses import Dialect, Place
+from penstock.stores.sql.connections.database_outages import RECONNECT_PAUSE_S, find_wait_s, is_away
+from penstock.stores.sql.connections.sql_connections import (
+    LOCK_TIMEOUT_S,
+    connect,
+    foreign_errors,
+    limit_silence,
+    translate_errors,
+)
+
+#: How often a transaction is begun that the database ended because two stood in each other's way.
+CONFLICT_ATTEMPTS = 8
+CONFLICT_PAUSE_S = 0.05
+_SCHEMA_LOCK = 0x70656E73746F636B  # any number that is ours alone; this is "penstock" in ASCII
+_MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default takes `a` and `A` for one key
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Where the dialects differ."""
+
+    mark: str
+    quote: str
+    key_text: str
+    table_end: str
+    greatest: str
+    least: str
+
+    def name(self, name: str) -> str:
+        """A quoted name. Ours are plain words, so there is nothing to escape."""
+        return f"{self.quote}{name}{self.quote}"
+
+    def marks(self, count: int) -> str:
+        return ", ".join([self.mark] * count)
+
+
+GRAMMARS: Mapping[Dialect, Grammar] = {
+    "sqlite": Grammar("?", '"', "TEXT", "", "MAX", "MIN"),
+    "postgresql": Grammar("%s", '"', "TEXT", "", "GREATEST", "LEAST"),
+    "mysql": Grammar("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
+}
+
+
+class Session:
+    """One transaction: what a piece of work may do with the database."""
+
+    def __init__(self, connection: Any, place: Place) -> None:
+        self._connection = connection
+        self.place = place
+        self.dialect = place.dialect
+        self.grammar = GRAMMARS[place.dialect]
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement; its rows, or none for a statement that gives none."""
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement, tuple(values))
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def change(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Run one statement; how many rows it says it has changed."""
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement, tuple(values))
+            return int(cursor.rowcount)
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run one statement for each row, in few round trips."""
+        if not rows:
+            return
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.executemany(statement, [tuple(row) for row in rows])
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own, for its way to load in bulk."""
+        return self._connection
+
+    def has_table(self, name: str) -> bool:
+        if self.dialect == "sqlite":
+            query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        else:
+            here = "= ANY (current_schemas(false))" if self.dialect == "postgresql" else "= DATABASE()"
+            query = f"SELECT 1 FROM information_schema.tables WHERE table_name = %s AND table_schema {here}"
+        return bool(self.execute(query, [name]))
+
+    def lock_schema(self, place: Place) -> None:
+        """Nobody else makes tables now: `IF NOT EXISTS` fails for one of two that do so at once."""
+        if self.dialect == "postgresql":
+            self.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+        elif self.dialect == "mysql":
+            # Given back when the connection closes, right after this transaction; making tables commits,
+            # so a lock of the transaction's would not last.
+            got = self.execute("SELECT GET_LOCK(CONCAT('penstock.', MD5(DATABASE())), %s)", [LOCK_TIMEOUT_S])
+            if got[0][0] != 1:
+                raise OffsetStoreError(
+                    "DATABASE_BUSY",
+                    f"Another process has been making tables at {place} for more than {LOCK_TIMEOUT_S} s.",
+                    hint="Look at what it waits for (SHOW PROCESSLIST), then try again.",
+                    facts={"place": str(place)},
+                    retriable=True,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database at a place. It holds no connection, so it can be pickled to any worker.
+
+    `wait_s`: how long it is waited for when it is away; give one for a database that was reached before.
+    """
+
+    place: Place
+    wait_s: float = 0.0
+
+    def run(
+        self, work: Callable[[Session], Result], *, writes: bool = False, limit_s: float | None = None
+    ) -> Result:
+        """Do `work` in one transaction, and again from its beginning when another one stood in its way or the
+        database went away before it was asked to commit.
+
+        Only work that `writes` makes an SQLite file that is not there. `limit_s`: how long the work may take,
+        if that is more than one answer may.
+        """
+        deadline = time.monotonic() + min(self.wait_s, find_wait_s())
+        attempt = 1
+        while True:
+            commits: list[Session] = []
+            try:
+                return self._run_once(work, writes, commits, limit_s)
+            except OffsetStoreError as error:
+                if is_away(error) and not commits and time.monotonic() < deadline:
+                    time.sleep(RECONNECT_PAUSE_S)
+                    continue
+                if error.condition != "DATABASE_CONFLICT" or attempt == CONFLICT_ATTEMPTS:
+                    raise
+            time.sleep(CONFLICT_PAUSE_S * attempt)
+            attempt += 1
+
+    def _run_once(
+        self,
+        work: Callable[[Session], Result],
+        writes: bool,
+        commits: list[Session],
+        limit_s: float | None,
+    ) -> Result:
+        """Do `work` once and return its result. `commits` gets the session that was asked to commit."""
+        with (
+            translate_errors(self.place),
+            contextlib.closing(connect(self.place, writes=writes)) as connection,
+            limit_silence(self.place, connection, limit_s),
+        ):
+            try:
+                session = Session(connection, self.place)
+                result = work(session)
+                commits.append(session)
+                connection.commit()
+            except BaseException:
+                # A lock timeout of MySQL's undoes one statement and leaves the others standing.
+                with contextlib.suppress(*foreign_errors()):
+                    connection.rollback()
+                raise
+            return result

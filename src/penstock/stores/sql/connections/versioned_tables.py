@@ -1,0 +1,72 @@
+"""Tables that carry a version: made once, by one of many who try at once, and refused when they are newer.
+
+Rule: each part of Penstock that keeps tables has one row in `penstock_meta`, written after its tables are
+there. Why not look at the tables themselves: an old table and a new one may differ in what a column means.
+
+    ensure_tables(session, place, Tables("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core.errors import OffsetStoreError
+from penstock.core.options.storage_addresses import Place
+from penstock.stores.sql.connections.sql_sessions import Session
+
+VERSIONS_TABLE = "penstock_meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What one part keeps: its name, the version of its tables, how they are made; and, for an error, what a
+    person calls it and the condition that says it is too new."""
+
+    component: str
+    version: int
+    make: Callable[[Session], None]
+    called: str
+    too_new: str
+
+
+def read_version(session: Session, place: Place, tables: Tables) -> int | None:
+    """The version that is there; None where nothing is. A newer one than ours is an error."""
+    if not session.has_table(VERSIONS_TABLE):
+        return None
+    name, mark = session.grammar.name, session.grammar.mark
+    found = session.execute(
+        f"SELECT {name('version')} FROM {name(VERSIONS_TABLE)} WHERE {name('component')} = {mark}",
+        [tables.component],
+    )
+    if not found:
+        return None
+    version = int(found[0][0])
+    if version > tables.version:
+        raise OffsetStoreError(
+            tables.too_new,
+            f"The {tables.called} at {place} has version {version}; this Penstock knows {tables.version}.",
+            hint="Use the Penstock that wrote it or a newer one, or name another place.",
+            facts={"place": str(place), "version": version, "known": tables.version},
+        )
+    return version
+
+
+def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
+    """Make the tables unless they are there. The transaction must be one that writes."""
+    if read_version(session, place, tables) is not None:
+        return  # the usual case needs no right to make tables
+    session.lock_schema(place)
+    name, text = session.grammar.name, session.grammar.key_text
+    session.execute(
+        f"CREATE TABLE IF NOT EXISTS {name(VERSIONS_TABLE)} ("
+        f"{name('component')} {text} NOT NULL PRIMARY KEY, {name('version')} BIGINT NOT NULL)"
+        + session.grammar.table_end
+    )
+    tables.make(session)
+    if read_version(session, place, tables) is None:  # somebody else may have had the lock before us
+        session.execute(
+            f"INSERT INTO {name(VERSIONS_TABLE)} ({name('component')}, {name('version')}) "
+            f"VALUES ({session.grammar.marks(2)})",
+            [tables.component, tables.version],
+        )

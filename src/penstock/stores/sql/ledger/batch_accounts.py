@@ -1,0 +1,169 @@
+"""What each batch put into each table: rows by the tasks' own messages, and a digest of where they came from.
+
+Rule: rows that are deleted on purpose (`offsets rewind --delete-from` or `--rebuild`) are booked with a minus
+in the same transaction, so that the sum always says what the table must hold; a table that was emptied is
+booked under the generation that began with it empty, and so is somebody's word that its records may count
+twice. A table that is spelled in two ways (`sums`, `main.sums`) has one account. Audits depend on it, and
+rewinds, which must know what each table holds. Old batches are merged with the rest of the history.
+
+    note_account(session, "visits", token, Account("totals", "append", 120, digests))
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.audit.audit_findings import TableBook
+from penstock.core.audit.repeated_records import join_modes
+from penstock.core.model import TopicPartition
+from penstock.core.sinks.ledger_rules import Batch
+from penstock.core.sinks.offset_digests import Digests, OffsetDigest, add_digests
+from penstock.stores.sql.audit.table_spellings import spell_alike
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES
+
+#: The mode of an account of rows that were deleted: its count is below zero.
+DELETED = "deleted"
+#: The mode of an account of all rows of a table: what it held before counts no more.
+EMPTIED = "emptied"
+#: The mode of an account of no rows: what is read again may be added to the table a second time.
+ALLOWED = "allowed"
+_BY_HAND = frozenset({DELETED, EMPTIED, ALLOWED})
+_MOVE = re.compile(r"moved-g([0-9]+)-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one batch, or several that were merged, put into one table."""
+
+    table: str
+    mode: str
+    rows: int
+    digests: Digests = field(default_factory=dict)
+
+
+def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[Account]) -> None:
+    listed = list(accounts)
+    session.execute_many(
+        f"INSERT INTO {TABLES} (stream, token, table_name, write_mode, row_count) "
+        f"VALUES ({session.grammar.marks(5)})",
+        [(stream, token, each.table, each.mode, each.rows) for each in listed],
+    )
+    session.execute_many(
+        f"INSERT INTO {DIGESTS} (stream, token, table_name, topic, partition_id, row_count, offset_sum, "
+        f"offset_mix) VALUES ({session.grammar.marks(8)})",
+        [
+            (stream, token, each.table, of.topic, of.partition, digest.rows, digest.total, digest.mixed)
+            for each in listed
+            for of, digest in sorted(each.digests.items())
+        ],
+    )
+
+
+def make_accounts(batch: Batch, modes: Mapping[str, str]) -> list[Account]:
+    """The batch's stages, by table."""
+    tables = dict.fromkeys(stage.table for stage in batch.stages)
+    return [
+        Account(
+            table,
+            modes[table],
+            sum(stage.rows for stage in batch.stages if stage.table == table),
+            add_digests(dict(stage.digests) for stage in batch.stages if stage.table == table),
+        )
+        for table in tables
+    ]
+
+
+def name_move(generation: int) -> str:
+    """Return a token, no batch's, for the move by hand that opens this generation."""
+    return f"moved-g{generation}-{uuid.uuid4().hex}"
+
+
+def find_move(token: str) -> int | None:
+    """Return the generation that the move of this token has opened; None if the token does not tell."""
+    found = _MOVE.fullmatch(token)
+    return int(found[1]) if found else None
+
+
+def make_books(accounts: Mapping[str, Sequence[Account]]) -> list[TableBook]:
+    """Return what one stream's accounts, by token, say of each of its tables."""
+    by_table: dict[str, list[tuple[str, Account]]] = {}
+    for token, some in accounts.items():
+        for each in some:
+            by_table.setdefault(each.table, []).append((token, each))
+    return [_make_book(table, some) for table, some in sorted(by_table.items())]
+
+
+def join_account_modes(accounts: Iterable[Account]) -> str:
+    """Return how batches have written the table of these accounts; empty if none has."""
+    return join_modes({each.mode for each in accounts if each.mode not in _BY_HAND})
+
+
+def add_accounts(table: str, mode: str, accounts: Iterable[Account]) -> Account:
+    """Return one account of all these."""
+    some = list(accounts)
+    return Account(table, mode, sum(each.rows for each in some), add_digests(each.digests for each in some))
+
+
+def _make_book(table: str, accounts: Sequence[tuple[str, Account]]) -> TableBook:
+    filled = [(token, each) for token, each in accounts if each.mode not in _BY_HAND]
+    return TableBook(
+        table,
+        join_account_modes(each for _, each in accounts),
+        frozenset(token for token, _ in filled),
+        _list_generations(accounts, EMPTIED),
+        any(each.digests for _, each in filled),
+        _list_generations(accounts, ALLOWED),
+        _list_generations(accounts, DELETED),
+    )
+
+
+def _list_generations(accounts: Iterable[tuple[str, Account]], mode: str) -> frozenset[int]:
+    moves = (find_move(token) for token, each in accounts if each.mode == mode)
+    return frozenset(move for move in moves if move is not None)
+
+
+def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str, str], list[Account]]:
+    """By stream and token; of one stream or of all. Each table has one name, however it was spelled."""
+    where, values = ("", []) if stream is None else (f" WHERE stream = {session.grammar.mark}", [stream])
+    digests: dict[tuple[str, str, str], dict[TopicPartition, OffsetDigest]] = {}
+    for name, token, table, topic, partition, *of in session.execute(
+        "SELECT stream, token, table_name, topic, partition_id, row_count, offset_sum, offset_mix "
+        f"FROM {DIGESTS}{where}",
+        values,
+    ):
+        kept = digests.setdefault((name, token, table), {})
+        kept[TopicPartition(topic, int(partition))] = OffsetDigest(*map(int, of))
+    accounts: dict[tuple[str, str], list[Account]] = {}
+    listed = session.execute(
+        f"SELECT stream, token, table_name, write_mode, row_count FROM {TABLES}{where}", values
+    )
+    spelled = spell_alike(session, sorted({each[2] for each in listed}, key=lambda each: (len(each), each)))
+    for name, token, table, mode, rows in listed:
+        account = Account(spelled[table], mode, int(rows), digests.get((name, token, table), {}))
+        accounts.setdefault((name, token), []).append(account)
+    return accounts
+
+
+def merge_accounts(session: Session, stream: str, tokens: Collection[str], into: str) -> None:
+    """Make one of the accounts of these batches."""
+    known = [
+        account
+        for (_, token), some in read_accounts(session, stream).items()
+        if token in tokens
+        for account in some
+    ]
+    mark = session.grammar.mark
+    for table in (TABLES, DIGESTS):
+        session.execute_many(
+            f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}",
+            [(stream, token) for token in tokens],
+        )
+    merged = []
+    for table in dict.fromkeys(each.table for each in known):
+        some = [each for each in known if each.table == table]
+        merged.append(add_accounts(table, join_account_modes(some), some))
+    note_accounts(session, stream, into, merged)

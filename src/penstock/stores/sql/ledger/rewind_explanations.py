@@ -1,0 +1,135 @@
+"""What a person is told of a move by hand that a sink's tables have a say in: why not, and what comes of it.
+
+Rule: no way out is named that would be refused. A table that holds records of a topic which was made anew, or
+which another one was adopted for, cannot be built anew; and that an adopted topic holds the same records is
+said as what it is, somebody's word.
+
+    raise explain_sums("visits", books, ranges, changes, repeated, ())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.core.audit.audit_findings import NotedRange, TableBook
+from penstock.core.audit.repeated_records import (
+    ADDING,
+    Rebuild,
+    intersect_ranges,
+    list_held,
+    plan_rebuild,
+    tell_adoption,
+    tell_ranges,
+    unite_ranges,
+)
+from penstock.core.audit.replaced_logs import find_adoption, list_adopted
+from penstock.core.errors import OptionError
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.offsets.offset_store_contract import Change
+
+#: Partitions that a sentence names one by one.
+_SHOWN = 5
+
+
+def tell_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Sequence[str]) -> list[str]:
+    """Return what is told of a table that keeps its rows."""
+    if book.mode in ADDING:
+        return [f"{book.name} ({book.mode}) counts {tell_ranges(repeated)} twice from now on, as you asked."]
+    if book.mode == "upsert":
+        return [
+            f"{book.name} (upsert): rows of records that are read again are replaced again, by older "
+            "ones first; they end as they were once the stream has caught up, if the program is the same."
+        ]
+    if book.name in deleted:
+        return []
+    return [
+        f"{book.name} keeps its rows: those of {tell_ranges(repeated)} will be there twice, unless "
+        + ("--delete-from" if book.keeps_provenance else "--rebuild")
+        + " names it."
+    ]
+
+
+def _name_target(starts: Mapping[TopicPartition, int]) -> str:
+    """Return the options that lead to where tables began; a log may begin earlier, if the stream started in
+    the middle of it."""
+    if not any(starts.values()) or len(starts) > _SHOWN:
+        return "--to-start"
+    return name_offsets(starts)
+
+
+def name_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """Return the options that name these offsets."""
+    return " ".join(f"--offset {each}={offset}" for each, offset in sorted(offsets.items())[:_SHOWN])
+
+
+def tell_doubt(
+    held: Sequence[NotedRange], changes: Sequence[Change], repeated: Sequence[OffsetRange]
+) -> list[str]:
+    """Return on whose word it rests that records which are read again are those that the table holds."""
+    doubtful = intersect_ranges(unite_ranges(list_adopted(held, changes)), repeated)
+    adopted = ((topic, find_adoption(topic, changes)) for topic in sorted({each.topic for each in doubtful}))
+    return [
+        f"They are the same records if that was right: {tell_adoption(topic, change)}. If it holds others, "
+        "none of them counts twice."
+        for topic, change in adopted
+        if change is not None
+    ]
+
+
+def explain_sums(
+    stream: str,
+    sums: Sequence[TableBook],
+    ranges: Sequence[NotedRange],
+    changes: Sequence[Change],
+    repeated: Mapping[str, Sequence[OffsetRange]],
+    deleted: Sequence[str],
+    stands: str = "",
+) -> OptionError:
+    """Return why the move is refused, with each way on. `stands`: the options that name where the stream
+    stands, if it was moved there already."""
+    starts: dict[TopicPartition, int] = {}
+    can_rebuild, doubt = True, ""
+    for book in sums:
+        needed = plan_rebuild(list_held(book, ranges), changes)
+        can_rebuild = can_rebuild and not (needed.lost or needed.adopted)
+        doubt = doubt or " ".join(tell_doubt(list_held(book, ranges), changes, repeated[book.name]))
+        for each, start in needed.starts.items():
+            starts[each] = min(start, starts.get(each, start))
+    named = ", ".join(f"{each.name} (mode {each.mode})" for each in sums)
+    again = repeated[sums[0].name]
+    rebuild = " ".join(f"--rebuild {each.name}" for each in sums)
+    rest = "".join(f" --delete-from {name}" for name in sorted(deleted))
+    twice = f"`penstock offsets rewind ... {stream} {stands} --sums-count-twice`" if stands else ""
+    anew = (
+        f", or build the sums anew from their first record: `penstock offsets rewind ... {stream} "
+        f"{_name_target(starts)} {rebuild}{rest}` empties and fills them again"
+    )
+    return OptionError(
+        "SUMS_WOULD_COUNT_TWICE",
+        f"{stream} would read {tell_ranges(again)} again, and the rows of {named} hold these records "
+        f"already: they would count twice. Nothing was changed.{' ' if doubt else ''}{doubt}",
+        hint=f"Let a stream of another name fill new tables{anew if can_rebuild else ''}. To have the "
+        f"records counted {'all the same' if doubt else 'twice'}, say {twice or '--sums-count-twice'}.",
+        facts={
+            "stream": stream,
+            "tables": sorted(each.name for each in sums),
+            "offsets": [str(each) for each in again],
+        },
+    )
+
+
+def tell_earlier(book: TableBook, needed: Rebuild, change: Change) -> list[str]:
+    """Return what a table will hold more than before: a stream that once started in the middle of the log is
+    easily sent to its beginning."""
+    earlier = [
+        f"{each} from {after}, not {start}"
+        for each, start in sorted(needed.starts.items())
+        if (after := change.after.offsets.get(each, start)) < start
+    ]
+    if not earlier:
+        return []
+    more = f" and {len(earlier) - _SHOWN} partitions more" if len(earlier) > _SHOWN else ""
+    return [
+        f"{book.name} will hold more than before: records of {', '.join(earlier[:_SHOWN])}{more}. To fill it "
+        "with what it held, name these offsets (--offset)."
+    ]

@@ -1,0 +1,417 @@
+"""What a move by hand means for the rows in a sink's tables: what is refused, what is deleted, what stays.
+
+Rule: all questions come before the first change, so a dry run asks the same ones and is refused alike.
+Rows of what is read again can be deleted where each row says which record it came from (`delete_from`). A
+table of sums cannot be taken back a little: either it is emptied and filled again from its first record
+(`rebuild`), or its records count twice, and that must be said (`may_count_twice`).
+
+What a table holds beyond the position is judged once more when a writer opens (`refuse_repeats`): the move
+may have been made for a sink without that table.
+
+    plan = plan_rows(session, "visits", change, changes, Rows(delete_from=("raw",)))
+    accounts = delete_rows(session, plan)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from penstock.core.audit.audit_findings import NotedRange, TableBook
+from penstock.core.audit.repeated_records import (
+    ADDING,
+    find_marks,
+    intersect_ranges,
+    join_modes,
+    list_held,
+    list_repeated,
+    plan_rebuild,
+    tell_ranges,
+    unite_ranges,
+)
+from penstock.core.audit.replaced_logs import list_adopted, list_lost
+from penstock.core.errors import OptionError
+from penstock.core.model import OffsetRange, TopicPartition
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.offset_digests import OffsetDigest
+from penstock.stores.sql.audit.booked_ranges import digest_booked
+from penstock.stores.sql.audit.provenance_digests import read_digests
+from penstock.stores.sql.audit.table_spellings import spell_alike
+from penstock.stores.sql.connections.sql_names import quote
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.ledger.batch_accounts import (
+    ALLOWED,
+    DELETED,
+    EMPTIED,
+    Account,
+    add_accounts,
+    make_books,
+    read_accounts,
+)
+from penstock.stores.sql.ledger.publish_history import select_history
+from penstock.stores.sql.ledger.rewind_explanations import (
+    explain_sums,
+    name_offsets,
+    tell_doubt,
+    tell_earlier,
+    tell_kept,
+)
+from penstock.stores.sql.sink.sql_sink import PROVENANCE, Table
+from penstock.stores.sql.sink.target_tables import Target, find_target
+
+#: Accounts by stream and token.
+Books: TypeAlias = Mapping[tuple[str, str], Sequence[Account]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is asked for besides the move. `written`: the only tables that the stream fills from now on; None:
+    all that it has filled so far. `ends`: where the logs end, as far as they were looked at."""
+
+    delete_from: tuple[str, ...] = ()
+    rebuild: tuple[str, ...] = ()
+    may_count_twice: bool = False
+    written: frozenset[str] | None = None
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether anything is to happen to rows."""
+        return bool(self.delete_from or self.rebuild or self.may_count_twice)
+
+
+#: Partitions that a sentence names one by one.
+_SHOWN = 5
+#: Further than any log goes.
+_FAR = 2**63 - 1
+#: Nothing is deleted.
+AS_THEY_ARE = Rows()
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Rows of one table that go, how many, and how they are booked. `values`: one set for each time `which`
+    is asked; none: all rows go."""
+
+    target: Target
+    which: str
+    values: tuple[tuple[object, ...], ...]
+    rows: int
+    account: Account
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """What is to be deleted, the tables that may count records twice, and what a person must know."""
+
+    deletions: tuple[Deletion, ...]
+    allowed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether neither rows nor books change."""
+        kept = all(not each.rows and not each.account.rows for each in self.deletions)
+        return kept and not self.allowed
+
+
+def plan_rows(
+    session: Session, stream: str, change: Change, changes: Sequence[Change], asked: Rows
+) -> RowPlan:
+    """Return what the move does to rows. It changes nothing."""
+    accounts = read_accounts(session)
+    asked = _spell(session, accounts, asked)
+    _refuse_twice((*asked.delete_from, *asked.rebuild))
+    mine = {token: some for (owner, token), some in accounts.items() if owner == stream}
+    books, ranges = make_books(mine), read_ranges(session, stream)
+    rebuilt = [_demand_book(books, stream, name) for name in asked.rebuild]
+    for book in rebuilt:
+        _refuse_other_streams(accounts, stream, book.name)
+        _refuse_incomplete(book, stream, list_held(book, ranges), change, changes, asked.ends)
+    deletions = [_plan_emptying(session, book, mine) for book in rebuilt]
+    back = _list_back(change, changes)
+    for name in asked.delete_from:
+        _refuse_sums(accounts, name)
+        _refuse_others(accounts, stream, name, back)
+        _refuse_other_logs(books, name, ranges, [*changes, change], back)
+        deletions.append(_plan_deleting(session, name, back, mine, ranges, changes))
+    repeated = {
+        each.name: list_repeated(each, ranges, [*changes, change], change.after)
+        for each in books
+        if each.name not in asked.rebuild and (asked.written is None or each.name in asked.written)
+    }
+    sums = [each for each in books if each.mode in ADDING and repeated.get(each.name)]
+    if sums and not asked.may_count_twice:
+        # A program that seeks has no option to allow it: who means it does the move by hand, before.
+        stands = "" if asked.written is None else name_offsets(change.after.offsets)
+        raise explain_sums(stream, sums, ranges, [*changes, change], repeated, asked.delete_from, stands)
+    notes = [_tell_deletion(each) for each in deletions]
+    for book in books:
+        if repeated.get(book.name):
+            notes += tell_kept(book, repeated[book.name], asked.delete_from)
+            notes += tell_doubt(list_held(book, ranges), [*changes, change], repeated[book.name])
+    for book in rebuilt:
+        notes += tell_earlier(book, plan_rebuild(list_held(book, ranges), changes), change)
+    return RowPlan(tuple(deletions), tuple(each.name for each in sums), tuple(notes))
+
+
+def refuse_repeats(
+    session: Session,
+    stream: str,
+    changes: Sequence[Change],
+    tables: Iterable[Table],
+    position: StreamPosition,
+) -> None:
+    """Refuse to fill tables that hold records which the stream reads again from this position on, if they
+    add up what they get."""
+    accounts, listed = read_accounts(session, stream), list(tables)
+    books = make_books({token: some for (_, token), some in accounts.items()})
+    spelled = spell_alike(session, [*(each.name for each in books), *(each.name for each in listed)])
+    modes = {spelled[each.name]: each.mode for each in listed}
+    ranges = read_ranges(session, stream)
+    sums = [each for each in books if join_modes((each.mode, modes.get(each.name, "append"))) in ADDING]
+    repeated = {
+        each.name: list_repeated(each, ranges, changes, position) for each in sums if each.name in modes
+    }
+    sums = [each for each in sums if repeated.get(each.name)]
+    if sums:
+        stands = name_offsets(position.offsets)
+        raise explain_sums(stream, sums, ranges, changes, repeated, (), stands)
+
+
+def read_ranges(session: Session, stream: str) -> list[NotedRange]:
+    """Return what each batch of the stream says it has read, in order."""
+    history = select_history(session, stream)
+    return [NotedRange(each.token, each.generation, each.range) for each in history.ranges]
+
+
+def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
+    """Delete them; return how the plan is booked."""
+    accounts = [Account(each, ALLOWED, 0) for each in plan.allowed]
+    for each in plan.deletions:
+        if each.values:
+            session.execute_many(f"DELETE FROM {each.target.quoted} WHERE {each.which}", each.values)
+        elif not each.which:
+            session.execute(f"DELETE FROM {each.target.quoted}")  # TRUNCATE would end the transaction
+        accounts.append(each.account)
+    return accounts
+
+
+# --- names ------------------------------------------------------------------------------------------------
+
+
+def _spell(session: Session, accounts: Books, asked: Rows) -> Rows:
+    """Return the same with each table named as the ledger names it."""
+    known = sorted({each.table for some in accounts.values() for each in some})
+    names = (*asked.delete_from, *asked.rebuild, *sorted(asked.written or ()))
+    spelled = spell_alike(session, [*known, *names])
+    return replace(
+        asked,
+        delete_from=tuple(spelled[each] for each in asked.delete_from),
+        rebuild=tuple(spelled[each] for each in asked.rebuild),
+        written=None if asked.written is None else frozenset(spelled[each] for each in asked.written),
+    )
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    """Rows that are counted twice before they are deleted would be booked twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise OptionError(
+            "TABLE_NAMED_TWICE",
+            f"{', '.join(twice)} is named more than once, maybe in two spellings; nothing was changed.",
+            hint="Name each table once, with --delete-from or with --rebuild.",
+            facts={"tables": twice},
+        )
+
+
+# --- emptying a table ---------------------------------------------------------------------------------------
+
+
+def _plan_emptying(session: Session, book: TableBook, mine: Mapping[str, Sequence[Account]]) -> Deletion:
+    """Rows that were lost or added by others go with the rest: what was booked counts no more."""
+    target = find_target(session, Table(book.name))
+    rows = int(session.execute(f"SELECT COUNT(*) FROM {target.quoted}")[0][0])
+    booked = [each for some in mine.values() for each in some if each.table == book.name]
+    return Deletion(target, "", (), rows, _negate(add_accounts(book.name, EMPTIED, booked)))
+
+
+def _negate(account: Account) -> Account:
+    digests = {each: OffsetDigest() - digest for each, digest in account.digests.items()}
+    return replace(account, rows=0 - account.rows, digests=digests)
+
+
+def _demand_book(books: Sequence[TableBook], stream: str, name: str) -> TableBook:
+    for each in books:
+        if each.name == name:
+            return each
+    raise OptionError(
+        "TABLE_NOT_IN_LEDGER",
+        f"{stream} has put no rows into a table {name}, so it cannot fill it again.",
+        hint=f"It has filled: {', '.join(each.name for each in books) or 'none'}.",
+        facts={"table": name, "stream": stream},
+    )
+
+
+def _refuse_other_streams(accounts: Books, stream: str, table: str) -> None:
+    others = sorted(
+        {
+            owner
+            for (owner, _), some in accounts.items()
+            if owner != stream and any(each.table == table for each in some)
+        }
+    )
+    if others:
+        raise OptionError(
+            "ROWS_OF_OTHERS",
+            f"{', '.join(others)} fills {table}, too, and what it has put there would not come back; nothing "
+            "was changed.",
+            hint="Let a stream of another name fill a new table.",
+            facts={"table": table, "streams": others},
+        )
+
+
+def _refuse_incomplete(
+    book: TableBook,
+    stream: str,
+    held: Sequence[NotedRange],
+    change: Change,
+    changes: Sequence[Change],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """A table can be emptied only if all that it holds is read again."""
+    needed = plan_rebuild(held, [*changes, change])
+    wrong = [
+        f"of {each} the stream would begin at {after}, and the table holds records from {start} on"
+        for each, start in sorted(needed.starts.items())
+        if (after := change.after.offsets.get(each)) is not None and after > start
+    ]
+    wrong += [
+        f"{each} is not read any more" for each in sorted(needed.starts) if each not in change.after.offsets
+    ]
+    wrong += [f"{each} was another log before, whose records are gone with it" for each in needed.lost]
+    wrong += [
+        f"{each} is of a topic that was adopted: that it holds the records of the one before it is "
+        "somebody's word, and no proof"
+        for each in needed.adopted
+    ]
+    wrong += [
+        f"the log of {each} ends at {ends[each]}, and the table holds records up to {until}"
+        for each, until in sorted(needed.ends.items())
+        if until > ends.get(each, until)
+    ]
+    if wrong:
+        starts = " ".join(
+            f"--offset {each}={start}" for each, start in sorted(needed.starts.items())[:_SHOWN]
+        )
+        raise OptionError(
+            "REBUILD_INCOMPLETE",
+            f"{book.name} cannot be built anew: {'; '.join(wrong[:_SHOWN])}. Nothing was changed.",
+            hint=f"Go back to where the table began (--to-start, or {starts}). If the log does not hold "
+            "these records any more, keep the table and let a stream of another name fill a new one.",
+            facts={"table": book.name, "stream": stream, "wrong": wrong},
+        )
+
+
+# --- deleting what is read again ----------------------------------------------------------------------------
+
+
+def _list_back(change: Change, changes: Sequence[Change]) -> list[tuple[str, int, int]]:
+    """Return the partitions that are read again, each with the offset where that begins."""
+    marks = find_marks([*changes, change], change.after)
+    before = {} if change.before is None else change.before.offsets
+    return [
+        (each.topic, each.partition, after)
+        for each, after in sorted(change.after.offsets.items())
+        if each in before and after < marks.get(each, before[each])
+    ]
+
+
+def _plan_deleting(
+    session: Session,
+    table: str,
+    back: Sequence[tuple[str, int, int]],
+    mine: Mapping[str, Sequence[Account]],
+    ranges: Sequence[NotedRange],
+    changes: Sequence[Change],
+) -> Deletion:
+    target = find_target(session, Table(table, provenance=True))
+    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
+    mark = session.grammar.mark
+    behind = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark}"
+    rows, booked = 0, {}
+    for values in back:
+        each = TopicPartition(values[0], values[1])
+        found = read_digests(session, target.quoted, behind, values).get(each)
+        rows += 0 if found is None else found.digest.rows
+        booked[each] = digest_booked(session, target, table, mine, ranges, changes, (each, values[2]))
+    account = Account(table, DELETED, sum(each.rows for each in booked.values()), booked)
+    return Deletion(target, behind, tuple(back), rows, _negate(account))
+
+
+def _refuse_sums(accounts: Books, table: str) -> None:
+    """A row of these modes holds what many records have left; only the last of them would be read again."""
+    modes = {each.mode for some in accounts.values() for each in some if each.table == table} & ADDING
+    if modes:
+        raise OptionError(
+            "ROWS_ARE_SUMS",
+            f"Rows of {table} (mode {', '.join(sorted(modes))}) hold what many records have added up to, and "
+            "reading the last of them again would not bring that back; nothing was changed.",
+            hint=f"Say --rebuild {table} with --to-start, which empties it and fills it again from its first "
+            "record, or let a stream of another name fill a new table. Only rows of `append` and `upsert` "
+            "tables can be deleted and read again.",
+            facts={"table": table, "modes": sorted(modes)},
+        )
+
+
+def _refuse_others(accounts: Books, stream: str, table: str, back: Sequence[tuple[str, int, int]]) -> None:
+    """Rows say which record they came from, not which stream has written them."""
+    going = {TopicPartition(topic, partition) for topic, partition, _ in back}
+    others = sorted(
+        {
+            owner
+            for (owner, _), some in accounts.items()
+            if owner != stream and any(each.table == table and going & set(each.digests) for each in some)
+        }
+    )
+    if others:
+        raise OptionError(
+            "ROWS_OF_OTHERS",
+            f"{table} has rows of the same partitions from {', '.join(others)}, too, and nothing in a row "
+            "tells them apart; nothing was changed.",
+            hint="Rewind without --delete-from, and delete the rows that are yours yourself.",
+            facts={"table": table, "streams": others},
+        )
+
+
+def _refuse_other_logs(
+    books: Sequence[TableBook],
+    table: str,
+    ranges: Sequence[NotedRange],
+    changes: Sequence[Change],
+    back: Sequence[tuple[str, int, int]],
+) -> None:
+    """Rows say which offset they came from, not of which log: those of one that is gone would go for good."""
+    held = [each for book in books if book.name == table for each in list_held(book, ranges)]
+    going = [OffsetRange(topic, partition, offset, _FAR) for topic, partition, offset in back]
+    lost, adopted = list_lost(held, changes), list_adopted(held, changes)
+    found = intersect_ranges(unite_ranges([*lost, *adopted]), going)
+    if found:
+        raise OptionError(
+            "ROWS_OF_ANOTHER_LOG",
+            f"{table} has rows of {tell_ranges(found)} from a topic that was made anew since"
+            + (", or that another one was adopted for" if adopted else "")
+            + ": they may not come back, and nothing in a row tells them apart. Nothing was changed.",
+            hint="Rewind without --delete-from, or to an offset behind these; or let a stream of another "
+            "name fill a new table.",
+            facts={"table": table, "offsets": [str(each) for each in found]},
+        )
+
+
+def _tell_deletion(deletion: Deletion) -> str:
+    rows = deletion.rows
+    which = "of records that are read again" if deletion.which else "which is all of them"
+    return f"Deletes {rows} row{'' if rows == 1 else 's'} of {deletion.account.table}, {which}."

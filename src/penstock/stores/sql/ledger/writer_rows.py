@@ -1,0 +1,103 @@
+"""A look at a stream's writer row in a sink's ledger: who may publish, and whether somebody holds it now.
+
+Rule: it waits for nobody's lock on the row. One that is held for a moment is a publish at work; one that
+stays held is a session that was left open, or a publish that waits for one: `blockers` tells which.
+
+    look_at_writer(place, "visits").is_locked
+
+A writer that finds itself fenced looks here, too, for who did it: another program, or a person who has moved
+the stream (`penstock offsets rewind`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+
+from penstock.core.diagnosis.manual_moves import HandMove
+from penstock.core.diagnosis.standstill import WriterNow
+from penstock.core.errors import OffsetStoreError, SinkError
+from penstock.core.offsets.offset_store_contract import SEEK, Change
+from penstock.core.options.storage_addresses import FilePlace, Place
+from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.ledger.ledger_tables import WRITERS
+
+
+def look_at_writer(place: Place, stream: str) -> WriterNow | None:
+    """None: this stream has no writer here."""
+    question = "SELECT epoch, owner, taken_ms FROM {} WHERE stream = {}"
+
+    def read(session: Session) -> WriterNow | None:
+        found = session.execute(question.format(WRITERS, session.grammar.mark), [stream])
+        return WriterNow(int(found[0][0]), found[0][1], int(found[0][2])) if found else None
+
+    seen = Database(place).run(read)
+    if seen is None:
+        return None
+    file = place.path if isinstance(place, FilePlace) else None
+    return WriterNow(seen.epoch, seen.owner, seen.taken_ms, _is_locked(place, stream), file=file)
+
+
+def find_hand_move(place: Place, stream: str) -> HandMove | None:
+    """Return the move by hand that was the last to take the stream over; None: a writer was, or a program
+    that has moved itself at its start, or nobody."""
+    question = "SELECT epoch FROM {} WHERE stream = {}"
+    found = Database(place).run(
+        lambda session: session.execute(question.format(WRITERS, session.grammar.mark), [stream])
+    )
+    if not found:
+        return None
+    moves = _list_hand_moves(place, stream, since=int(found[0][0]) - 1)
+    return HandMove(moves[-1].who, moves[-1].verb, moves[-1].at_ms, fences=True) if moves else None
+
+
+def explain_fence(place: Place, stream: str, epoch: int, fenced: SinkError) -> SinkError:
+    """Return the error for a writer of this epoch that may not publish any more: if somebody has moved the
+    stream by hand meanwhile, who it was and when."""
+    try:
+        moves = _list_hand_moves(place, stream, since=epoch)
+    except OffsetStoreError:
+        return fenced  # nobody can be asked now; what is known is told
+    if not moves:
+        return fenced
+    who, verb = moves[-1].who, moves[-1].verb
+    when = datetime.fromtimestamp(moves[-1].at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return SinkError(
+        "WRITER_FENCED",
+        f"The stream {stream} was moved by hand: {who} did `{verb}` at {when} UTC. A writer that ran then "
+        f"(epoch {epoch}) may not publish any more.",
+        hint="Start the stream again: it goes on where it was moved to. Nothing of this writer was published "
+        "after the move.",
+        facts={**fenced.facts, "who": who, "verb": verb, "at_ms": moves[-1].at_ms},
+    )
+
+
+def _list_hand_moves(place: Place, stream: str, *, since: int) -> list[Change]:
+    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+
+    return [each for each in SinkOffsetStore(place).list_moves(stream, since=since) if each.verb != SEEK]
+
+
+def _is_locked(place: Place, stream: str) -> bool:
+    with contextlib.closing(sql_connections.connect(place, writes=False)) as connection:
+        session = Session(connection, place)
+        try:
+            with sql_connections.translate_errors(place), sql_connections.limit_silence(place, connection):
+                if place.dialect == "sqlite":
+                    connection.rollback()
+                    connection.execute("PRAGMA busy_timeout = 0")
+                    connection.execute("BEGIN IMMEDIATE")
+                else:
+                    mark = session.grammar.mark
+                    session.execute(
+                        f"SELECT epoch FROM {WRITERS} WHERE stream = {mark} FOR UPDATE NOWAIT", [stream]
+                    )
+        except OffsetStoreError as error:
+            if error.condition != "DATABASE_BUSY":
+                raise
+            return True
+        finally:
+            with contextlib.suppress(*sql_connections.foreign_errors()):
+                connection.rollback()
+        return False

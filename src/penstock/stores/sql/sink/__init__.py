@@ -1,0 +1,1 @@
+"""The SQL sink: its tables, how rows are staged and published."""

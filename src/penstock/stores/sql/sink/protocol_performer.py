@@ -1,0 +1,190 @@
+"""Carries out the steps of `core.sinks.sql_commit_protocol` against a real database, over one connection
+that it keeps.
+
+Rule: one connection, one transaction at a time, and any error ends both. What a database promises after an
+error differs (PostgreSQL refuses all further statements, MySQL has undone one statement only after a lock
+timeout, and all of them after a deadlock), so nothing is built on it: whatever fails is rolled back, closed,
+and told as `StepFailedError`. Only a COMMIT that failed leaves a question, which the protocol asks. A file
+of SQLite's that another one has replaced takes commits that nobody will ever read (in WAL mode without a
+word), so each transaction looks, at its beginning and at its end, whether the path still leads to it.
+
+    epoch, ledger = drive(take_over("visits", owner), performer)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
+from penstock.core.options.storage_addresses import Place
+from penstock.core.sinks.ledger_rules import Stage
+from penstock.core.sinks.sql_commit_protocol import (
+    Abandon,
+    Begin,
+    Commit,
+    InsertStages,
+    LockWriter,
+    RaiseEpoch,
+    ReadLedger,
+    Step,
+    StepFailedError,
+    SweepStages,
+    WriteLedger,
+)
+from penstock.stores.sql.connections import database_outages, sql_connections
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.ledger import ledger_tables
+from penstock.stores.sql.ledger.batch_accounts import make_accounts, note_accounts
+from penstock.stores.sql.ledger.publish_history import KEPT_BATCHES, merge_history, note_batch
+from penstock.stores.sql.sink.publish_counts import count_held, count_staged
+from penstock.stores.sql.sink.staging_tables import HeldRows, StagedRows, drop_stagings, list_dead
+from penstock.stores.sql.sink.target_tables import Target
+
+#: How long our transaction may lie still before the server ends it. Between steps we do next to nothing.
+IDLE_TIMEOUT_S = 60
+
+
+class Performer:
+    """One writer's hands. `sources` says where the rows of each stage are; the writer sets it."""
+
+    def __init__(self, place: Place, targets: Mapping[str, Target]) -> None:
+        self.sources: Mapping[str, HeldRows | StagedRows] = {}
+        self._place = place
+        self._targets = targets
+        self._connection: Any = None
+        self._file: tuple[int, int] | None = None
+        self._was_connected = False
+
+    def __call__(self, step: Step) -> Any:
+        if isinstance(step, Abandon):
+            self.abandon()
+            return None
+        try:
+            with sql_connections.translate_errors(self._place), self._telling(step):
+                return self._perform(step)
+        except SinkError:
+            self.abandon()  # about the rows themselves: no second attempt would end otherwise
+            raise
+        except PenstockError as error:
+            raise StepFailedError(str(error)) from error
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _telling(self, step: Step) -> contextlib.AbstractContextManager[None]:
+        """Return what says that the database is silent, for steps that take no time but a wait's."""
+        is_short = isinstance(step, Begin | LockWriter | Commit) and self._place.dialect != "sqlite"
+        if not is_short:
+            return contextlib.nullcontext()
+        return database_outages.telling(self._place, may_lock=isinstance(step, LockWriter))
+
+    def abandon(self) -> None:
+        """Roll back and close; whoever cannot be reached has rolled back."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with (
+            contextlib.suppress(*sql_connections.foreign_errors()),
+            contextlib.closing(connection),
+            sql_connections.limit_silence(self._place, connection),
+        ):
+            connection.rollback()
+
+    # --- one step ---------------------------------------------------------------------------------------
+
+    def _perform(self, step: Step) -> Any:
+        if isinstance(step, Begin):
+            self._begin()
+            return None
+        if isinstance(step, SweepStages):
+            self._sweep(step)
+            return None
+        if self._connection is None:
+            raise OffsetStoreError("DATABASE_UNREACHABLE", "There is no connection.", retriable=True)
+        limit_s = sql_connections.BULK_TIMEOUT_S if isinstance(step, InsertStages) else None
+        with sql_connections.limit_silence(self._place, self._connection, limit_s):
+            if isinstance(step, Commit):
+                self._connection.commit()
+                if self._is_replaced():
+                    raise sql_connections.tell_replaced(self._place, "was replaced, moved or removed")
+                return None
+            return self._work(step, Session(self._connection, self._place))
+
+    def _work(self, step: Step, session: Session) -> Any:
+        match step:
+            case LockWriter(stream):
+                return ledger_tables.lock_writer(session, stream)
+            case RaiseEpoch(stream, epoch, owner):
+                return ledger_tables.raise_epoch(session, stream, epoch, owner, _now_ms())
+            case ReadLedger(stream):
+                return ledger_tables.read_entries(session, stream)
+            case InsertStages(table, stages):
+                return self._insert(session, self._targets[table], stages)
+            case WriteLedger(stream, entries, forgotten, batch, epoch):
+                ledger_tables.write_entries(session, stream, entries)
+                ledger_tables.forget_entries(session, stream, forgotten)
+                if batch is not None:
+                    note_batch(session, batch, epoch, _now_ms())
+                    modes = {name: target.table.mode for name, target in self._targets.items()}
+                    note_accounts(session, stream, batch.token, make_accounts(batch, modes))
+                return None
+        raise TypeError(f"{step} is no step of this protocol")
+
+    def _insert(self, session: Session, target: Target, stages: tuple[Stage, ...]) -> tuple[int, ...]:
+        sources = [self.sources[stage.name] for stage in stages]
+        held = [each for each in sources if isinstance(each, HeldRows)]
+        if held:
+            return count_held(session, target, held)
+        return count_staged(session, target, [each for each in sources if isinstance(each, StagedRows)])
+
+    def _sweep(self, step: SweepStages) -> None:
+        if self._connection is None:
+            self._begin()
+        else:
+            sql_connections.begin(self._place, self._connection)
+        with sql_connections.limit_silence(self._place, self._connection, sql_connections.BULK_TIMEOUT_S):
+            session = Session(self._connection, self._place)
+            dead = list_dead(session, step.stream, step.epoch)
+            merge_history(session, step.stream, KEPT_BATCHES)
+            self._connection.commit()
+        drop_stagings(self._place, dead)
+
+    # --- the connection ---------------------------------------------------------------------------------
+
+    def _is_replaced(self) -> bool:
+        """Return whether the open file is not the one that the path leads to now."""
+        return self._file is not None and sql_connections.identify_file(self._place) != self._file
+
+    def _begin(self) -> None:
+        if self._is_replaced():
+            self.abandon()
+            if sql_connections.identify_file(self._place) is None:  # to connect would make an empty one
+                raise sql_connections.tell_replaced(self._place, "is not there any more: it was taken away")
+        if self._connection is not None:
+            dead: tuple[type[BaseException], ...] = (OffsetStoreError, *sql_connections.foreign_errors())
+            try:
+                with sql_connections.limit_silence(
+                    self._place, self._connection, sql_connections.CONNECT_TIMEOUT_S
+                ):
+                    sql_connections.begin(self._place, self._connection)
+            except dead:
+                # It was idle since the last batch: somebody has closed it, or its server is a standby now.
+                self.abandon()
+        if self._connection is None:
+            wait_s = database_outages.find_wait_s() if self._was_connected else 0
+            # Asked before: one that is replaced meanwhile is then taken for another, and opened again.
+            file = sql_connections.identify_file(self._place)
+            self._connection = database_outages.wait_out(
+                self._place, lambda: sql_connections.connect(self._place, writes=True), wait_s
+            )
+            self._file = file or sql_connections.identify_file(self._place)
+            self._was_connected = True
+        with sql_connections.limit_silence(self._place, self._connection):
+            sql_connections.limit_idleness(self._place, self._connection, IDLE_TIMEOUT_S)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,64 @@
+"""Brings staged rows into their table and counts each stage, inside the publishing transaction.
+
+Rule: what counts is what the database says it has, stage by stage, in the transaction that publishes. A
+staging table that a restart has emptied, or half of which is another attempt's, is noticed here.
+
+    counts = count_staged(session, target, [StagedRows(staging, 4), StagedRows(staging, 7)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.errors import SinkError
+from penstock.stores.sql.connections.sql_names import quote
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.sink.bulk_loading import load_rows, settle_rows
+from penstock.stores.sql.sink.publish_statements import Staged, insert_staged
+from penstock.stores.sql.sink.staging_tables import STAGE, HeldRows, StagedRows, list_columns
+from penstock.stores.sql.sink.target_tables import Target
+
+_HELD = "penstock_held"
+
+
+def count_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tuple[int, ...]:
+    """Rows that the driver holds: straight into the table if they are only added, else by a table of ours."""
+    counts = []
+    for each in held:
+        rows = settle_rows(each.rows)
+        if target.table.mode == "append":
+            counts.append(_check_taken(target, load_rows(session, target.quoted, rows), rows.num_rows))
+            continue
+        name = quote(session.dialect, _HELD)
+        kind, end = (
+            ("TEMP TABLE", " ON COMMIT DROP") if session.dialect == "postgresql" else ("TEMPORARY TABLE", "")
+        )
+        session.execute(f"CREATE {kind} {name} ({list_columns(target, rows.schema)}){end}")
+        counts.append(load_rows(session, name, rows))
+        insert_staged(session, target, Staged(name, tuple(rows.column_names)))
+        session.execute(f"DROP {'TEMPORARY ' if session.dialect == 'mysql' else ''}TABLE {name}")
+    return tuple(counts)
+
+
+def count_staged(session: Session, target: Target, staged: Sequence[StagedRows]) -> tuple[int, ...]:
+    """Rows that tasks have left in one staging table."""
+    (staging,) = {each.staging.table: each.staging for each in staged}.values()
+    numbers = [each.number for each in staged]
+    table, stage = quote(session.dialect, staging.table), quote(session.dialect, STAGE)
+    which = f"{stage} IN ({', '.join(map(str, numbers))})"
+    found = dict(session.execute(f"SELECT {stage}, COUNT(*) FROM {table} WHERE {which} GROUP BY {stage}"))
+    changed = insert_staged(session, target, Staged(table, tuple(staging.schema.names), which))
+    if target.table.mode == "append":
+        _check_taken(target, changed, sum(found.values()))
+    return tuple(int(found.get(number, 0)) for number in numbers)
+
+
+def _check_taken(target: Target, taken: int, given: int) -> int:
+    if taken != given:
+        raise SinkError(
+            "ROWS_NOT_TAKEN",
+            f"{target.name} has taken {taken} of {given} rows.",
+            hint="A trigger or a rule there leaves rows out; nothing of the batch was kept.",
+            facts={"table": target.name, "taken": taken},
+        )
+    return taken

@@ -1,0 +1,179 @@
+"""The statements that move staged rows into their table, one place for all modes and dialects.
+
+Rule: each mode is one INSERT ... SELECT (and for a state table one DELETE before it), and sees all stages of
+the batch at once: two tasks may have a row of the same key, and which one counts must not depend on which
+task was slower. With provenance columns the last by (topic, partition, offset) counts; without them two rows
+of one key are an error, except where all they do is to be added up.
+
+    insert_staged(session, target, "penstock_stage_x", columns, "penstock_stage IN (4, 7)")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.core.errors import SinkError
+from penstock.stores.sql.connections.sql_names import quote, quote_all
+from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.sink.sql_sink import DELETED, PROVENANCE
+from penstock.stores.sql.sink.target_tables import Target
+
+_RANK = "penstock_rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Where rows wait: a table (quoted), the columns it has of the target's, and which of its rows count."""
+
+    table: str
+    columns: tuple[str, ...]
+    which: str = "1 = 1"
+
+
+def insert_staged(session: Session, target: Target, staged: Staged) -> int:
+    """Bring the rows in as the table's mode says. How many rows that changed, as this database counts."""
+    if target.table.mode == "append":
+        return session.change(
+            f"INSERT INTO {target.quoted} ({_list(session, staged.columns)}) "
+            f"SELECT {_select(session, target, staged.columns)} FROM {staged.table} WHERE {staged.which}"
+        )
+    _refuse_duplicates(session, target, staged)
+    columns = tuple(each for each in staged.columns if each != DELETED)
+    picked = _pick(session, target, staged)
+    if DELETED in staged.columns:
+        session.change(_delete(session, target, picked))
+        picked = (
+            f"SELECT * FROM ({picked}) kept WHERE NOT COALESCE({_name(session, DELETED)}, {_no(session)})"
+        )
+    return session.change(
+        f"INSERT INTO {target.quoted}{_alias(session)} ({_list(session, columns)}) "
+        f"SELECT {_select(session, target, columns)} FROM ({picked}) picked WHERE 1 = 1 "
+        + _on_conflict(session, target, columns)
+    )
+
+
+# --- which rows count -------------------------------------------------------------------------------------
+
+
+def _pick(session: Session, target: Target, staged: Staged) -> str:
+    """One row for each key."""
+    table, key = target.table, _list(session, target.table.key)
+    source = f"FROM {staged.table} WHERE {staged.which}"
+    others = _others(target, staged)
+    if table.mode == "merge" and not others:
+        sums = ", ".join(f"{_sum(session, each)} AS {_name(session, each)}" for each in table.add)
+        return f"SELECT {key}, {sums} {source} GROUP BY {key}"
+    if not _has_provenance(staged):
+        return f"SELECT {_list(session, staged.columns)} {source}"
+    shown = [
+        f"{_sum(session, each)} OVER (PARTITION BY {key}) AS {_name(session, each)}"
+        if each in table.add
+        else _name(session, each)
+        for each in staged.columns
+    ]
+    latest = ", ".join(f"{_name(session, each)} DESC" for each in PROVENANCE)
+    rank = f"ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {latest}) AS {_RANK}"
+    ranked = f"SELECT {', '.join(shown)}, {rank} {source}"
+    return f"SELECT {_list(session, staged.columns)} FROM ({ranked}) ranked WHERE {_RANK} = 1"
+
+
+def _sum(session: Session, column: str) -> str:
+    return f"SUM({_name(session, column)})"
+
+
+def _others(target: Target, staged: Staged) -> list[str]:
+    known = {*target.table.key, *target.table.add}
+    return [each for each in staged.columns if each not in known]
+
+
+def _has_provenance(staged: Staged) -> bool:
+    return set(PROVENANCE) <= set(staged.columns)
+
+
+def _refuse_duplicates(session: Session, target: Target, staged: Staged) -> None:
+    adds_only = target.table.mode == "merge" and not _others(target, staged)
+    if adds_only or _has_provenance(staged):
+        return
+    key = _list(session, target.table.key)
+    found = session.execute(
+        f"SELECT {key}, COUNT(*) FROM {staged.table} WHERE {staged.which} "
+        f"GROUP BY {key} HAVING COUNT(*) > 1 LIMIT 1"
+    )
+    if found:
+        *values, times = found[0]
+        shown = ", ".join(
+            f"{name} {str(value)[:80]!r}" for name, value in zip(target.table.key, values, strict=True)
+        )
+        raise SinkError(
+            "DUPLICATE_KEY",
+            f"The batch has {times} rows for one key of {target.name}: {shown}. Which one counts?",
+            hint="Reduce the results to one row for each key, or keep provenance (the last one counts then).",
+            facts={"table": target.name, "times": times},
+        )
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def _on_conflict(session: Session, target: Target, columns: Sequence[str]) -> str:
+    table = target.table
+    changed = [each for each in columns if each not in table.key]
+    if session.dialect == "mysql":
+        settings = [_set(session, target, each) for each in changed]
+        kept = _name(session, table.key[0])
+        return "ON DUPLICATE KEY UPDATE " + (
+            ", ".join(settings) or f"{target.quoted}.{kept} = {target.quoted}.{kept}"
+        )
+    start = f"ON CONFLICT ({_list(session, table.key)}) DO "
+    if not changed:
+        return start + "NOTHING"
+    return start + "UPDATE SET " + ", ".join(_set(session, target, each) for each in changed)
+
+
+def _set(session: Session, target: Target, column: str) -> str:
+    name = _name(session, column)
+    is_mysql = session.dialect == "mysql"
+    new = f"VALUES({name})" if is_mysql else f"excluded.{name}"
+    old = f"{target.quoted}.{name}" if is_mysql else f"old_row.{name}"
+    if column in target.table.add:
+        new = f"COALESCE({old}, 0) + COALESCE({new}, 0)"
+    return f"{f'{target.quoted}.{name}' if is_mysql else name} = {new}"
+
+
+def _delete(session: Session, target: Target, picked: str) -> str:
+    """Remove the rows whose last word is that they are gone."""
+    same = " AND ".join(
+        f"going.{_name(session, each)} = {target.quoted}.{_name(session, each)}" for each in target.table.key
+    )
+    going = f"({picked}) going"
+    is_gone = f"going.{_name(session, DELETED)}"
+    if session.dialect == "mysql":
+        return f"DELETE {target.quoted} FROM {target.quoted} JOIN {going} ON {same} WHERE {is_gone}"
+    return f"DELETE FROM {target.quoted} WHERE EXISTS (SELECT 1 FROM {going} WHERE {same} AND {is_gone})"
+
+
+def _select(session: Session, target: Target, columns: Sequence[str]) -> str:
+    """PostgreSQL makes json, uuid and enums of text only when told to."""
+    shown = []
+    for each in columns:
+        name, column = _name(session, each), target.column(each)
+        cast = session.dialect == "postgresql" and column.kind == "other"
+        shown.append(f"CAST({name} AS {column.declared})" if cast else name)
+    return ", ".join(shown)
+
+
+def _alias(session: Session) -> str:
+    return "" if session.dialect == "mysql" else " AS old_row"
+
+
+def _no(session: Session) -> str:
+    return "FALSE" if session.dialect == "postgresql" else "0"
+
+
+def _name(session: Session, column: str) -> str:
+    return quote(session.dialect, column)
+
+
+def _list(session: Session, columns: Sequence[str]) -> str:
+    return quote_all(session.dialect, list(columns))

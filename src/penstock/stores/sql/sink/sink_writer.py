@@ -1,0 +1,339 @@
+"""A stream's only writer to the tables of a sink, without Spark: Arrow tables in, one transaction each.
+
+Rule: a batch is written through `core.sinks.sql_commit_protocol` and in no other way. Where the answer to a
+COMMIT is missing and nobody could be asked, the batch is remembered: written again, it is settled first,
+under its old token.
+
+    with closing(SqlSink("results.db", Table("visits")).open("visits")) as writer:
+        writer.write(rows, before, end)
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from os import getpid
+
+import pyarrow as pa
+
+from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
+from penstock.core.log_lines import get_logger
+from penstock.core.offsets.offset_store_contract import check_stream_name
+from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks.ledger_positions import plan_moves, read_ledger
+from penstock.core.sinks.ledger_rules import Batch, Entry, Ledger, Stage, name_state
+from penstock.core.sinks.sink_contract import Written
+from penstock.core.sinks.sql_commit_protocol import Result, Steps, drive, publish, settle, take_over
+from penstock.stores.sql.audit.provenance_digests import digest_rows
+from penstock.stores.sql.connections.database_outages import find_wait_s
+from penstock.stores.sql.connections.rollback_test import check_rollback
+from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.versioned_tables import ensure_tables
+from penstock.stores.sql.ledger.ledger_tables import LEDGER, read_entries, was_moved
+from penstock.stores.sql.ledger.publish_history import KEPT_BATCHES, MERGE_EVERY, merge_history
+from penstock.stores.sql.ledger.rewound_rows import refuse_repeats
+from penstock.stores.sql.ledger.writer_rows import explain_fence
+from penstock.stores.sql.sink.protocol_performer import Performer
+from penstock.stores.sql.sink.sql_sink import SqlSink
+from penstock.stores.sql.sink.staging_tables import (
+    HeldRows,
+    StagedRows,
+    StageReport,
+    Staging,
+    drop_stagings,
+    plan_staging,
+)
+from penstock.stores.sql.sink.table_state import read_rows
+from penstock.stores.sql.sink.target_tables import Target, find_target
+
+log = get_logger(__name__)
+
+#: States of the ledger that a writer remembers, to tell one that it has seen before from a stranger's.
+KEPT_STATES = 1000
+
+
+class SqlWriter:
+    """Made by `SqlSink.open`. For one thread."""
+
+    def __init__(
+        self, sink: SqlSink, stream: str, targets: Mapping[str, Target], performer: Performer, owner: str
+    ) -> None:
+        self.sink = sink
+        self.stream = stream
+        self.targets = targets
+        self._performer = performer
+        self._number = 0
+        self._published = 0
+        self._unsettled: Batch | None = None
+        self._asked: tuple[StreamPosition, StreamPosition, str] | None = None
+        self.epoch, found = drive(take_over(stream, owner), performer)
+        self._ledger: Ledger = dict(found)
+        self._trail = deque([name_state(found)], maxlen=KEPT_STATES)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The stream's entries, as this writer has found or left them."""
+        return self._ledger
+
+    @property
+    def position(self) -> StreamPosition | None:
+        """How far the results go; None: this stream has written nothing here yet."""
+        return read_ledger(self._ledger)
+
+    @property
+    def last_batch(self) -> str:
+        """The name of the last batch that was published, if it had one."""
+        return next((entry.batch for entry in self._ledger.values()), "")
+
+    def write(
+        self,
+        results: pa.Table | Mapping[str, pa.Table],
+        before: StreamPosition,
+        end: StreamPosition,
+        *,
+        name: str = "",
+        token: str = "",
+    ) -> Written:
+        """Make one batch durable that the driver holds: rows of the only table, or by the name of each."""
+        return self.write_staged((), before, end, held=self.name_tables(results), name=name, token=token)
+
+    def write_staged(
+        self,
+        reports: Sequence[StageReport],
+        before: StreamPosition,
+        end: StreamPosition,
+        *,
+        held: Mapping[str, pa.Table] | None = None,
+        name: str = "",
+        token: str = "",
+    ) -> Written:
+        """Make one batch durable whose rows tasks have staged: those that were reported, and no others.
+
+        `held` is what the driver has itself, of tables for which no task has staged anything.
+        """
+        sources: dict[str, HeldRows | StagedRows] = {}
+        stages = []
+        for table, rows in (held or {}).items():
+            self.targets[table].check_rows(rows.schema)
+            if rows.num_rows:
+                keeps = self.targets[table].table.mode == "append"
+                digests = tuple(digest_rows(rows).items()) if keeps else ()
+                stages.append(Stage(f"held/{table}", rows.num_rows, table, digests))
+                sources[f"held/{table}"] = HeldRows(rows)
+        for each in reports:
+            if each.rows:
+                stage = each.staging.name_stage(each.number)
+                stages.append(Stage(stage, each.rows, each.staging.target, each.digests))
+                sources[stage] = StagedRows(each.staging, each.number)
+        return self._publish(tuple(stages), sources, before, end, name, token)
+
+    def plan_staging(self, schemas: Mapping[str, pa.Schema]) -> dict[str, Staging]:
+        """Staging tables for one attempt at a batch, by the name of the table they are for."""
+        self._number += 1
+        return {
+            table: plan_staging(
+                self.sink.place,
+                self.targets[table],
+                schema,
+                stream=self.stream,
+                epoch=self.epoch,
+                number=self._number,
+                index=index,
+                wait_s=find_wait_s(),
+            )
+            for index, (table, schema) in enumerate(schemas.items())
+        }
+
+    def drop_staging(self, stagings: Iterable[Staging]) -> None:
+        """What an attempt at a batch has left, whoever filled it."""
+        drop_stagings(self.sink.place, sorted({each.table for each in stagings}))
+
+    def is_done(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
+        """Whether this very batch is in the results already: by its name, else by where it ends."""
+        if not self._ledger:
+            return False
+        if name:
+            return self.last_batch == name
+        now = self.position
+        assert now is not None
+        return (now.offsets, now.gone) == (dict(end.offsets), dict(end.gone)) and (
+            (before.offsets, before.gone) != (end.offsets, end.gone)
+        )
+
+    def is_written(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
+        """Settle a COMMIT that nobody answered; return whether this very batch is in the results.
+
+        Ask before working on a batch again. Tables show what the attempt before has left, so work that is
+        based on them would be done twice, or based on what another attempt changes meanwhile.
+        """
+        # A batch without records ends where it begins: only the attempt itself tells that it is this one.
+        was_asked = self._asked == (before, end, name)
+        return (self._settle() and was_asked) or self.is_done(before, end, name)
+
+    def reach(self) -> None:
+        """Raise an error if the database does not take writes now. It is not waited for."""
+        Database(self.sink.place).run(lambda session: session.execute("SELECT 1"), writes=True)
+
+    def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
+        """A table of the sink as of `position`: only this writer changes it, and one that was replaced finds
+        out when it publishes what it made of it."""
+        target = self.targets[self.sink.find_table(table).name]
+        return read_rows(self.sink.place, target, columns)
+
+    def close(self) -> None:
+        """Give back connections. What was written stays."""
+        self._performer.abandon()
+
+    def name_tables(self, results: object) -> dict[str, pa.Table]:
+        """Results by table; those of a sink with one table need no name."""
+        if isinstance(results, Mapping):
+            return {self.sink.find_table(name).name: rows for name, rows in results.items()}
+        if len(self.sink.tables) == 1:
+            return {self.sink.tables[0].name: results}
+        raise SinkError(
+            "RESULTS_UNNAMED",
+            f"The sink has {len(self.sink.tables)} tables, and the results do not say which they are for.",
+            hint="Give results by table: {'visits': ..., 'errors': ...}.",
+        )
+
+    def _publish(
+        self,
+        stages: tuple[Stage, ...],
+        sources: Mapping[str, HeldRows | StagedRows],
+        before: StreamPosition,
+        end: StreamPosition,
+        name: str,
+        token: str,
+    ) -> Written:
+        if self.is_written(before, end, name):
+            return Written(0, was_repeated=True)
+        moves = plan_moves(before, end, self._ledger)
+        batch = Batch(self.stream, moves, stages, token or uuid.uuid4().hex, name, tuple(self._trail))
+        if all(each.is_forgotten for each in batch.moves):
+            # Nothing would be left in the ledger to tell that this batch was written.
+            return _refuse_rows_from_nowhere(batch)
+        self._performer.sources = sources
+        self._unsettled, self._asked = batch, (before, end, name)
+        try:
+            published = self._drive(publish(batch, self.epoch))
+        except PenstockError as error:
+            if error.condition != "COMMIT_IN_DOUBT":
+                self._unsettled = None
+            raise
+        self._take(batch)
+        self._published += 1
+        if self._published % MERGE_EVERY == 0:
+            self._merge_history()
+        return Written(published.rows)
+
+    def _drive(self, steps: Steps[Result]) -> Result:
+        """Carry out the steps; a writer that was fenced is told whether another one or a person did it."""
+        try:
+            return drive(steps, self._performer)
+        except SinkError as error:
+            if error.condition != "WRITER_FENCED":
+                raise
+            raise explain_fence(self.sink.place, self.stream, self.epoch, error) from None
+
+    def _merge_history(self) -> None:
+        try:
+            Database(self.sink.place).run(
+                lambda session: merge_history(session, self.stream, KEPT_BATCHES), writes=True
+            )
+        except OffsetStoreError as error:
+            log.warning("The history of %s is merged another time: %s", self.stream, error)
+
+    def _settle(self) -> bool:
+        """Ask about the batch whose COMMIT nobody answered; return whether there is one and it is there.
+
+        If it is not there, it is not wanted any more.
+        """
+        batch = self._unsettled
+        if batch is None:
+            return False
+        is_there = self._drive(settle(batch, self.epoch))
+        if is_there:
+            self._take(batch)
+        self._unsettled = None
+        return is_there
+
+    def _take(self, batch: Batch) -> None:
+        kept = {each.partition: each for each in batch.moves if not each.is_forgotten}
+        self._ledger = {
+            partition: Entry(
+                move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name
+            )
+            for partition, move in kept.items()
+        }
+        self._trail.append(name_state(self._ledger))
+        self._unsettled = None
+
+
+def _refuse_rows_from_nowhere(batch: Batch) -> Written:
+    if not batch.stages:
+        return Written(0)
+    raise SinkError(
+        "BATCH_WITHOUT_OFFSETS",
+        f"A batch of the stream {batch.stream} has rows and no partition that they came from.",
+        hint="Without an offset nothing could tell whether it was written already.",
+        facts={"stream": batch.stream},
+    )
+
+
+def open_writer(
+    sink: SqlSink, stream: str, *, owner: str = "", hands: type[Performer] = Performer
+) -> SqlWriter:
+    """Check the place and its tables, then take over the stream. `hands`: what carries out the steps; tests
+    put one in that looks on, or that ends the program at a step."""
+    check_stream_name(stream)
+
+    def prepare(session: Session) -> tuple[dict[str, Target], bool]:
+        ensure_tables(session, sink.place, LEDGER)
+        targets = {table.name: find_target(session, table) for table in sink.tables}
+        return targets, was_moved(session, stream)
+
+    try:
+        targets, is_moved = Database(sink.place).run(prepare, writes=True)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_REFUSED":
+            raise
+        raise _explain_refused(sink, error) from error
+    if is_moved:
+        _check_sums(sink, stream)
+    check_rollback(sink.place, uuid.uuid4().hex)
+    performer = hands(sink.place, targets)
+    owner = owner or f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex[:8]}"
+    return SqlWriter(sink, stream, targets, performer, owner)
+
+
+def _check_sums(sink: SqlSink, stream: str) -> None:
+    """Refuse to add records to sums that hold them already, because somebody took the stream back."""
+    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+
+    try:
+        changes = SinkOffsetStore(sink.place).list_changes(stream)
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_REFUSED":
+            raise
+        log.warning("Whether sums of %s count records twice could not be looked at: %s", stream, error)
+        return
+
+    def check(session: Session) -> None:
+        position = read_ledger(read_entries(session, stream, locked=False))
+        if position is not None:
+            refuse_repeats(session, stream, changes, sink.tables, position)
+
+    Database(sink.place).run(check)
+
+
+def _explain_refused(sink: SqlSink, error: OffsetStoreError) -> SinkError:
+    return SinkError(
+        "SINK_RIGHTS_MISSING",
+        f"The ledger or a table of the sink at {sink.place} may not be read, or is not there and may not be "
+        f"made by this user. {error.what}",
+        hint="Let the owner of the tables call `create_tables(sink, ...)` once, then grant the sink's user "
+        "the rights on rows that docs/guides/delivery.md lists.",
+        facts={"place": str(sink.place)},
+    )
