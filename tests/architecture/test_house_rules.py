@@ -19,6 +19,7 @@ CORE = [path for path in SOURCES if "core" in path.parts]
 ENGINES = [path for path in SOURCES if "engines" in path.parts]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 LINE_LIMIT = 500
+MOST_FILES_IN_A_ROOM = 15
 
 #: Importing the format must load none of these: Spark does it for every look-up of any Python source.
 HEAVY = ("numba", "llvmlite", "kafka", "pyarrow", "pandas", "numpy", "cramjam", "crc32c", "cryptography")
@@ -265,3 +266,33 @@ def test_every_folder_of_tests_belongs_to_a_session() -> None:
     assert list_unplaced() == []
     folders = [name for some in SESSIONS.values() for name in some]
     assert len(folders) == len(set(folders))
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """Two classes of one name send a reader, and a search, to the wrong one."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_a_module_has_a_name_of_its_own() -> None:
+    """A name means one thing in the whole house. Commands and public modules are named as users call them."""
+    ours = [path for path in SOURCES if path.stem not in ("__init__", "__main__")]
+    ours = [
+        path
+        for path in ours
+        if "commands" not in path.parts and path.parent.name not in ("penstock", "testing")
+    ]
+    stems = [path.stem for path in ours]
+    assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []
+
+
+def test_no_room_holds_more_than_fifteen_files() -> None:
+    rooms: dict[str, int] = {}
+    for path in SOURCES:
+        if path.stem != "__init__":
+            rooms[name_of(path.parent)] = rooms.get(name_of(path.parent), 0) + 1
+    assert {room: count for room, count in rooms.items() if count > MOST_FILES_IN_A_ROOM} == {}

@@ -24,7 +24,7 @@ from penstock.engines.direct.stop_requests import StopSwitch
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.kafka.groups.commit_renewal import find_retention_ms, renew_commits
-from penstock.kafka.groups.committed_offsets import Commit, commit_offsets, fetch_commits
+from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets, fetch_commits
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.stores.offsets.kafka_store import KafkaOffsetStore
@@ -47,7 +47,7 @@ def settings_of(cluster: Any) -> ClientSettings:
     return ClientSettings(((host, int(port)),))
 
 
-def fetch(cluster: Any, group: str) -> dict[TopicPartition, Commit]:
+def fetch(cluster: Any, group: str) -> dict[TopicPartition, GroupCommit]:
     deadline = Deadline.after_ms(30_000, "test")
     found = fetch_commits(routing_for(settings_of(cluster)), group, None, deadline)
     return {each: commit for each, commit in found.items() if commit is not None}
@@ -137,12 +137,16 @@ def test_a_renewal_leaves_what_was_moved_and_brings_back_what_is_gone(kafka: Any
     commit_offsets(
         client, group, {kept: 5, moved: 2}, timeout_ms=30_000, metadata="by hand", leader_epochs={kept: 7}
     )
-    ours = {kept: Commit(5, 0, "ours"), moved: Commit(9, 0, "ours"), gone: Commit(4, 0, "ours")}
+    ours = {
+        kept: GroupCommit(5, 0, "ours"),
+        moved: GroupCommit(9, 0, "ours"),
+        gone: GroupCommit(4, 0, "ours"),
+    }
     assert renew_commits(client, group, ours, timeout_ms=30_000) == (moved,)
     assert fetch(kafka, group) == {
-        kept: Commit(5, 7, "by hand"),
-        moved: Commit(2, None, "by hand"),
-        gone: Commit(4, 0, "ours"),
+        kept: GroupCommit(5, 7, "by hand"),
+        moved: GroupCommit(2, None, "by hand"),
+        gone: GroupCommit(4, 0, "ours"),
     }
 
 

@@ -18,7 +18,7 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import commit_offsets
-from penstock.kafka.groups.group_lag import Lag, describe_lag
+from penstock.kafka.groups.group_lag import GroupLag, describe_lag
 from penstock.kafka.metadata import topic_admin
 from tests.support.topic_filling import open_transaction, produce, send, wait_until
 
@@ -157,7 +157,7 @@ def test_the_lag_counts_from_the_commit_to_the_end_that_readers_see(
     assert describe_lag(settings, group) == {}
     commit_offsets(settings, group, {at[0]: 4, at[1]: 10}, timeout_ms=30_000)
     lag = describe_lag(settings, group)
-    assert lag == {at[0]: Lag(4, 10), at[1]: Lag(10, 15)}
+    assert lag == {at[0]: GroupLag(4, 10), at[1]: GroupLag(10, 15)}
     assert [each.records for each in lag.values()] == [6, 5]
     committed_only = replace(settings, isolation_level="read_committed")
     assert describe_lag(committed_only, group)[at[1]].records == 0

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
-from penstock.core.planning.partition_selection import Selection, Subscribe, SubscribePattern
+from penstock.core.planning.partition_selection import Selection, SelectPattern, SelectTopics
 from penstock.core.planning.topic_pattern import TopicPattern
 from penstock.kafka.console.group_member import GroupMember
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
@@ -82,7 +82,7 @@ def test_what_a_member_keeps_goes_on_and_what_it_gives_away_begins_at_the_commit
         produce(kafka.bootstrap, name, some, partition=number)
     both = [TopicPartition(name, 0), TopicPartition(name, 1)]
     view = KafkaLogView(settings)
-    with join(settings, group, Subscribe((name,))) as first:
+    with join(settings, group, SelectTopics((name,))) as first:
         shown: list[bytes | None] = []
 
         def show(count: int) -> bool:
@@ -95,7 +95,7 @@ def test_what_a_member_keeps_goes_on_and_what_it_gives_away_begins_at_the_commit
         committed = {each: len({*shown} & {*values[each.partition]}) for each in both}
         wait_until(lambda: show(12), "nine more are shown, and not committed")
         assert view.committed(group, both) == committed
-        with Other(settings, group, Subscribe((name,))) as second:
+        with Other(settings, group, SelectTopics((name,))) as second:
 
             def is_shared() -> bool:
                 show(18)
@@ -122,7 +122,7 @@ def test_a_group_whose_first_member_saw_nothing_has_its_place_all_the_same(
     produce(kafka.bootstrap, name, ["before"])
 
     def begin() -> GroupMember:
-        return GroupMember(settings, group, Subscribe((name,)), from_beginning=False)
+        return GroupMember(settings, group, SelectTopics((name,)), from_beginning=False)
 
     with begin() as first:
         wait_until(lambda: first.poll(20) or first.assigned, "the first has its partition")
@@ -144,7 +144,7 @@ def test_what_is_made_after_a_member_began_is_read_from_its_start(
     name = topic()
     produce(kafka.bootstrap, name, ["before"])
     shown: list[bytes | None] = []
-    with GroupMember(settings, group, Subscribe((name,)), from_beginning=False) as member:
+    with GroupMember(settings, group, SelectTopics((name,)), from_beginning=False) as member:
 
         def show(*expected: bytes) -> bool:
             shown.extend(each.value for each in member.poll(50))
@@ -166,9 +166,9 @@ def test_a_deleted_topic_ends_a_member_that_named_it_and_no_other(
 ) -> None:
     stem = f"some{secrets.token_hex(4)}"
     gone, left = topic(name=stem), topic(name=stem)
-    by_pattern = SubscribePattern(TopicPattern(f"{stem}.*", option="--pattern"))
+    by_pattern = SelectPattern(TopicPattern(f"{stem}.*", option="--pattern"))
     with (
-        join(settings, group, Subscribe((gone,))) as named,
+        join(settings, group, SelectTopics((gone,))) as named,
         join(settings, f"{group}-2", by_pattern) as other,
     ):
         wait_until(lambda: named.poll(20) or named.assigned, "the first has its partition")

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from penstock.core.client.client_settings import ClientSettings
-from penstock.kafka.writing.batch_delivery import Written
+from penstock.kafka.writing.batch_delivery import DeliveredRecords
 from penstock.kafka.writing.plain_producer import Writer
 from tests.broker.test_reader_leaders import leader_of, settings_of
 from tests.support.librdkafka import consumer_of, read_partition
@@ -48,7 +48,7 @@ def test_a_write_goes_on_when_a_leader_is_gone(kafka3: Any, topic: Any, end: str
     )
     settings: ClientSettings = settings_of(kafka3.bootstrap, socket_connection_setup_timeout_ms=2000)
     writer = Writer(settings, max_batch_bytes=1_500)
-    results: list[Written] = []
+    results: list[DeliveredRecords] = []
     thread = threading.Thread(target=lambda: results.append(writer.write(name, table)))
     thread.start()
     wait_for_records(kafka3.bootstrap, name)

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from penstock.apps.accesslog.monitoring.anomalies import KINDS, AlertChange, Limits, _to_micros
+from penstock.apps.accesslog.monitoring.anomalies import KINDS, AlertChange, AnomalyLimits, _to_micros
 
 Facts = tuple[int, int, int, int, int]
 WINDOWS = (10, 30, 60)
@@ -46,7 +46,7 @@ class SlowWatch:
     """One server."""
 
     born: int
-    limits: Limits = field(default_factory=Limits)
+    limits: AnomalyLimits = field(default_factory=AnomalyLimits)
     past: list[Facts] = field(default_factory=list)
     bins: dict[int, list[int] | None] = field(default_factory=dict)
     unusable: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # bin -> baselines

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, LogView, TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.sink_contract import Written
+from penstock.core.sinks.sink_contract import BatchOutcome
 from penstock.direct import Batch, DirectStream, MemoryOffsetStore, RunOutcome, Subscribe
 from penstock.kafka.transport import deadlines
 from penstock.kafka.transport.deadlines import Attempts, Deadline
@@ -70,10 +70,10 @@ class NotingSink:
         self.then()
         return self
 
-    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
+    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
         ask()
         self.position = end
-        return Written(0)
+        return BatchOutcome(0)
 
     def close(self) -> None:
         self.is_open = False
@@ -174,7 +174,7 @@ def test_where_a_stream_begins_is_stored_though_it_was_asked_to_stop(
     sink = NotingSink(lambda: None)
     write = sink.write
 
-    def write_and_stop(*args: Any) -> Written:
+    def write_and_stop(*args: Any) -> BatchOutcome:
         stream.stop()
         return write(*args)
 

@@ -24,7 +24,7 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.file_batches import name_batch
 from penstock.direct import At, DirectStream, Subscribe
 from penstock.engines.sinks import file_sink as files
-from penstock.engines.sinks.file_checks import Told
+from penstock.engines.sinks.file_checks import TaskCounts
 from penstock.engines.sinks.file_sink import FORMATS
 from penstock.sinks import FileSink
 from tests.support.topic_filling import produce
@@ -107,7 +107,7 @@ def test_files_that_are_not_what_the_tasks_wrote_are_not_published(
     """C12: the offsets stay; the batch is done again, and is whole."""
     save = files.save_frame
 
-    def spoil(frame: DataFrame, kind: str, place: Path) -> Told:
+    def spoil(frame: DataFrame, kind: str, place: Path) -> TaskCounts:
         told = save(frame, kind, place)
         victim = sorted(place.glob("part-*"))[-1]
         if fault == "vanished":

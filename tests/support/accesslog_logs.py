@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.accesslog.shipping.log_follower import Follower
+from penstock.apps.accesslog.shipping.log_follower import LogFollower
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-_begun: list[Follower] = []
+_begun: list[LogFollower] = []
 
 
 @pytest.fixture(autouse=True)
@@ -46,16 +46,16 @@ def lines_in(pieces: Sequence[Any]) -> list[str]:
     return [line.decode() for piece in pieces for line in piece.lines.to_pylist()]
 
 
-def read_all(follower: Follower, most_bytes: int = 1 << 20) -> list[str]:
+def read_all(follower: LogFollower, most_bytes: int = 1 << 20) -> list[str]:
     found: list[str] = []
     while pieces := follower.read(most_bytes):
         found += lines_in(pieces)
     return found
 
 
-def follow(folder: Path, pattern: str = "access.log", **how: Any) -> Follower:
+def follow(folder: Path, pattern: str = "access.log", **how: Any) -> LogFollower:
     how = {"clock": Clock(), "quiet_s": 30.0, **how}
-    follower = Follower([str(folder / pattern)], how.pop("positions", ()), **how)
+    follower = LogFollower([str(folder / pattern)], how.pop("positions", ()), **how)
     _begun.append(follower)
     return follower
 

@@ -18,7 +18,7 @@ from penstock.cli.shared.kafka_arguments import add_connection_arguments, gather
 from penstock.cli.shared.moments import find_moment
 from penstock.cluster.processes.free_ports import find_free_ports
 from penstock.core.errors import OptionError
-from penstock.core.planning.partition_selection import SubscribePattern
+from penstock.core.planning.partition_selection import SelectPattern
 from penstock.kafka.console.topic_tailing import ConsumedRecord
 
 CONSOLE = {
@@ -157,7 +157,7 @@ def test_a_refused_pattern_is_named_as_it_was_given(
     assert main(["consume", "--pattern", "(unclosed", "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert "[PATTERN_REFUSED] Option `--pattern` is '(unclosed': " in capsys.readouterr().err
     costly = _select(argparse.Namespace(pattern="(a|b)*c"))
-    assert isinstance(costly, SubscribePattern)
+    assert isinstance(costly, SelectPattern)
     with pytest.raises(OptionError, match=r"\[PATTERN_TOO_COSTLY\] Option `--pattern` is"):
         costly.pattern.matches("ab" * 100)
 

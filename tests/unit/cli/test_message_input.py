@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.messages.message_input import ForAll, JsonLines, Message, TextLines, read_message
+from penstock.cli.messages.message_input import JsonLines, Message, MessageDefaults, TextLines, read_message
 from penstock.cli.messages.message_lines import format_json
 from penstock.cli.shared.escapes import read_escapes
 from penstock.core.errors import OptionError
@@ -71,7 +71,7 @@ def test_a_wrong_message_is_refused_with_what_is_wrong(line: bytes, why: str) ->
 
 
 def test_what_is_said_for_all_goes_before_what_a_line_says() -> None:
-    form = JsonLines(ForAll(partition=1, timestamp_ms=9, headers=(("all", b"x"),)))
+    form = JsonLines(MessageDefaults(partition=1, timestamp_ms=9, headers=(("all", b"x"),)))
     lines = pa.array([b'{"value": "a", "partition": 5, "timestamp_ms": 3, "headers": [["h", null]]}', b" "])
     records, wrong = form.read(lines)
     assert wrong is None
@@ -93,7 +93,7 @@ def test_a_time_in_another_unit_is_sent_with_one_warning(capsys: pytest.CaptureF
 
     def send(*times: str, **fixed: int) -> str:
         lines = pa.array([f'{{"value": "a", "timestamp_ms": {time}}}'.encode() for time in times])
-        records, wrong = JsonLines(ForAll(**fixed)).read(lines)  # type: ignore[arg-type]
+        records, wrong = JsonLines(MessageDefaults(**fixed)).read(lines)  # type: ignore[arg-type]
         assert wrong is None
         assert records.num_rows == len(times)
         return capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_a_separator_that_is_empty_is_refused() -> None:
 
 
 def test_what_is_said_for_all_holds_for_lines_of_text_and_a_line_without_a_key_ends_them() -> None:
-    form = TextLines(ForAll(2, 9, (("all", b"x"),)), b"\t", r"\t")
+    form = TextLines(MessageDefaults(2, 9, (("all", b"x"),)), b"\t", r"\t")
     records, wrong = form.read(pa.array([b"k\tv\tw", b"\t"], pa.large_binary()))
     assert wrong is None
     assert records["key"].to_pylist() == [b"k", b""]

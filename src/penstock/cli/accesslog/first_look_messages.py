@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.apps.accesslog.first_look.line_samples import Sample
-    from penstock.apps.accesslog.first_look.sample_checks import Finding
+    from penstock.apps.accesslog.first_look.sample_checks import FormatFinding
     from penstock.apps.accesslog.parsing.line_parser import Parser
 
 
@@ -110,7 +110,7 @@ class FirstLook:
             if self._tell is not None:
                 self._tell(line)
 
-    def _judge(self, findings: Sequence[Finding]) -> None:
+    def _judge(self, findings: Sequence[FormatFinding]) -> None:
         for finding in findings:
             if finding.is_fatal and not self.is_known:
                 raise finding.error

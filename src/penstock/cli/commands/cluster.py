@@ -15,7 +15,7 @@ import json
 import time
 from pathlib import Path
 
-from penstock.cli.shared.terminal import ProgressBar, complain, escape, say
+from penstock.cli.shared.terminal import SafeProgressBar, complain, escape, say
 from penstock.cluster.kafka.companion_servers import KINDS, Companion
 from penstock.cluster.kafka.detached_cluster import (
     DetachedBroker,
@@ -82,7 +82,7 @@ def _up(arguments: argparse.Namespace) -> int:
         first = DEFAULT_PORT if arguments.port is None else arguments.port
         ports = list(range(first, first + arguments.brokers))
     # Ended before it is written down, a broker would run on, and `down` would not know of it.
-    with unwinding_on_signals(), ProgressBar(_name_fetch(arguments.servers)) as bar:
+    with unwinding_on_signals(), SafeProgressBar(_name_fetch(arguments.servers)) as bar:
         cluster, started = bring_up(
             arguments.name,
             brokers=arguments.brokers,

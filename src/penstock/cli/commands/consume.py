@@ -210,15 +210,15 @@ def _choose_writer(arguments: argparse.Namespace) -> Callable[[ConsumedRecord], 
 
 def _select(arguments: argparse.Namespace) -> Selection:
     from penstock.core.model import TopicPartition
-    from penstock.core.planning.partition_selection import Assign, Subscribe, SubscribePattern
+    from penstock.core.planning.partition_selection import SelectPartitions, SelectPattern, SelectTopics
     from penstock.core.planning.topic_pattern import TopicPattern
 
     if arguments.pattern is not None:
-        return SubscribePattern(TopicPattern(arguments.pattern, option="--pattern"))
+        return SelectPattern(TopicPattern(arguments.pattern, option="--pattern"))
     if arguments.partition:
         numbers = sorted(set(arguments.partition))
-        return Assign(tuple(TopicPartition(arguments.topics[0], number) for number in numbers))
-    return Subscribe(tuple(dict.fromkeys(arguments.topics)))
+        return SelectPartitions(tuple(TopicPartition(arguments.topics[0], number) for number in numbers))
+    return SelectTopics(tuple(dict.fromkeys(arguments.topics)))
 
 
 def _read_position(arguments: argparse.Namespace) -> Position | None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.cli.shared.spark_session import open_spark
-from penstock.cli.shared.terminal import ProgressBar, complain, say
+from penstock.cli.shared.terminal import SafeProgressBar, complain, say
 from penstock.cluster.processes.signals import unwinding_on_signals
 from penstock.core.errors import ClusterError
 
@@ -40,7 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     jars = [] if arguments.alone else _find_connector()
     say("Starting Kafka on this computer ...")
-    with unwinding_on_signals(), LocalKafka(progress=ProgressBar("Fetching Kafka"), heap_mb=1024) as kafka:
+    with (
+        unwinding_on_signals(),
+        LocalKafka(progress=SafeProgressBar("Fetching Kafka"), heap_mb=1024) as kafka,
+    ):
         say(f"Kafka is ready at {kafka.bootstrap}.")
         _produce(kafka.bootstrap, arguments.records)
         # Spark's workers find it on the disk; left to them, the first run would be silent for a minute.
@@ -53,7 +56,7 @@ def _find_connector() -> list[str]:
     from penstock.cluster.downloads.jvm_connector import fetch_connector
 
     try:
-        with ProgressBar("Fetching Spark's own connector") as bar:
+        with SafeProgressBar("Fetching Spark's own connector") as bar:
             return [str(jar) for jar in fetch_connector(bar)]
     except ClusterError as error:
         complain(f"{error} Going on without the comparison.")
@@ -68,7 +71,7 @@ def _produce(bootstrap: str, records: int) -> None:
     host, port = bootstrap.split(":")
     settings = ClientSettings(((host, int(port)),), client_id="penstock-demo")
     create_topic(settings, TOPIC, partitions=PARTITIONS)
-    bar = ProgressBar(f"Writing {records:,} lines")
+    bar = SafeProgressBar(f"Writing {records:,} lines")
     lines = make_lines(min(records, CHUNK))
     began = time.perf_counter()
     with Writer(settings) as writer:

@@ -61,8 +61,8 @@ from penstock.core.offsets.rewinds import (
     explain_other_logs,
     needs_log,
     plan_adoption,
-    plan_moves,
     plan_replacement,
+    plan_rewind,
     refuse_unknown,
 )
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
@@ -261,7 +261,7 @@ def _move(arguments: argparse.Namespace) -> int:
     is_rebuilt = bool(getattr(arguments, "rebuild", None))
     looked = sorted(position.offsets) if is_rebuilt else chosen
     log, anew = look_at_log(arguments, position, looked, target, is_needed=needs_log(target) or is_rebuilt)
-    plan = plan_moves(position, target, _DIRECTIONS[arguments.verb], only=only, log=log, anew=anew)
+    plan = plan_rewind(position, target, _DIRECTIONS[arguments.verb], only=only, log=log, anew=anew)
     return settle(arguments, store, arguments.stream, plan, log)
 
 

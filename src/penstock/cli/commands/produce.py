@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from penstock.cli.messages.message_input import ForAll, JsonLines, TextLines
+from penstock.cli.messages.message_input import JsonLines, MessageDefaults, TextLines
 from penstock.cli.shared.escapes import read_escapes
 from penstock.cli.shared.kafka_arguments import (
     LIMIT,
@@ -42,7 +42,7 @@ from penstock.cli.shared.kafka_arguments import (
     read_settings,
 )
 from penstock.cli.shared.moments import parse_moment
-from penstock.cli.shared.terminal import ProgressBar, complain, count, escape, say
+from penstock.cli.shared.terminal import SafeProgressBar, complain, count, escape, say
 from penstock.core.client.untranslated_settings import PRODUCER_ONLY
 from penstock.core.errors import BrokerError, OptionError, PenstockError
 from penstock.core.options.option_values import parse_integer_from, parse_word
@@ -178,7 +178,7 @@ def _choose_form(arguments: argparse.Namespace) -> TextLines | JsonLines:
     pairs = [parse_pair("--headers", each) for each in listed]
     pairs += [parse_pair("--header", each) for each in arguments.header]
     headers = tuple((name, os.fsencode(value)) for name, value in pairs)
-    fixed = ForAll(arguments.partition, arguments.timestamp, headers)
+    fixed = MessageDefaults(arguments.partition, arguments.timestamp, headers)
     separator = arguments.key_separator
     if not arguments.json:
         meant = None if separator is None else read_escapes("--key-separator", separator)
@@ -298,7 +298,7 @@ def _read_blocks(source: BinaryIO, path: Path | None) -> Iterator[bytes]:
     """Whole blocks of a file; of a pipe or a terminal, what is there, soon after it is there."""
     total = path.stat().st_size if path is not None else 0
     is_watched = sys.stderr is not None and sys.stderr.isatty()
-    bar = ProgressBar(f"Sending {escape(path.name)}") if path is not None and is_watched else None
+    bar = SafeProgressBar(f"Sending {escape(path.name)}") if path is not None and is_watched else None
     done = 0
     while block := _read_block(source, patient=not source.isatty()):
         yield block

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.shared.spark_session import open_spark
-from penstock.cli.shared.terminal import ProgressBar, say
+from penstock.cli.shared.terminal import SafeProgressBar, say
 from penstock.cluster.processes.signals import unwinding_on_signals
 from penstock.core.errors import ClusterError
 
@@ -64,7 +64,7 @@ def _start_node(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
             ports=[arguments.port],
             data_dir=data_dir,
             broker_settings=QUICKSTART,
-            progress=ProgressBar("Fetching Kafka"),
+            progress=SafeProgressBar("Fetching Kafka"),
         ) as kafka:
             say(f"Kafka is ready at {kafka.bootstrap}.")
             yield kafka.bootstrap

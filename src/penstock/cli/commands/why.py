@@ -43,7 +43,15 @@ from penstock.cli.shared.terminal import complain, escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.diagnosis.lock_waits import BlockingSession, find_lasting
 from penstock.core.diagnosis.manual_moves import HandMove
-from penstock.core.diagnosis.standstill import ISOLATIONS, Answer, Facts, Isolation, State, WriterNow, explain
+from penstock.core.diagnosis.standstill import (
+    ISOLATIONS,
+    Facts,
+    Isolation,
+    StandstillCause,
+    State,
+    WriterNow,
+    explain,
+)
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.core.offsets.offset_store_contract import SEEK, OffsetStore
 from penstock.core.offsets.stream_position import StreamPosition
@@ -102,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[answer.state]
 
 
-def _look(arguments: argparse.Namespace) -> tuple[Facts, Answer]:
+def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
     from penstock.kafka.reading.standstill_facts import look_at_standing
     from penstock.stores.offsets.offset_store_addresses import open_offset_store
 
@@ -158,7 +166,7 @@ def _is_file(place: object) -> bool:
     return isinstance(place, str) and "://" not in place
 
 
-def _tell(facts: Facts, answer: Answer, as_json: bool) -> None:
+def _tell(facts: Facts, answer: StandstillCause, as_json: bool) -> None:
     if as_json:
         content = {
             "version": JSON_VERSION,

@@ -47,7 +47,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class ForAll:
+class MessageDefaults:
     """What the command line says about every message; headers come after those of the message itself."""
 
     partition: int | None = None
@@ -58,7 +58,7 @@ class ForAll:
 class TextLines:
     """Each line is a value, or with a separator a key and a value."""
 
-    def __init__(self, fixed: ForAll, separator: bytes | None, shown_separator: str | None) -> None:
+    def __init__(self, fixed: MessageDefaults, separator: bytes | None, shown_separator: str | None) -> None:
         self._fixed, self._separator, self._shown = fixed, separator, shown_separator
         self._lines = 0
 
@@ -89,7 +89,7 @@ class TextLines:
 class JsonLines:
     """Each line is a message as `penstock consume --json` writes it; blank lines are passed over."""
 
-    def __init__(self, fixed: ForAll) -> None:
+    def __init__(self, fixed: MessageDefaults) -> None:
         self._fixed = fixed
         self._lines = 0
         self._has_warned = False
@@ -201,7 +201,7 @@ def _read_number(name: str, given: object, least: int, most: int) -> int | None:
     return given
 
 
-def _make_records(messages: Sequence[Message], fixed: ForAll) -> pa.RecordBatch:
+def _make_records(messages: Sequence[Message], fixed: MessageDefaults) -> pa.RecordBatch:
     import pyarrow as pa
 
     from penstock.kafka.console.line_records import HEADERS

@@ -19,7 +19,7 @@ from penstock.cli.rewinding.offset_reports import plan_to_json, say_json, say_pl
 from penstock.cli.rewinding.offset_suggestions import has_results
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.core.offsets.offset_store_contract import Change, ChecksChanges, OffsetStore
-from penstock.core.offsets.rewinds import LogBounds, MovePlan
+from penstock.core.offsets.rewinds import LogBounds, RewindPlan
 from penstock.core.offsets.stream_position import StreamPosition
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def settle(
     arguments: argparse.Namespace,
     store: OffsetStore,
     stream: str,
-    plan: MovePlan,
+    plan: RewindPlan,
     log: LogBounds | None = None,
 ) -> int:
     """Show the plan; with --yes, and if the stream stands still, do it. What would be refused then is refused
@@ -104,7 +104,7 @@ def _apply(
     return {}, [], False
 
 
-def _warn(store: OffsetStore, stream: str, plan: MovePlan) -> list[str]:
+def _warn(store: OffsetStore, stream: str, plan: RewindPlan) -> list[str]:
     from penstock.stores.offsets.checkpoint_store import CheckpointOffsetStore
     from penstock.stores.offsets.file_store import FileOffsetStore
     from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
@@ -125,7 +125,7 @@ def _warn(store: OffsetStore, stream: str, plan: MovePlan) -> list[str]:
     return warnings
 
 
-def _warn_of_folders(store: FileOffsetStore, stream: str, plan: MovePlan) -> list[str]:
+def _warn_of_folders(store: FileOffsetStore, stream: str, plan: RewindPlan) -> list[str]:
     """Return what is told of a file sink's batches that lie beyond the new position. A position inside one is
     an error: a batch is there whole or not at all."""
     from penstock.core.sinks.file_batches import choose_dropped, list_logs

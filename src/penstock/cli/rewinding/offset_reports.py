@@ -10,7 +10,7 @@ from penstock.cli.shared.terminal import escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore
-from penstock.core.offsets.rewinds import MovePlan, plan_replacement
+from penstock.core.offsets.rewinds import RewindPlan, plan_replacement
 from penstock.core.offsets.stream_position import StreamPosition, write_position
 
 JSON_VERSION = 1
@@ -67,7 +67,7 @@ def say_plan(
     verb: str,
     store: OffsetStore,
     stream: str,
-    plan: MovePlan,
+    plan: RewindPlan,
     notes: Sequence[str],
     is_done: bool,
     is_empty: bool,
@@ -88,7 +88,7 @@ def say_plan(
         say("Nothing was changed." + ("" if verb == "plan" else " Say --yes to do it."))
 
 
-def plan_to_json(plan: MovePlan) -> dict[str, object]:
+def plan_to_json(plan: RewindPlan) -> dict[str, object]:
     return {
         "moves": [
             {

@@ -12,7 +12,14 @@ from penstock.cli.shared.terminal import complain
 from penstock.core.errors import OptionError
 from penstock.core.model import At, Earliest, Latest, Since, TopicPartition, TopicView
 from penstock.core.offsets.offset_store_contract import OffsetStore
-from penstock.core.offsets.rewinds import By, Each, LogBounds, Target, explain_other_logs, explain_unknown
+from penstock.core.offsets.rewinds import (
+    ByRecords,
+    LogBounds,
+    Target,
+    ToOffsets,
+    explain_other_logs,
+    explain_unknown,
+)
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.option_values import INT64_MAX, parse_integer
 from penstock.core.prose import choose, join
@@ -59,12 +66,12 @@ def choose_target(arguments: argparse.Namespace, store: OffsetStore) -> Target:
     if arguments.to_offset is not None:
         return At(arguments.to_offset)
     if arguments.offset:
-        return Each(_read_offsets(arguments.offset))
+        return ToOffsets(_read_offsets(arguments.offset))
     if arguments.by is not None:
         _refuse_second_direction(arguments.verb, arguments.by)
-        return By(-arguments.by if arguments.verb == "rewind" else arguments.by)
+        return ByRecords(-arguments.by if arguments.verb == "rewind" else arguments.by)
     if arguments.to_batch is not None:
-        return Each(_load_batch(store, arguments).offsets)
+        return ToOffsets(_load_batch(store, arguments).offsets)
     return Earliest() if arguments.to_start else Latest()
 
 
@@ -99,7 +106,7 @@ def _refuse_second_direction(verb: str, records: int) -> None:
 
 def refuse_left_alone(target: Target, only: Collection[TopicPartition] | None, asked: Sequence[str]) -> None:
     """Refuse an offset for a partition that --only leaves where it is."""
-    if not asked or only is None or not isinstance(target, Each):
+    if not asked or only is None or not isinstance(target, ToOffsets):
         return
     apart = [str(each) for each in sorted(target.offsets) if each not in only]
     if apart:

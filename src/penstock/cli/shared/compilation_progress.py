@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from numba.core import event
 
 from penstock.cli.shared.progress_bar import COMPLETE
-from penstock.cli.shared.terminal import ProgressBar
+from penstock.cli.shared.terminal import SafeProgressBar
 from penstock.kafka.records.record_warmup import WAITING, ensure_compiled
 
 #: How many functions are compiled on a new computer, for the estimate: of the decoder, of JSON and Avro
@@ -33,7 +33,7 @@ _IDLE_S = 1.5
 @contextmanager
 def showing_compilation(expected: int | None = None) -> Iterator[None]:
     """Show a bar while something is compiled in the block; `expected` is how many functions that may be."""
-    with ProgressBar("Compiling kernels, once on this computer") as bar:
+    with SafeProgressBar("Compiling kernels, once on this computer") as bar:
         listener = _Listener(bar, expected)
         with event.install_listener(_COMPILED, listener), event.install_listener(WAITING, listener):
             yield
@@ -52,7 +52,7 @@ def compile_decoding() -> None:
 class _Listener(event.Listener):  # type: ignore[misc]
     """Counts compilations, which are nested: a kernel has those compiled that it calls."""
 
-    def __init__(self, bar: ProgressBar, expected: int | None) -> None:
+    def __init__(self, bar: SafeProgressBar, expected: int | None) -> None:
         self._bar, self._expected = bar, expected
         self._done = self._depth = 0
         self._lock = threading.RLock()

@@ -16,7 +16,7 @@ from penstock.cli.shared import progress_bar
 from penstock.core.log_lines import date_line, escape
 from penstock.core.prose import count
 
-__all__ = ["ProgressBar", "complain", "complain_dated", "count", "escape", "say"]
+__all__ = ["SafeProgressBar", "complain", "complain_dated", "count", "escape", "say"]
 
 
 def say(text: str = "") -> None:
@@ -35,7 +35,7 @@ def complain_dated(text: str) -> None:
     complain(date_line(text, time.time()))
 
 
-class ProgressBar(progress_bar.ProgressBar):
+class SafeProgressBar(progress_bar.ProgressBar):
     """A bar whose items may come from outside."""
 
     def __init__(self, what: str) -> None:

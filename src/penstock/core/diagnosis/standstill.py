@@ -133,7 +133,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StandstillCause:
     """The cause, in one or two sentences, what to do, and what it comes to."""
 
     condition: str
@@ -145,7 +145,7 @@ class Answer:
         return " ".join(part for part in (f"[{self.condition}]", self.what, self.hint) if part)
 
 
-def explain(facts: Facts, *, now_ms: int) -> Answer:
+def explain(facts: Facts, *, now_ms: int) -> StandstillCause:
     """Return the first cause that holds."""
     return (
         _look_at_cluster(facts)
@@ -154,16 +154,16 @@ def explain(facts: Facts, *, now_ms: int) -> Answer:
     )
 
 
-def _look_at_cluster(facts: Facts) -> Answer | None:
+def _look_at_cluster(facts: Facts) -> StandstillCause | None:
     if facts.unreachable:
-        return Answer(
+        return StandstillCause(
             "BROKERS_UNREACHABLE",
             f"The brokers do not answer: {facts.unreachable}",
             "Check the address and the network, and that the brokers run.",
             "unreachable",
         )
     if facts.gone:
-        return Answer(
+        return StandstillCause(
             "TOPIC_GONE",
             f"{_list(facts.gone)} {choose(facts.gone, 'is', 'are')} not there any more.",
             choose(
@@ -174,7 +174,7 @@ def _look_at_cluster(facts: Facts) -> Answer | None:
             ),
         )
     if facts.recreated:
-        return Answer(
+        return StandstillCause(
             "TOPIC_RECREATED",
             choose(
                 facts.recreated,
@@ -187,7 +187,7 @@ def _look_at_cluster(facts: Facts) -> Answer | None:
         )
     leaderless = [each for each, now in sorted(facts.partitions.items()) if now.log_end is None]
     if leaderless:
-        return Answer(
+        return StandstillCause(
             "NO_LEADER",
             f"{_list(leaderless)} {choose(leaderless, 'has', 'have')} no leader, so nobody can read "
             f"{choose(leaderless, 'it', 'them')}.",
@@ -197,19 +197,19 @@ def _look_at_cluster(facts: Facts) -> Answer | None:
     return None
 
 
-def _look_at_positions(facts: Facts) -> Answer | None:
+def _look_at_positions(facts: Facts) -> StandstillCause | None:
     for each, now in sorted(facts.partitions.items()):
         assert now.earliest is not None
         assert now.log_end is not None
         if now.position > now.log_end:
-            return Answer(
+            return StandstillCause(
                 "POSITION_BEYOND_END",
                 f"{each}: the stream stands at {now.position}, and the log ends at {now.log_end}.",
                 "Records were cut off (unclean election), or the position is of another topic. Look at what "
                 "was written, then `penstock offsets rewind`.",
             )
         if now.position < now.earliest:
-            return Answer(
+            return StandstillCause(
                 "POSITION_AGED_OUT",
                 f"{each}: the stream stands at {now.position}, and the log begins at {now.earliest}: "
                 f"{now.earliest - now.position} offsets have aged out.",
@@ -218,7 +218,7 @@ def _look_at_positions(facts: Facts) -> Answer | None:
     return None
 
 
-def _look_at_data(facts: Facts, now_ms: int) -> Answer | None:
+def _look_at_data(facts: Facts, now_ms: int) -> StandstillCause | None:
     if facts.lag or facts.moved:
         return None
     if facts.held:
@@ -231,15 +231,15 @@ def _look_at_data(facts: Facts, now_ms: int) -> Answer | None:
     hand = facts.hand if facts.hand is not None and facts.hand.fences else None
     if facts.unread:
         what = f"Nothing waits in the partitions that {facts.stream} has a position of{since}."
-        return _add_hand(Answer("PARTITIONS_UNREAD", what, "", "unknown"), hand)
+        return _add_hand(StandstillCause("PARTITIONS_UNREAD", what, "", "unknown"), hand)
     if hand is not None:
-        return Answer("NO_DATA", f"Nothing waits{since}. {hand.describe()}", hand.advice, "idle")
+        return StandstillCause("NO_DATA", f"Nothing waits{since}. {hand.describe()}", hand.advice, "idle")
     # Where it was put by hand it has not read what lies before.
     done = f"{facts.stream} has read all there is" if facts.hand is None else "Nothing waits"
-    return Answer("NO_DATA", f"{done}{since}.", "It moves when somebody writes.", "idle")
+    return StandstillCause("NO_DATA", f"{done}{since}.", "It moves when somebody writes.", "idle")
 
 
-def _add_unread(answer: Answer, facts: Facts) -> Answer:
+def _add_unread(answer: StandstillCause, facts: Facts) -> StandstillCause:
     """Return the answer with the partitions that the stream has no position of: a widened topic has such."""
     if not facts.unread:
         return answer
@@ -258,7 +258,7 @@ def _add_unread(answer: Answer, facts: Facts) -> Answer:
     )
 
 
-def _tell_transactions(facts: Facts, now_ms: int) -> Answer:
+def _tell_transactions(facts: Facts, now_ms: int) -> StandstillCause:
     """Return what holds for a stream that has read all that readers of committed rows can see.
 
     Whoever was not seen to stand still may go on as soon as a transaction ends, which may be at once.
@@ -277,11 +277,11 @@ def _tell_transactions(facts: Facts, now_ms: int) -> Answer:
             "say --isolation for one answer."
         )
     state: State = "unknown" if facts.moved is None else "stuck"
-    answer = Answer("OPEN_TRANSACTION", f"{_describe_held(facts, now_ms)}.", hint, state)
+    answer = StandstillCause("OPEN_TRANSACTION", f"{_describe_held(facts, now_ms)}.", hint, state)
     return _add_hand(answer, facts.hand)
 
 
-def _add_hand(answer: Answer, hand: HandMove | None) -> Answer:
+def _add_hand(answer: StandstillCause, hand: HandMove | None) -> StandstillCause:
     if hand is None:
         return answer
     return replace(answer, what=f"{answer.what} {hand.describe()}", hint=f"{hand.advice} {answer.hint}")
@@ -326,7 +326,7 @@ def _advise(partition: TopicPartition, hold: Hold | None, now_ms: int) -> str:
     )
 
 
-def _look_at_program(facts: Facts, now_ms: int) -> Answer:
+def _look_at_program(facts: Facts, now_ms: int) -> StandstillCause:
     answer = _judge_program(facts, now_ms)
     if not facts.held:
         return answer
@@ -334,18 +334,20 @@ def _look_at_program(facts: Facts, now_ms: int) -> Answer:
     return replace(answer, what=f"{answer.what} {_describe_held(facts, now_ms)}{readers}.")
 
 
-def _judge_program(facts: Facts, now_ms: int) -> Answer:
+def _judge_program(facts: Facts, now_ms: int) -> StandstillCause:
     waiting = _tell_waiting(facts)
     hand = facts.hand
     if facts.moved is None:
         unwatched = "Whether the stream moves was not looked at; say --watch 30s."
-        return _add_hand(Answer("DATA_WAITS", f"{waiting} to be read.", unwatched, "unknown"), hand)
+        return _add_hand(StandstillCause("DATA_WAITS", f"{waiting} to be read.", unwatched, "unknown"), hand)
     if facts.moved:
-        return Answer("IT_MOVES", f"It does move; {waiting}.", "If that grows, look at its limits.", "moving")
+        return StandstillCause(
+            "IT_MOVES", f"It does move; {waiting}.", "If that grows, look at its limits.", "moving"
+        )
     before, writer = facts.writer_before, facts.writer
     if before is not None and writer is not None:
         if writer.epoch != before.epoch and hand is None:
-            return Answer(
+            return StandstillCause(
                 "WRITER_FENCED",
                 f"{waiting}, and while we looked {writer.owner} took the stream over from "
                 f"{before.owner}: two programs run it and fence each other.",
@@ -354,9 +356,9 @@ def _judge_program(facts: Facts, now_ms: int) -> Answer:
         if writer.is_locked and before.is_locked:
             return _tell_lock(waiting, facts, writer)
     if hand is not None and hand.fences:
-        return Answer("MOVED_BY_HAND", f"{waiting}. {hand.describe()}", hand.advice)
+        return StandstillCause("MOVED_BY_HAND", f"{waiting}. {hand.describe()}", hand.advice)
     if facts.throttle_ms:
-        return Answer(
+        return StandstillCause(
             "QUOTA",
             f"{waiting}, and the brokers hold answers back for {facts.throttle_ms} ms: a quota.",
             "Raise the quota of this user or client id, or read less.",
@@ -364,7 +366,7 @@ def _judge_program(facts: Facts, now_ms: int) -> Answer:
     return _add_hand(_tell_still(waiting, facts, now_ms), hand)
 
 
-def _tell_still(waiting: str, facts: Facts, now_ms: int) -> Answer:
+def _tell_still(waiting: str, facts: Facts, now_ms: int) -> StandstillCause:
     """Return what was looked at and not found, and who may hold the stream up: a lock is seen to do so only
     while the stream waits for it, and between two tries it does not."""
     known = [f"{waiting}, and for {facts.watched_s:g} s nothing was stored."]
@@ -390,7 +392,7 @@ def _tell_still(waiting: str, facts: Facts, now_ms: int) -> Answer:
         "by a quota of its own user or client id, which cannot be seen from here. Only its own log can tell "
         "which."
     )
-    return Answer("STANDS_STILL", " ".join(known), " ".join(advice))
+    return StandstillCause("STANDS_STILL", " ".join(known), " ".join(advice))
 
 
 def _list_innocent(facts: Facts) -> str:
@@ -432,9 +434,9 @@ def _tell_writer(owner: str, since_s: int, is_hand_known: bool) -> str:
     )
 
 
-def _tell_lock(waiting: str, facts: Facts, writer: WriterNow) -> Answer:
+def _tell_lock(waiting: str, facts: Facts, writer: WriterNow) -> StandstillCause:
     if writer.file is not None:
-        return Answer(
+        return StandstillCause(
             "LOCK_WAIT",
             f"{waiting}, and for {facts.watched_s:g} s a process has held the file of the sink locked: it is "
             "in a transaction that writes.",
@@ -442,7 +444,7 @@ def _tell_lock(waiting: str, facts: Facts, writer: WriterNow) -> Answer:
             "Commit or roll back in the one that was left so, or end it.",
         )
     if not writer.blockers:
-        return Answer(
+        return StandstillCause(
             "LOCK_WAIT",
             f"{waiting}, and for {facts.watched_s:g} s a transaction has held the stream's row in the "
             "sink's ledger. The database did not tell whose it is.",
@@ -454,16 +456,16 @@ def _tell_lock(waiting: str, facts: Facts, writer: WriterNow) -> Answer:
         return _tell_metadata_lock(waiting, facts, waiting_too)
     named = "; ".join(each.describe() for each in writer.blockers[:_NAMED])
     ends = " and ".join(each.ending for each in writer.blockers[:_NAMED])
-    return Answer(
+    return StandstillCause(
         "LOCK_WAIT",
         f"{waiting}, and for {facts.watched_s:g} s publishing has waited for {named}.",
         f"If that is no long batch of the stream's own, commit or roll back there, or end it: {ends}.",
     )
 
 
-def _tell_metadata_lock(waiting: str, facts: Facts, victims: list[BlockingSession]) -> Answer:
+def _tell_metadata_lock(waiting: str, facts: Facts, victims: list[BlockingSession]) -> StandstillCause:
     named = "; ".join(each.describe() for each in victims[:_NAMED])
-    return Answer(
+    return StandstillCause(
         "LOCK_WAIT",
         f"{waiting}, and for {facts.watched_s:g} s publishing has waited for {named}, which "
         f"{choose(victims, 'waits itself', 'wait themselves')}: for a metadata lock, of a session with LOCK "

@@ -7,7 +7,7 @@ it was read under: at another place of the log that epoch says nothing, and woul
 cut.
 
 >>> at = StreamPosition({TopicPartition("t", 0): 90})
->>> plan = plan_moves(at, By(-50), Direction.BACK)
+>>> plan = plan_rewind(at, ByRecords(-50), Direction.BACK)
 >>> [str(each) for each in plan.moves]
 ['t-0: 90 -> 40']
 """
@@ -25,14 +25,14 @@ from penstock.core.offsets.stream_position import Offsets, StreamPosition
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class ByRecords:
     """So many records from where the stream stands; below zero is back."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class ToOffsets:
     """To an offset of its own for each partition; those that are not named stay."""
 
     offsets: Offsets
@@ -40,7 +40,7 @@ class Each:
 
 _NOT_LOOKED = "The log was not looked at: an offset may lie outside it."
 
-Target: TypeAlias = Earliest | Latest | Since | At | By | Each
+Target: TypeAlias = Earliest | Latest | Since | At | ByRecords | ToOffsets
 
 
 class Direction(Enum):
@@ -61,7 +61,7 @@ class LogBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PartitionRewind:
     """What happens to one partition, and why not what was asked for. None: it is not in the position."""
 
     partition: TopicPartition
@@ -76,12 +76,12 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class MovePlan:
+class RewindPlan:
     """All moves, those included that go nowhere, and the position they lead to."""
 
     before: StreamPosition | None
     after: StreamPosition
-    moves: tuple[Move, ...]
+    moves: tuple[PartitionRewind, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -94,7 +94,7 @@ def needs_log(target: Target) -> bool:
     return isinstance(target, Earliest | Latest | Since)
 
 
-def plan_moves(
+def plan_rewind(
     position: StreamPosition,
     target: Target,
     direction: Direction = Direction.EITHER,
@@ -102,7 +102,7 @@ def plan_moves(
     only: Collection[TopicPartition] | None = None,
     log: LogBounds | None = None,
     anew: Mapping[str, TopicView] | None = None,
-) -> MovePlan:
+) -> RewindPlan:
     """Where each partition goes. `only` limits it to some; `log` is needed for ends and times. `anew`: topics
     that were made anew, which are read as what they are, other logs, from their beginning."""
     refuse_unknown(position, target, only)
@@ -134,7 +134,7 @@ def plan_moves(
     )
     notes = [] if log is not None else [_NOT_LOOKED]
     notes += [_tell_other_log(topic, position, view) for topic, view in sorted(others.items())]
-    return MovePlan(position, after, tuple(moves), tuple(notes))
+    return RewindPlan(position, after, tuple(moves), tuple(notes))
 
 
 def explain_other_logs(topics: Sequence[str], why: str = "") -> OptionError:
@@ -166,11 +166,11 @@ def _refuse_other_logs(
         )
 
 
-def _begin_anew(each: TopicPartition, before: int, view: TopicView, log: LogBounds | None) -> Move:
+def _begin_anew(each: TopicPartition, before: int, view: TopicView, log: LogBounds | None) -> PartitionRewind:
     if each.partition not in view.partitions:
-        return Move(each, before, None, "the new topic has no such partition")
+        return PartitionRewind(each, before, None, "the new topic has no such partition")
     assert log is not None  # who has seen the new topic has seen its log
-    return Move(each, before, log.earliest[each], "the new topic begins there")
+    return PartitionRewind(each, before, log.earliest[each], "the new topic begins there")
 
 
 def _tell_other_log(topic: str, position: StreamPosition, view: TopicView) -> str:
@@ -186,7 +186,9 @@ def refuse_unknown(
     position: StreamPosition, target: Target, only: Collection[TopicPartition] | None = None
 ) -> None:
     """Refuse partitions in which the stream does not stand. Brokers need not be asked for that first."""
-    asked = set(only if only is not None else ()) | set(target.offsets if isinstance(target, Each) else ())
+    asked = set(only if only is not None else ()) | set(
+        target.offsets if isinstance(target, ToOffsets) else ()
+    )
     unknown = sorted(asked.difference(position.offsets))
     if unknown:
         raise explain_unknown([str(each) for each in unknown], position)
@@ -194,14 +196,14 @@ def refuse_unknown(
 
 def plan_replacement(
     before: StreamPosition | None, after: StreamPosition, log: LogBounds | None = None
-) -> MovePlan:
+) -> RewindPlan:
     """Put a whole position, from another store or a file, in the place of what is there. An offset outside
     the log moves to the nearer end of it."""
     there = {} if before is None else before.offsets
     moves = []
     for each in sorted({*there, *after.offsets}):
         offset = after.offsets.get(each)
-        clamped = Move(each, None, None) if offset is None else _clamp(each, offset, offset, log)
+        clamped = PartitionRewind(each, None, None) if offset is None else _clamp(each, offset, offset, log)
         moves.append(replace(clamped, before=there.get(each)))
     moved = {
         each.partition: n
@@ -223,10 +225,10 @@ def plan_replacement(
         for topic, new in sorted(after.topic_ids.items())
         if known.get(topic, new) != new
     ]
-    return MovePlan(before, after, tuple(moves), tuple(notes))
+    return RewindPlan(before, after, tuple(moves), tuple(notes))
 
 
-def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: LogBounds) -> MovePlan:
+def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: LogBounds) -> RewindPlan:
     """Go on in a topic that has taken the place of the one that was read, at the same offsets.
 
     After a restore or a fail-over to a mirror the records are the same and the topic's id is not. Whether
@@ -250,7 +252,9 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
     else:
         ids[topic] = view.topic_id
     if ids == position.topic_ids and all(each.after == each.before for each in moves):
-        return MovePlan(position, position, tuple(moves), (f"The stream reads this topic {topic} already.",))
+        return RewindPlan(
+            position, position, tuple(moves), (f"The stream reads this topic {topic} already.",)
+        )
     after = replace(
         position,
         offsets={
@@ -266,31 +270,31 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
         "it holds the same records at the same offsets (a restore, a mirror); from now on they count as the "
         "same. Else use `rewind --to-start`, which reads the new topic as another one."
     )
-    return MovePlan(position, after, tuple(moves), (told,))
+    return RewindPlan(position, after, tuple(moves), (told,))
 
 
 def _move(
     each: TopicPartition, before: int, target: Target, direction: Direction, log: LogBounds | None
-) -> Move:
+) -> PartitionRewind:
     wanted = _bind(each, before, target, log)
     move = _clamp(each, before, wanted, log)
     if isinstance(target, Since) and log is not None and log.at_time[each] is None:
         move = replace(move, note="the end of the log: no record is of that time or later")
     assert move.after is not None
     if direction is Direction.BACK and move.after > before:
-        return Move(each, before, before, f"stays: {wanted} lies ahead")
+        return PartitionRewind(each, before, before, f"stays: {wanted} lies ahead")
     if direction is Direction.AHEAD and move.after < before:
-        return Move(each, before, before, f"stays: {wanted} lies behind")
+        return PartitionRewind(each, before, before, f"stays: {wanted} lies behind")
     return move
 
 
 def _bind(each: TopicPartition, before: int, target: Target, log: LogBounds | None) -> int:
     match target:
-        case By(records):
+        case ByRecords(records):
             return max(0, before + records)
         case At(offset):
             return offset
-        case Each(offsets):
+        case ToOffsets(offsets):
             return offsets.get(each, before)
     if log is None:
         raise OptionError(
@@ -307,12 +311,12 @@ def _bind(each: TopicPartition, before: int, target: Target, log: LogBounds | No
     return log.latest[each] if found is None else found  # nothing is that young: all of it is behind
 
 
-def _clamp(each: TopicPartition, before: int, wanted: int, log: LogBounds | None) -> Move:
+def _clamp(each: TopicPartition, before: int, wanted: int, log: LogBounds | None) -> PartitionRewind:
     if log is not None and wanted < log.earliest[each]:
-        return Move(each, before, log.earliest[each], f"the log begins there, not at {wanted}")
+        return PartitionRewind(each, before, log.earliest[each], f"the log begins there, not at {wanted}")
     if log is not None and wanted > log.latest[each]:
-        return Move(each, before, log.latest[each], f"the log ends there, not at {wanted}")
-    return Move(each, before, wanted)
+        return PartitionRewind(each, before, log.latest[each], f"the log ends there, not at {wanted}")
+    return PartitionRewind(each, before, wanted)
 
 
 def _show(topic_id: bytes | None) -> str:

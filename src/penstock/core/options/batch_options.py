@@ -34,7 +34,7 @@ from penstock.core.options.shared_options import (
 )
 from penstock.core.options.stream_option_table import STREAM_ONLY
 from penstock.core.options.typed_column_options import FormatTable, pick_formats
-from penstock.core.planning.offset_planning import Limits
+from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import Selection
 from penstock.core.planning.range_bounds import BatchRead
 
@@ -73,9 +73,9 @@ class BatchOptions:
         )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> PlanLimits:
         """How planning cuts."""
-        return Limits(self.min_partitions, self.max_records_per_partition, self.min_records_per_task)
+        return PlanLimits(self.min_partitions, self.max_records_per_partition, self.min_records_per_task)
 
 
 def parse_batch_options(

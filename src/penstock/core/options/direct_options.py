@@ -26,7 +26,7 @@ from penstock.core.options.position_rules import ForAll, ForEach
 from penstock.core.options.shared_options import refuse_files, sort_keys
 from penstock.core.options.stream_option_table import StreamTable
 from penstock.core.options.stream_options import StreamOptions, parse_stream_options
-from penstock.core.planning.partition_selection import Assign
+from penstock.core.planning.partition_selection import SelectPartitions
 from penstock.core.planning.range_bounds import BatchRead
 from penstock.core.streaming.backpressure import Pacing, PidSettings
 
@@ -94,7 +94,7 @@ class DirectOptions:
     def make_reading(self, positions: Mapping[TopicPartition, Position]) -> BatchRead:
         """Return what turns these positions into numbers."""
         return BatchRead(
-            Assign(tuple(sorted(positions))),
+            SelectPartitions(tuple(sorted(positions))),
             ForEach(positions, {}),
             ForAll(Latest()),
             unmatched_start="latest",

@@ -27,7 +27,12 @@ from penstock.core.options.position_rules import (
     parse_times_rule,
 )
 from penstock.core.options.secret_references import resolve_reference
-from penstock.core.planning.partition_selection import Assign, Selection, Subscribe, SubscribePattern
+from penstock.core.planning.partition_selection import (
+    Selection,
+    SelectPartitions,
+    SelectPattern,
+    SelectTopics,
+)
 from penstock.core.planning.topic_pattern import TopicPattern
 
 _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
@@ -99,15 +104,15 @@ def read_selection(table: BatchTable) -> Selection:
         )
     ((key, text),) = given.items()
     if key == "assign":
-        return Assign(parse_assignment(key, text))
+        return SelectPartitions(parse_assignment(key, text))
     if key == "subscribe":
         topics = tuple(dict.fromkeys(name for each in text.split(",") if (name := each.strip())))
         if not topics:
             raise invalid(key, text, "at least one topic")
-        return Subscribe(topics)
+        return SelectTopics(topics)
     if not text.strip():
         raise invalid(key, text, "a regular expression")
-    return SubscribePattern(TopicPattern(text.strip()))
+    return SelectPattern(TopicPattern(text.strip()))
 
 
 def read_rule(

@@ -35,7 +35,7 @@ from penstock.core.options.shared_options import (
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.core.options.stream_option_table import ENDS, RECORDS_WORTH_A_TASK, StreamTable
 from penstock.core.options.typed_column_options import FormatTable, pick_formats
-from penstock.core.planning.offset_planning import Limits
+from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import Selection
 from penstock.core.planning.range_bounds import BatchRead
 from penstock.core.streaming.backpressure import Pacing, PidSettings
@@ -55,7 +55,7 @@ class StreamOptions:
     executor_client: ClientSettings
     columns: tuple[str, ...]
     formats: FormatTable
-    limits: Limits
+    limits: PlanLimits
     fail_on_data_loss: bool
     poll_timeout_ms: int
     fetch_offset_retries: int
@@ -201,13 +201,13 @@ def _check_bounds(table: StreamTable, options: Mapping[str, str]) -> None:
         )
 
 
-def _read_limits(table: StreamTable) -> Limits:
+def _read_limits(table: StreamTable) -> PlanLimits:
     """Small ranges share tasks, unless the user says how the work is to be cut."""
     packed = table.min_records_per_task
     if packed is None:
         cut = table.min_partitions is not None or table.max_records_per_partition is not None
         packed = 0 if cut else RECORDS_WORTH_A_TASK
-    return Limits(table.min_partitions, table.max_records_per_partition, packed)
+    return PlanLimits(table.min_partitions, table.max_records_per_partition, packed)
 
 
 def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, str]) -> Place | None:

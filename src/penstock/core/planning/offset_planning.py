@@ -11,9 +11,9 @@ was made anew. So is an end beyond the log's: a task would wait for records that
 here asks a broker: `find_questions` says what to ask, the engine asks, `step` decides.
 
 >>> from penstock.core.options.position_rules import ForAll
->>> from penstock.core.planning.partition_selection import Subscribe
->>> state = BatchRead(Subscribe(("t",)), ForAll(Earliest()), ForAll(Latest()))
->>> ((first,),) = step(state, Snapshot({"t": TopicView("t", (0,))}), Limits()).tasks
+>>> from penstock.core.planning.partition_selection import SelectTopics
+>>> state = BatchRead(SelectTopics(("t",)), ForAll(Earliest()), ForAll(Latest()))
+>>> ((first,),) = step(state, Snapshot({"t": TopicView("t", (0,))}), PlanLimits()).tasks
 >>> first.partition, first.start, first.until
 (0, Earliest(), Latest())
 """
@@ -50,7 +50,7 @@ from penstock.core.planning.task_splitting import pack_sizes, split_ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanLimits:
     """How the work is cut: at least so many tasks, at most so many records in one, at least so many."""
 
     min_partitions: int | None = None
@@ -70,7 +70,7 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """One decision. Each task reads its ranges in order; `losses` are offsets asked for but already gone,
     `unwritten` are offsets asked for but not there yet. The tasks read what is there."""
 
@@ -86,7 +86,7 @@ class Step:
 
 
 def find_questions(
-    state: BatchRead, limits: Limits, topics: Mapping[str, TopicView], now_ms: int
+    state: BatchRead, limits: PlanLimits, topics: Mapping[str, TopicView], now_ms: int
 ) -> Questions:
     """What this state needs to know about the log, and no more."""
     partitions = select_partitions(state.selection, topics).partitions
@@ -112,7 +112,7 @@ def find_questions(
     )
 
 
-def step(state: BatchRead, snapshot: Snapshot, limits: Limits) -> Step:
+def step(state: BatchRead, snapshot: Snapshot, limits: PlanLimits) -> PlanStep:
     """Decide what is read, in which tasks."""
     selected = select_partitions(state.selection, snapshot.topics)
     spans = bound_spans(state, snapshot, selected.partitions)
@@ -131,7 +131,7 @@ def step(state: BatchRead, snapshot: Snapshot, limits: Limits) -> Step:
             f"`subscribePattern` matches only a part of the names of {len(selected.matched_in_part)} topics "
             f"({some}), which are left out; put `.*` around it to read them."
         )
-    return Step(orders, tuple(_find_losses(spans, snapshot)), unwritten, tuple(news), state)
+    return PlanStep(orders, tuple(_find_losses(spans, snapshot)), unwritten, tuple(news), state)
 
 
 def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, ...]:
@@ -142,7 +142,7 @@ def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, .
     return _find_unwritten(bound_spans(state, snapshot, partitions), snapshot)
 
 
-def explain_absent(plan: Step, snapshot: Snapshot, *, committed_only: bool) -> Iterable[DataLossError]:
+def explain_absent(plan: PlanStep, snapshot: Snapshot, *, committed_only: bool) -> Iterable[DataLossError]:
     """Yield the errors for what was asked for and is not in the log: gone, or not written yet."""
     if plan.losses:
         yield explain_losses(plan.losses)
@@ -224,12 +224,12 @@ def _find_losses(spans: Iterable[Span], snapshot: Snapshot) -> Iterable[OffsetRa
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _needs_sizes(limits: Limits, partitions: int) -> bool:
+def _needs_sizes(limits: PlanLimits, partitions: int) -> bool:
     more = limits.min_partitions is not None and limits.min_partitions > partitions
     return more or limits.max_records_per_partition is not None or limits.min_records_per_task > 0
 
 
-def _cut_tasks(spans: Sequence[Span], limits: Limits) -> list[list[Span]]:
+def _cut_tasks(spans: Sequence[Span], limits: PlanLimits) -> list[list[Span]]:
     """Cut by size, give the outer bounds back their words, pack what is small."""
     by_partition = {span.partition: span for span in spans}
     known = [

@@ -4,7 +4,7 @@ Rules: topics named must exist; of partitions named, those that do not exist are
 pattern must match a topic's whole name; an internal topic is one the brokers flag so, whatever it is
 called, and no pattern matches it. A topic named twice counts once, or its rows would come twice.
 
->>> select_partitions(Subscribe(("t",)), {"t": TopicView("t", (0, 1))}).partitions
+>>> select_partitions(SelectTopics(("t",)), {"t": TopicView("t", (0, 1))}).partitions
 (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))
 """
 
@@ -20,37 +20,37 @@ from penstock.core.planning.topic_pattern import TopicPattern
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class SelectPartitions:
     """Exactly these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class SelectTopics:
     """All partitions of these topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SubscribePattern:
+class SelectPattern:
     """All partitions of the topics whose whole name matches."""
 
     pattern: TopicPattern
 
 
-Selection: TypeAlias = Assign | Subscribe | SubscribePattern
+Selection: TypeAlias = SelectPartitions | SelectTopics | SelectPattern
 
 
 def selects_topic(selection: Selection, topic: str) -> bool:
     """Return whether a topic of this name is read, if it exists."""
     match selection:
-        case Assign(partitions):
+        case SelectPartitions(partitions):
             return any(each.topic == topic for each in partitions)
-        case Subscribe(topics):
+        case SelectTopics(topics):
             return topic in topics
-        case SubscribePattern(pattern):
+        case SelectPattern(pattern):
             return pattern.matches(topic)
 
 
@@ -67,29 +67,29 @@ class Selected:
 def name_topics(selection: Selection) -> tuple[str, ...] | None:
     """The topics to ask the brokers about; None means all of them."""
     match selection:
-        case Assign(partitions):
+        case SelectPartitions(partitions):
             return tuple(sorted({each.topic for each in partitions}))
-        case Subscribe(topics):
+        case SelectTopics(topics):
             return topics
-        case SubscribePattern():
+        case SelectPattern():
             return None
 
 
 def leave_out(selection: Selection, topics: Collection[str]) -> Selection:
     """The same selection without these topics. A pattern names none, so it stays."""
     match selection:
-        case Assign(partitions):
-            return Assign(tuple(each for each in partitions if each.topic not in topics))
-        case Subscribe(names):
-            return Subscribe(tuple(name for name in names if name not in topics))
-        case SubscribePattern():
+        case SelectPartitions(partitions):
+            return SelectPartitions(tuple(each for each in partitions if each.topic not in topics))
+        case SelectTopics(names):
+            return SelectTopics(tuple(name for name in names if name not in topics))
+        case SelectPattern():
             return selection
 
 
 def select_partitions(selection: Selection, topics: Mapping[str, TopicView]) -> Selected:
     """Apply the selection to the topics the brokers describe."""
     named = name_topics(selection)
-    if isinstance(selection, SubscribePattern):
+    if isinstance(selection, SelectPattern):
         pattern = selection.pattern
         readable = {name: view for name, view in topics.items() if not view.internal}
         taken = [view for name, view in readable.items() if pattern.matches(name)]
@@ -99,7 +99,7 @@ def select_partitions(selection: Selection, topics: Mapping[str, TopicView]) -> 
     assert named is not None
     _check_topics(named, topics)
     existing = _list_partitions([topics[name] for name in named])
-    if isinstance(selection, Subscribe):
+    if isinstance(selection, SelectTopics):
         return Selected(existing)
     there = set(existing)
     absent = tuple(each for each in selection.partitions if each not in there)

@@ -25,7 +25,7 @@ from penstock.core.planning.topic_pattern_syntax import (
     Chars,
     Either,
     End,
-    Look,
+    Lookaround,
     Node,
     PatternRefusedError,
     Repeat,
@@ -117,7 +117,7 @@ class _Walk:
                 return mask & (1 << len(self._name))
             case Boundary(wanted):
                 return mask & self._find_boundaries(wanted)
-            case Look(inner, ahead, wanted):
+            case Lookaround(inner, ahead, wanted):
                 # Ahead: where `inner` can begin, whatever follows; behind: where it can have ended.
                 held = self.move(inner, self.everywhere, forward=not ahead)
                 return mask & (held if wanted else ~held)

@@ -92,7 +92,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookaround:
     """Something stands ahead (or behind), or does not."""
 
     inner: Node
@@ -100,7 +100,7 @@ class Look:
     wanted: bool
 
 
-Node: TypeAlias = Chars | Sequence | Either | Repeat | Start | End | Boundary | Look
+Node: TypeAlias = Chars | Sequence | Either | Repeat | Start | End | Boundary | Lookaround
 
 
 def parse_pattern(text: str) -> Node:
@@ -217,7 +217,7 @@ class _PatternText:
         if not self.take(")"):
             raise PatternRefusedError("a parenthesis is not closed")
         if opening in ("(?=", "(?!", "(?<=", "(?<!"):
-            return Look(inner, ahead="<" not in opening, wanted="=" in opening)
+            return Lookaround(inner, ahead="<" not in opening, wanted="=" in opening)
         return inner
 
     def take_name(self) -> bool:

@@ -7,7 +7,7 @@ that was answered by nobody can be told from one that never was.
 
 >>> one = TopicPartition("t", 0)
 >>> end = StreamPosition({one: 9}, starts={one: 7})
->>> plan_moves(StreamPosition({one: 5}), end, {one: Entry(5)})[0].read_from
+>>> plan_ledger_moves(StreamPosition({one: 5}), end, {one: LedgerEntry(5)})[0].read_from
 7
 """
 
@@ -15,24 +15,24 @@ from __future__ import annotations
 
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_rules import Entry, Ledger, Move
+from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry, LedgerMove
 
 
-def plan_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[Move, ...]:
+def plan_ledger_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[LedgerMove, ...]:
     """What a batch between these positions does to a ledger of which the stream last knew `known`."""
     moved = [_plan(each, before, end, each in known) for each in sorted({*end.offsets, *end.gone})]
     left = sorted(set(known) - set(end.offsets) - set(end.gone))
     return (*moved, *(_forget(each, before, known[each]) for each in left))
 
 
-def _plan(each: TopicPartition, before: StreamPosition, end: StreamPosition, is_known: bool) -> Move:
+def _plan(each: TopicPartition, before: StreamPosition, end: StreamPosition, is_known: bool) -> LedgerMove:
     stood = before.offsets.get(each, before.gone.get(each))
     is_gone = each not in end.offsets
     until = end.gone[each] if is_gone else end.offsets[each]
     # Unknown when a stream is only registered, and of new partitions in a batch of Spark's own connector.
     begin = None if is_gone else end.start_of(each, before)
     start = next(known for known in (stood, begin, until) if known is not None)
-    return Move(
+    return LedgerMove(
         each,
         start,
         until,
@@ -45,9 +45,9 @@ def _plan(each: TopicPartition, before: StreamPosition, end: StreamPosition, is_
     )
 
 
-def _forget(each: TopicPartition, before: StreamPosition, entry: Entry) -> Move:
+def _forget(each: TopicPartition, before: StreamPosition, entry: LedgerEntry) -> LedgerMove:
     stood = before.offsets.get(each, before.gone.get(each, entry.offset))
-    return Move(each, stood, stood, known_id=before.topic_ids.get(each.topic), is_forgotten=True)
+    return LedgerMove(each, stood, stood, known_id=before.topic_ids.get(each.topic), is_forgotten=True)
 
 
 def read_ledger(ledger: Ledger) -> StreamPosition | None:

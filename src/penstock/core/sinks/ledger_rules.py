@@ -7,7 +7,7 @@ a database that has lost it looks the same in all others. A database goes back w
 promoted, or a backup is played back: that is an error which names what is missing, and nothing is retried.
 
 >>> one = TopicPartition("t", 0)
->>> name_state({one: Entry(5, token="a")}), name_state({})
+>>> name_state({one: LedgerEntry(5, token="a")}), name_state({})
 ('a', '')
 """
 
@@ -26,7 +26,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """Where a stream stands in one partition, in which log, and which attempt of which batch put it there.
 
     `is_gone`: the partition is not there; should it come back, the stream goes on here.
@@ -40,7 +40,7 @@ class Entry:
     batch: str = ""
 
 
-Ledger: TypeAlias = Mapping[TopicPartition, Entry]
+Ledger: TypeAlias = Mapping[TopicPartition, LedgerEntry]
 #: Offsets that are gone: from which one (None: the partition is not known at all), to which.
 Missing: TypeAlias = Mapping[TopicPartition, tuple[int | None, int]]
 
@@ -59,7 +59,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class LedgerMove:
     """One partition's part of a batch: from `start`, where the ledger must stand, to `until`.
 
     `is_first`: the ledger must not know it yet. `topic_id` is of the log that was read, `known_id` of the one
@@ -81,13 +81,13 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LedgerBatch:
     """What one transaction makes durable. `token` is of this attempt alone; `name` is the batch's own, if an
     engine that may repeat it gives it one. `trail` names the states of the ledger that the writer has seen,
     the oldest first: the batch follows the last of them, and no other."""
 
     stream: str
-    moves: tuple[Move, ...]
+    moves: tuple[LedgerMove, ...]
     stages: tuple[Stage, ...]
     token: str
     name: str = ""
@@ -102,7 +102,7 @@ def name_state(ledger: Ledger) -> str:
     return "+".join(sorted({entry.token for entry in ledger.values()}))
 
 
-def find_refusal(batch: Batch, ledger: Ledger) -> OffsetStoreError | None:
+def find_refusal(batch: LedgerBatch, ledger: Ledger) -> OffsetStoreError | None:
     """Return why the batch may not be published over this ledger; None if it is the state that it follows."""
     state, follows = name_state(ledger), batch.trail[-1]
     missing = _list_missing(batch, ledger)
@@ -125,7 +125,7 @@ def find_refusal(batch: Batch, ledger: Ledger) -> OffsetStoreError | None:
     return None
 
 
-def explain_old_epoch(batch: Batch, ledger: Ledger, found: int, epoch: int) -> OffsetStoreError:
+def explain_old_epoch(batch: LedgerBatch, ledger: Ledger, found: int, epoch: int) -> OffsetStoreError:
     """Return the error for a writer row that is older than the writer, with what else is missing."""
     missing = _list_missing(batch, ledger)
     is_last = name_state(ledger) == batch.trail[-1]
@@ -143,7 +143,7 @@ def list_missing(stands: Mapping[TopicPartition, int], stood: Mapping[TopicParti
     }
 
 
-def _list_missing(batch: Batch, ledger: Ledger) -> Missing:
+def _list_missing(batch: LedgerBatch, ledger: Ledger) -> Missing:
     """Where the ledger stands before the batch begins."""
     missing: dict[TopicPartition, tuple[int | None, int]] = {}
     for move in batch.moves:
@@ -203,7 +203,7 @@ def tell_missing(missing: Missing) -> str:
     return f"the offsets that are missing are {', '.join(told[:_SHOWN])}{more}"
 
 
-def _explain_lost(batch: Batch, ledger: Ledger, missing: Missing) -> OffsetStoreError:
+def _explain_lost(batch: LedgerBatch, ledger: Ledger, missing: Missing) -> OffsetStoreError:
     lost = _find_lost(batch, ledger)
     return explain_went_back(
         batch.stream,
@@ -214,13 +214,13 @@ def _explain_lost(batch: Batch, ledger: Ledger, missing: Missing) -> OffsetStore
     )
 
 
-def _find_lost(batch: Batch, ledger: Ledger) -> int | None:
+def _find_lost(batch: LedgerBatch, ledger: Ledger) -> int | None:
     """How many batches of this writer are gone; None if more are than it has published."""
     state = name_state(ledger)
     return len(batch.trail) - 1 - batch.trail.index(state) if state in batch.trail else None
 
 
-def _count_lost(batch: Batch, ledger: Ledger) -> str:
+def _count_lost(batch: LedgerBatch, ledger: Ledger) -> str:
     lost = _find_lost(batch, ledger)
     if lost == 0:
         return "a part of the last batch's offsets, which were changed by hand"
@@ -240,7 +240,7 @@ def explain_moved(stream: str, what: str) -> OffsetStoreError:
     )
 
 
-def _explain_topic(move: Move) -> OffsetStoreError:
+def _explain_topic(move: LedgerMove) -> OffsetStoreError:
     return OffsetStoreError(
         "LEDGER_OF_ANOTHER_TOPIC",
         f"{move.partition}: the batch begins at {move.start}, and the ledger is about another topic of that "

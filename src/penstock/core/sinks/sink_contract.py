@@ -18,7 +18,7 @@ from penstock.core.offsets.stream_position import StreamPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchOutcome:
     """What one batch left in the sink. `was_repeated`: it was there already, from an attempt before."""
 
     rows: int
@@ -32,7 +32,7 @@ class SinkWriter(Protocol):
     def position(self) -> StreamPosition | None:
         """How far the results go; None: this stream has written nothing here yet."""
 
-    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
+    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
         """Make one batch durable. `results` is what the user's function gave: a frame, or one per table."""
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ the crash tests kill between them. It is the same object, so what was checked is
 A step that fails is answered with `StepFailedError`; the transaction is then dead, whatever the database
 says: some roll back one statement only. `Abandon` ends it, and the next `Begin` may need a new connection.
 
->>> steps = publish(Batch("s", (), (), token="t"), epoch=3)
+>>> steps = publish(LedgerBatch("s", (), (), token="t"), epoch=3)
 >>> next(steps), steps.send(None)
 (Begin(), LockWriter(stream='s'))
 """
@@ -25,10 +25,10 @@ from typing import Any, TypeAlias, TypeVar
 from penstock.core.errors import PenstockError, SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import (
-    Batch,
-    Entry,
     Ledger,
-    Move,
+    LedgerBatch,
+    LedgerEntry,
+    LedgerMove,
     Stage,
     explain_old_epoch,
     find_refusal,
@@ -101,9 +101,9 @@ class WriteLedger:
     """Set these entries, drop those of `forgotten`, and note in the history what the batch was."""
 
     stream: str
-    entries: tuple[tuple[TopicPartition, Entry], ...]
+    entries: tuple[tuple[TopicPartition, LedgerEntry], ...]
     forgotten: tuple[TopicPartition, ...] = ()
-    batch: Batch | None = None
+    batch: LedgerBatch | None = None
     epoch: int = 0
 
 
@@ -176,7 +176,7 @@ def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
     return epoch, ledger
 
 
-def publish(batch: Batch, epoch: int) -> Steps[Published]:
+def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
     """Make the batch durable: rows and offsets, all or nothing, once."""
     in_doubt = False
     refused: list[StepFailedError] = []
@@ -223,7 +223,7 @@ def publish(batch: Batch, epoch: int) -> Steps[Published]:
             return Published(_count(batch), was_in_doubt=in_doubt)
 
 
-def settle(batch: Batch, epoch: int) -> Steps[bool]:
+def settle(batch: LedgerBatch, epoch: int) -> Steps[bool]:
     """Whether a batch whose COMMIT nobody answered is in the database: its own token says yes, the state that
     it follows says no, and anything else is an error. It changes nothing."""
     try:
@@ -244,18 +244,18 @@ def settle(batch: Batch, epoch: int) -> Steps[bool]:
     return False
 
 
-def _find_refusal(batch: Batch, ledger: Ledger, epoch: int, found: int) -> PenstockError | None:
+def _find_refusal(batch: LedgerBatch, ledger: Ledger, epoch: int, found: int) -> PenstockError | None:
     if found < epoch:
         return explain_old_epoch(batch, ledger, found, epoch)
     return find_refusal(batch, ledger)
 
 
-def _by_table(batch: Batch) -> dict[str, tuple[Stage, ...]]:
+def _by_table(batch: LedgerBatch) -> dict[str, tuple[Stage, ...]]:
     tables = dict.fromkeys(stage.table for stage in batch.stages)
     return {table: tuple(each for each in batch.stages if each.table == table) for table in tables}
 
 
-def _write(batch: Batch, epoch: int) -> WriteLedger:
+def _write(batch: LedgerBatch, epoch: int) -> WriteLedger:
     return WriteLedger(
         batch.stream,
         tuple((each.partition, _end(each, batch)) for each in batch.moves if not each.is_forgotten),
@@ -265,15 +265,15 @@ def _write(batch: Batch, epoch: int) -> WriteLedger:
     )
 
 
-def _end(move: Move, batch: Batch) -> Entry:
-    return Entry(move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name)
+def _end(move: LedgerMove, batch: LedgerBatch) -> LedgerEntry:
+    return LedgerEntry(move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name)
 
 
-def _count(batch: Batch) -> int:
+def _count(batch: LedgerBatch) -> int:
     return sum(stage.rows for stage in batch.stages)
 
 
-def _is_done(batch: Batch, ledger: Ledger) -> bool:
+def _is_done(batch: LedgerBatch, ledger: Ledger) -> bool:
     """This very attempt is in the ledger. Its token tells it from another one that went equally far."""
     kept = [each for each in batch.moves if not each.is_forgotten]
     return bool(kept) and all(ledger.get(each.partition) == _end(each, batch) for each in kept)

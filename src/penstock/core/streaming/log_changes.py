@@ -32,10 +32,10 @@ from penstock.core.losses.stream_loss_errors import (
 from penstock.core.model import TopicPartition, TopicView
 from penstock.core.offsets.stream_position import Offsets, StreamPosition
 from penstock.core.planning.partition_selection import (
-    Assign,
     Selection,
-    Subscribe,
-    SubscribePattern,
+    SelectPartitions,
+    SelectPattern,
+    SelectTopics,
     leave_out,
     name_topics,
     select_partitions,
@@ -257,11 +257,11 @@ def _find_gone(
 
 def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
     match selection:
-        case Subscribe(names):
+        case SelectTopics(names):
             return each.topic in names
-        case Assign(partitions):
+        case SelectPartitions(partitions):
             return each in partitions
-        case SubscribePattern(pattern):
+        case SelectPattern(pattern):
             return pattern.matches(each.topic)
 
 

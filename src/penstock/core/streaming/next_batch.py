@@ -13,7 +13,7 @@ from dataclasses import replace
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, Earliest, OffsetRange, RangeOrder, TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.planning.offset_planning import Limits
+from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.task_splitting import pack_sizes, split_ranges
 from penstock.core.streaming.limit_sharing import share_by_lag
 from penstock.core.streaming.log_changes import Course, list_names
@@ -127,7 +127,7 @@ def list_ranges(before: StreamPosition, end: StreamPosition) -> tuple[OffsetRang
 
 
 def plan_batch(
-    before: StreamPosition, end: StreamPosition, limits: Limits
+    before: StreamPosition, end: StreamPosition, limits: PlanLimits
 ) -> tuple[tuple[RangeOrder, ...], ...]:
     """The tasks of the batch between two positions. Looks at nothing else."""
     known: list[OffsetRange] = []

@@ -20,7 +20,7 @@ from penstock.core.offsets.stream_position import Offsets
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class StreamLag:
     """One partition's. Seconds and bytes are None where nobody has looked."""
 
     records: int
@@ -35,17 +35,17 @@ def measure_lags(
     sizes: Mapping[TopicPartition, float],
     *,
     now_ms: int,
-) -> dict[TopicPartition, Lag]:
+) -> dict[TopicPartition, StreamLag]:
     """For each partition whose position and end are both known. `times_ms`: of the record at the position;
     `sizes`: bytes of a record near it."""
     lags = {}
     for each in sorted(offsets.keys() & ends.keys()):
         records = max(0, ends[each] - offsets[each])
         if records == 0:
-            lags[each] = Lag(0, 0.0, 0)
+            lags[each] = StreamLag(0, 0.0, 0)
             continue
         time_ms, size = times_ms.get(each), sizes.get(each)
-        lags[each] = Lag(
+        lags[each] = StreamLag(
             records,
             None if time_ms is None else max(0, now_ms - time_ms) / 1000,
             None if size is None else int(records * size),
@@ -53,7 +53,7 @@ def measure_lags(
     return lags
 
 
-def summarize(lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
+def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
     """Spark's connector's names for records, and ours beside them; empty when nothing is known."""
     if not lags:
         return {}

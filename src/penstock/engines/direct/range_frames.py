@@ -18,7 +18,7 @@ from penstock.core.options.direct_strategies import Assign
 from penstock.core.planning.explicit_ranges import check_ranges, list_asked, order_ranges
 from penstock.engines.direct.order_frames import make_frame
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.log_survey import Patience, look
+from penstock.engines.reading.log_survey import LookRetries, look
 from penstock.engines.reading.read_tasks import make_tasks, name_schema
 from penstock.engines.reading.typed_column_setup import make_typed
 
@@ -50,7 +50,7 @@ def read_ranges(
     )
     stream = parsed.stream
     log = source or KafkaLog(stream.client)
-    patience = Patience(stream.fetch_offset_retries, stream.fetch_offset_retry_interval_ms, time.sleep)
+    patience = LookRetries(stream.fetch_offset_retries, stream.fetch_offset_retry_interval_ms, time.sleep)
 
     def ask(view: LogView) -> tuple[RangeOrder, ...]:
         asked = list_asked(wanted)

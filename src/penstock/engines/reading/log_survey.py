@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from penstock.core.errors import BrokerError
 from penstock.core.model import LogView, TopicPartition, TopicView
-from penstock.core.planning.offset_planning import Limits, Questions, find_questions, find_unwritten
+from penstock.core.planning.offset_planning import PlanLimits, Questions, find_questions, find_unwritten
 from penstock.core.planning.partition_selection import name_topics
 from penstock.core.planning.range_bounds import BatchRead, Snapshot, check_ends
 
@@ -30,7 +30,7 @@ _VANISHED = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class LookRetries:
     """How often the brokers are asked, and how long it is waited between. `pause` waits for seconds."""
 
     attempts: int
@@ -41,7 +41,9 @@ class Patience:
         self.pause(self.interval_ms / 1000)
 
 
-def look(open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: Patience) -> Seen:
+def look(
+    open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: LookRetries
+) -> Seen:
     """Ask a fresh view, and another one if the brokers fail or a partition vanishes meanwhile."""
     attempt = 1
     vanished = Counter[str]()
@@ -69,8 +71,8 @@ def look(open_view: Callable[[], LogView], question: Callable[[LogView], Seen], 
 def survey(
     open_view: Callable[[], LogView],
     reading: BatchRead,
-    limits: Limits,
-    patience: Patience,
+    limits: PlanLimits,
+    patience: LookRetries,
     *,
     group: str,
     now_ms: int,

@@ -33,7 +33,7 @@ from penstock.core.streaming.log_changes import (
 from penstock.core.streaming.new_stream_start import NUMBERS, resolve_start
 from penstock.core.streaming.next_batch import aim, holds_back, share_budget, take
 from penstock.core.streaming.stream_lag import count_within, measure_lags, summarize
-from penstock.engines.reading.log_survey import Patience, look, survey
+from penstock.engines.reading.log_survey import LookRetries, look, survey
 from penstock.engines.reading.loss_book import LossBook, check_ledger
 from penstock.stores.offsets.group_commits import GroupCommits
 from penstock.stores.offsets.idle_group_renewal import Renewal
@@ -92,7 +92,7 @@ class StreamWatch:
         """`recall_view` opens a view that may tell of topics what it learned a short time ago."""
         self._options, self._source, self._clock = options, source, clock
         self._recall_view = recall_view
-        self._patience = Patience(
+        self._patience = LookRetries(
             options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep
         )
         self._losses = LossBook(options.loss_ledger)
@@ -356,9 +356,9 @@ class StreamWatch:
 
         def renew(offsets: Offsets) -> None:
             from penstock.kafka.groups.commit_renewal import renew_commits
-            from penstock.kafka.groups.committed_offsets import Commit
+            from penstock.kafka.groups.committed_offsets import GroupCommit
 
-            ours = {each: Commit(offset) for each, offset in offsets.items()}
+            ours = {each: GroupCommit(offset) for each, offset in offsets.items()}
             renew_commits(client, group, ours, timeout_ms=client.default_api_timeout_ms)
 
         def ask_retention_ms() -> int | None:

@@ -31,14 +31,14 @@ _FILE = re.compile(r"part-(\d+)-")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TaskCounts:
     """What the tasks of a write say: how many rows, and the numbers of the tasks that had any."""
 
     rows: int
     tasks: frozenset[int]
 
 
-def save_frame(frame: DataFrame, kind: str, place: Path) -> Told:
+def save_frame(frame: DataFrame, kind: str, place: Path) -> TaskCounts:
     """Write the frame's rows into a new folder; return what its tasks say they wrote."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import collect_set, count, lit, spark_partition_id
@@ -49,7 +49,7 @@ def save_frame(frame: DataFrame, kind: str, place: Path) -> Told:
     numbered.observe(seen, *metrics).drop(_TASK).write.format(kind).save(str(place))
     wait_for_counts(lambda: bool(seen._jo.future().isCompleted()))  # type: ignore[union-attr]
     found = seen.get
-    return Told(int(found["rows"]), frozenset(found["tasks"]))
+    return TaskCounts(int(found["rows"]), frozenset(found["tasks"]))
 
 
 def wait_for_counts(are_there: Callable[[], bool], timeout_s: float = METRICS_TIMEOUT_S) -> None:
@@ -66,7 +66,7 @@ def wait_for_counts(are_there: Callable[[], bool], timeout_s: float = METRICS_TI
         time.sleep(_POLL_S)
 
 
-def check_files(frame: DataFrame, folder: Path, kind: str, told: Told) -> None:
+def check_files(frame: DataFrame, folder: Path, kind: str, told: TaskCounts) -> None:
     """Refuse a folder that does not hold what the tasks wrote."""
     files = sorted(folder.glob("part-*"))
     numbers = {int(match[1]) for path in files if (match := _FILE.match(path.name))}
@@ -80,7 +80,7 @@ def check_files(frame: DataFrame, folder: Path, kind: str, told: Told) -> None:
         raise _incomplete(folder, told, f"{rows} rows are in its files", found=rows)
 
 
-def _count_rows(frame: DataFrame, files: Iterable[Path], folder: Path, kind: str, told: Told) -> int:
+def _count_rows(frame: DataFrame, files: Iterable[Path], folder: Path, kind: str, told: TaskCounts) -> int:
     """Count what really is in the files. Parquet says so in its footers; the others are read once more."""
     if kind != "parquet":
         from py4j.protocol import Py4JJavaError
@@ -147,7 +147,7 @@ class _Look:
             yield socket.gethostname()
 
 
-def _incomplete(folder: Path, told: Told, what: str, **facts: object) -> SinkError:
+def _incomplete(folder: Path, told: TaskCounts, what: str, **facts: object) -> SinkError:
     return SinkError(
         "FILES_INCOMPLETE",
         f"The tasks of a batch wrote {told.rows} rows to {folder}, but {what}. Nothing was published.",

@@ -43,7 +43,7 @@ from penstock.core.sinks.file_batches import (
     name_batch,
 )
 from penstock.core.sinks.ledger_rules import explain_moved
-from penstock.core.sinks.sink_contract import Written
+from penstock.core.sinks.sink_contract import BatchOutcome
 from penstock.core.streaming.next_batch import list_ranges
 from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
 from penstock.stores.offsets.file_store import FileOffsetStore
@@ -109,7 +109,7 @@ class FileWriter:
     def position(self) -> StreamPosition | None:
         return self._position
 
-    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> Written:
+    def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
         """`results`: a frame; nothing (an empty mapping) moves the offsets alone, back as well."""
         self._check_left()
         if (
@@ -117,7 +117,7 @@ class FileWriter:
             and self._position.offsets == end.offsets
             and before.offsets != end.offsets
         ):
-            return Written(0, was_repeated=True)
+            return BatchOutcome(0, was_repeated=True)
         with _telling(self._folder):
             rows = 0
             if results:
@@ -128,7 +128,7 @@ class FileWriter:
             self._store.save(self._stream, end, may_go_back=True)
             self._note.unlink(missing_ok=True)
         self._position, self._left, self._tried = end, [end], None
-        return Written(rows)
+        return BatchOutcome(rows)
 
     def check_shared(self, spark: SparkSession) -> None:
         """Refuse a folder that the executors see otherwise than this program does."""

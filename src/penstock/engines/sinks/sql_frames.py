@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.core.errors import OptionError
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import FilePlace
-from penstock.core.sinks.sink_contract import Written
+from penstock.core.sinks.sink_contract import BatchOutcome
 from penstock.stores.sql.audit.provenance_digests import parse_digests, write_digests
 from penstock.stores.sql.sink.sink_writer import SqlWriter
 from penstock.stores.sql.sink.sql_sink import Strategy
@@ -74,10 +74,10 @@ class FrameWriter:
 
     def write(
         self, results: Any, before: StreamPosition, end: StreamPosition, *, name: str = "", token: str = ""
-    ) -> Written:
+    ) -> BatchOutcome:
         """Make one batch durable: a frame, or one for each table. Arrow tables are taken, too."""
         if self.writer.is_done(before, end, name):
-            return Written(0, was_repeated=True)
+            return BatchOutcome(0, was_repeated=True)
         tables: dict[str, DataFrame | pa.Table] = self.writer.name_tables(results)
         for table, rows in tables.items():
             self.writer.targets[table].check_rows(find_schema(rows))
@@ -128,7 +128,7 @@ class FrameWriter:
         end: StreamPosition,
         name: str,
         token: str,
-    ) -> tuple[Written, int]:
+    ) -> tuple[BatchOutcome, int]:
         """The batch by tasks, and how many bytes it had."""
         stagings = self.writer.plan_staging({table: find_schema(rows) for table, rows in tables.items()})
         reports: list[StageReport] = []

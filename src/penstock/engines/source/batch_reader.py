@@ -21,7 +21,7 @@ from penstock.core.options.batch_options import BatchOptions
 from penstock.core.planning.offset_planning import explain_absent, step
 from penstock.core.typed_columns import TypedColumns
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.log_survey import Patience, survey
+from penstock.engines.reading.log_survey import LookRetries, survey
 from penstock.engines.reading.read_tasks import WorkPartition, make_order, read_partition
 from penstock.engines.reading.typed_column_setup import refuse_missing_letter_box
 
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
             self.source.open_view,
             options.reading,
             options.limits,
-            Patience(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep),
+            LookRetries(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep),
             group=options.client.group_id or "",
             now_ms=time.time_ns() // 1_000_000,
         )

@@ -26,7 +26,7 @@ _LONGEST_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FinishedBatch:
     """One finished batch: the text of its end, and how long its trigger took."""
 
     end: str
@@ -49,7 +49,7 @@ class FeedbackPort:
     def close(self) -> None:
         self._socket.close()
 
-    def drain(self) -> Iterator[Told]:
+    def drain(self) -> Iterator[FinishedBatch]:
         """What has come since the last time. Bytes from anywhere: what is not understood is left out."""
         for _ in range(_MOST_AT_ONCE):
             try:
@@ -61,7 +61,7 @@ class FeedbackPort:
                 yield told
 
 
-def _read(datagram: bytes, word: str) -> Told | None:
+def _read(datagram: bytes, word: str) -> FinishedBatch | None:
     try:
         message = json.loads(datagram)
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def _read(datagram: bytes, word: str) -> Told | None:
         return None
     if type(trigger_ms) is not int or not 0 <= trigger_ms <= _LONGEST_MS:
         return None
-    return Told(end, trigger_ms)
+    return FinishedBatch(end, trigger_ms)
 
 
 def name_end(offset: Any) -> str:

@@ -11,7 +11,7 @@ from penstock.core.column_decoder import Decoded
 from penstock.core.errors import OptionError
 from penstock.formats.avro import avro_kernel as k
 from penstock.formats.avro.avro_decoder import AvroDecoder
-from penstock.formats.avro.avro_program import Incompatible, Program
+from penstock.formats.avro.avro_program import AvroProgram, Incompatible
 from penstock.formats.avro.avro_schema import MAX_DEPTH, column_type, parse_avro
 from penstock.formats.columns.column_layout import Layout, Workspace
 from penstock.formats.registry.schema_lookups import find_schemas
@@ -47,7 +47,7 @@ class _Values:
         self._registry = decoder.registry
         self._layout = Layout.of(column_type(self._reader))
         self._workspace = Workspace(self._layout)
-        self._program = Program(self._layout)
+        self._program = AvroProgram(self._layout)
         self._frames = np.zeros(MAX_DEPTH + 1, np.int64)
         self._state = np.zeros(1, np.int64)
         self._entries: dict[int, int] = {}

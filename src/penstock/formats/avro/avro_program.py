@@ -18,13 +18,13 @@ import numpy as np
 from penstock.formats.avro import avro_kernel as k
 from penstock.formats.avro.avro_schema import (
     ArrayOf,
+    AvroRecord,
     AvroType,
     Enum,
     Fixed,
     MapOf,
     Part,
     Primitive,
-    Record,
     Union,
     member_types,
     simplify_union,
@@ -43,7 +43,7 @@ class Incompatible(Exception):  # noqa: N818  (an outcome, caught where programs
     """The writer's schema cannot be read as the frame's; the text says where."""
 
 
-class Program:
+class AvroProgram:
     """The programs of all writers met so far, one behind the other."""
 
     def __init__(self, layout: Layout) -> None:
@@ -99,7 +99,7 @@ class Program:
             self._resolve_union(writer, reader, node, path)
         elif isinstance(reader, Union):
             self._choose(writer, reader, node, path)
-        elif isinstance(writer, Record):
+        elif isinstance(writer, AvroRecord):
             self._resolve_record(writer, reader, node, path)
         elif isinstance(writer, ArrayOf | MapOf):
             self._resolve_loop(writer, reader, node, path)
@@ -152,8 +152,8 @@ class Program:
             else:
                 self._emit(k.NULL, child)
 
-    def _resolve_record(self, writer: Record, reader: AvroType | None, node: int, path: str) -> None:
-        if reader is not None and not isinstance(reader, Record):
+    def _resolve_record(self, writer: AvroRecord, reader: AvroType | None, node: int, path: str) -> None:
+        if reader is not None and not isinstance(reader, AvroRecord):
             raise _mismatch(writer, reader, path)
         wanted: dict[str, tuple[Part, int]] = {}
         missing: list[tuple[Part, int]] = []
@@ -261,7 +261,7 @@ class Program:
     def _put_constant(self, value: Any, reader: AvroType, node: int, path: str) -> None:
         if isinstance(reader, Union):
             self._put_branch(value, reader, node, path)
-        elif isinstance(reader, Record):
+        elif isinstance(reader, AvroRecord):
             self._emit(k.STRUCT, node)
             for part, child in zip(reader.parts, self._layout.children(node), strict=True):
                 if part.name not in value and not part.optional:
@@ -340,7 +340,7 @@ def _find_branch(writer: AvroType, members: Sequence[AvroType]) -> int | None:
             if isinstance(each, Primitive) and _fits(writer.name, each.name):
                 return n
     same_kind = [n for n, each in enumerate(members) if type(each) is type(writer)]
-    return same_kind[0] if len(same_kind) == 1 and isinstance(writer, Record) else None
+    return same_kind[0] if len(same_kind) == 1 and isinstance(writer, AvroRecord) else None
 
 
 def _short_name(avro: AvroType) -> str:

@@ -83,12 +83,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AvroRecord:
     name: str
     parts: tuple[Part, ...]
 
 
-AvroType: TypeAlias = Primitive | Fixed | Enum | ArrayOf | MapOf | Union | Record
+AvroType: TypeAlias = Primitive | Fixed | Enum | ArrayOf | MapOf | Union | AvroRecord
 
 
 def parse_avro(text: str, references: Iterable[str] = ()) -> AvroType:
@@ -171,7 +171,9 @@ def _parse_named(
         found = Fixed(name, size, *_logical(node, "fixed"))
     else:
         inner = name.rpartition(".")[0]
-        found = Record(name, tuple(_parse_part(each, inner, known, depth) for each in node.get("fields", ())))
+        found = AvroRecord(
+            name, tuple(_parse_part(each, inner, known, depth) for each in node.get("fields", ()))
+        )
     known[name] = found
     return found
 
@@ -222,7 +224,7 @@ def _count_types(avro: AvroType, known: dict[int, int]) -> int:
     """How many types it has when shared ones are written out. Few lines of schema can make billions."""
     if id(avro) not in known:
         inner: tuple[AvroType, ...] = ()
-        if isinstance(avro, Record):
+        if isinstance(avro, AvroRecord):
             inner = tuple(each.type for each in avro.parts)
         elif isinstance(avro, Union):
             inner = avro.branches
@@ -233,7 +235,7 @@ def _count_types(avro: AvroType, known: dict[int, int]) -> int:
 
 
 def _column_type(avro: AvroType, path: str) -> ColumnType:
-    if isinstance(avro, Record):
+    if isinstance(avro, AvroRecord):
         fields = tuple(
             Field(each.name, _column_type(each.type, f"{path}.{each.name}" if path else each.name))
             for each in avro.parts

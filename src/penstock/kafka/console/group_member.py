@@ -31,12 +31,12 @@ from penstock.core.errors import BrokerError, DataLossError
 from penstock.core.model import TopicPartition
 from penstock.core.planning.partition_selection import (
     Selection,
-    SubscribePattern,
+    SelectPattern,
     name_topics,
     select_partitions,
 )
 from penstock.kafka.console.topic_tailing import ConsumedRecord, follow
-from penstock.kafka.groups.committed_offsets import Commit, fetch_commits
+from penstock.kafka.groups.committed_offsets import GroupCommit, fetch_commits
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.transport.deadlines import Deadline
@@ -116,7 +116,7 @@ class GroupMember:
         Waits so long after a look that found nothing, and some seconds while the group gives out its
         partitions anew.
         """
-        if time.monotonic() >= self._next_look_s and isinstance(self._selection, SubscribePattern):
+        if time.monotonic() >= self._next_look_s and isinstance(self._selection, SelectPattern):
             self._subscribe(self._find_topics())
         if self._is_idle or not self._subscribed:
             time.sleep(wait_ms / 1000)
@@ -216,9 +216,9 @@ class GroupMember:
             )
             self._follower.place({lost: begin})
         else:
-            self._place({lost: Commit(self._follower.positions[lost])})
+            self._place({lost: GroupCommit(self._follower.positions[lost])})
 
-    def _place(self, wanted: Mapping[TopicPartition, Commit | None]) -> None:
+    def _place(self, wanted: Mapping[TopicPartition, GroupCommit | None]) -> None:
         """Go on at these offsets, or what comes next to them in the log; None: nothing is committed."""
         earliest, latest = self._view.earliest(wanted), self._view.latest(wanted)
         # An offset behind the last stable one is in the log, though readers of committed records wait for it.

@@ -28,7 +28,7 @@ _BUILT_IN_DEFAULT = 5  # Kafka's number for "nobody has set this"
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDetails:
+class PartitionReplicas:
     """`leader` is None while there is none."""
 
     partition: int
@@ -44,7 +44,7 @@ class TopicDetails:
     name: str
     topic_id: bytes | None
     internal: bool
-    partitions: tuple[PartitionDetails, ...]
+    partitions: tuple[PartitionReplicas, ...]
     configs: Mapping[str, str | None]
 
     @property
@@ -95,7 +95,7 @@ def has_keys(settings: ClientSettings, topic: str) -> bool:
 
 def _read_topic(topic: Any, configs: Mapping[str, str | None]) -> TopicDetails:
     partitions = tuple(
-        PartitionDetails(
+        PartitionReplicas(
             part.partition_index,
             part.leader_id if part.leader_id >= 0 else None,
             tuple(part.replica_nodes),

@@ -90,7 +90,7 @@ def _number(bound: Bound, earliest: int, latest: int) -> int:
     return earliest if isinstance(bound, Earliest) else latest
 
 
-class Follower:
+class TopicTail:
     """Positions that move as records are taken. For one thread.
 
     What is not in the log any more is a `DataLossError` with `topic` and `partition` among its facts. A
@@ -226,10 +226,10 @@ def follow(
     settings: ClientSettings,
     starts: Mapping[TopicPartition, int],
     epochs: Mapping[TopicPartition, int] | None = None,
-) -> Follower:
+) -> TopicTail:
     """Return a follower of partitions of a Kafka cluster."""
     view = KafkaLogView(settings, recall_ms=_RECALL_MS)
-    return Follower(view, KafkaReader(), settings, starts, epochs)
+    return TopicTail(view, KafkaReader(), settings, starts, epochs)
 
 
 def list_records(batch: pa.RecordBatch) -> Iterator[ConsumedRecord]:

@@ -19,7 +19,7 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
-from penstock.kafka.groups.committed_offsets import Commit, commit_offsets, fetch_commits
+from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets, fetch_commits
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Attempts, Deadline
@@ -33,13 +33,13 @@ _GROUP = 0
 
 
 def renew_commits(
-    settings: ClientSettings, group: str, ours: Mapping[TopicPartition, Commit], *, timeout_ms: int
+    settings: ClientSettings, group: str, ours: Mapping[TopicPartition, GroupCommit], *, timeout_ms: int
 ) -> tuple[TopicPartition, ...]:
     """Commit our offsets again where they still stand or are gone; returns the partitions that stand
     elsewhere."""
     deadline = Deadline.after_ms(timeout_ms, "timeout_ms")
     found = fetch_commits(routing_for(settings), group, tuple(ours), deadline)
-    again: dict[TopicPartition, Commit] = {}
+    again: dict[TopicPartition, GroupCommit] = {}
     for each, mine in ours.items():
         there = found.get(each) or mine
         if there.offset == mine.offset:

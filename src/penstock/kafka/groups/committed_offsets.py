@@ -35,7 +35,7 @@ _LOOKS_FOR_A_TOPIC = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class GroupCommit:
     """What a group has committed for one partition: the next offset, and what its writer said about it."""
 
     offset: int
@@ -121,7 +121,7 @@ def fetch_committed(
 
 def fetch_commits(
     routing: Routing, group: str, partitions: Collection[TopicPartition] | None, deadline: Deadline
-) -> dict[TopicPartition, Commit | None]:
+) -> dict[TopicPartition, GroupCommit | None]:
     """The same with leader epochs and metadata."""
     topics = None if partitions is None else by_topic(partitions)
 
@@ -145,7 +145,7 @@ def fetch_commits(
     answer = response.groups[0] if response.groups else response
     if answer.error_code:
         raise refusal(answer.error_code, "OffsetFetch", broker, f"group {group}")
-    committed: dict[TopicPartition, Commit | None] = dict.fromkeys(partitions or ())
+    committed: dict[TopicPartition, GroupCommit | None] = dict.fromkeys(partitions or ())
     for topic in answer.topics:
         for part in topic.partitions:
             partition = TopicPartition(topic.name, part.partition_index)
@@ -153,7 +153,7 @@ def fetch_commits(
                 raise refusal(part.error_code, "OffsetFetch", broker, f"group {group}, {partition}")
             if part.committed_offset != _NO_OFFSET:
                 epoch = getattr(part, "committed_leader_epoch", _NO_EPOCH)
-                committed[partition] = Commit(
+                committed[partition] = GroupCommit(
                     part.committed_offset, None if epoch == _NO_EPOCH else epoch, part.metadata or ""
                 )
     return committed

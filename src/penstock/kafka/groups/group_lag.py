@@ -21,7 +21,7 @@ from penstock.kafka.transport.deadlines import Deadline
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class GroupLag:
     """How far a group is behind in one partition."""
 
     committed: int
@@ -35,7 +35,7 @@ class Lag:
 
 def describe_lag(
     settings: ClientSettings, group: str, *, timeout_ms: int | None = None
-) -> Mapping[TopicPartition, Lag]:
+) -> Mapping[TopicPartition, GroupLag]:
     """The lag of every partition that the group has committed and that still exists, in order."""
     view = KafkaLogView(settings, timeout_ms=timeout_ms)
     limit_ms = settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -48,4 +48,4 @@ def describe_lag(
         if offset is not None and each.topic in topics and each.partition in topics[each.topic].partitions
     }
     ends = view.latest(committed)
-    return {each: Lag(offset, ends[each]) for each, offset in committed.items()}
+    return {each: GroupLag(offset, ends[each]) for each, offset in committed.items()}

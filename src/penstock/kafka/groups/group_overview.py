@@ -18,7 +18,7 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import fetch_committed
-from penstock.kafka.groups.group_lag import Lag
+from penstock.kafka.groups.group_lag import GroupLag
 from penstock.kafka.groups.kip848_groups import DescribeNewerGroup, Member
 from penstock.kafka.groups.record_fields import Fields
 from penstock.kafka.metadata.broker_errors import refusal
@@ -53,7 +53,7 @@ class GroupRow:
     def lag(self) -> int | None:
         if self.committed is None or self.end is None:
             return None
-        return Lag(self.committed, self.end).records
+        return GroupLag(self.committed, self.end).records
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _OFFSET_UNKNOWN = -1
 
 
 @dataclass(slots=True)
-class Written:
+class DeliveredRecords:
     """How many records each partition took, and its range: the first offset and the one after the last.
 
     Another producer's records may lie inside that range. A partition is missing from `offsets` when the
@@ -82,7 +82,7 @@ class Delivery:
         settings: ClientSettings,
         topic: str,
         sources: Mapping[int, Iterator[EncodedBatch]],
-        written: Written,
+        written: DeliveredRecords,
         max_request_bytes: int,
         new_deadline: Callable[[], Deadline],
     ) -> None:

@@ -33,7 +33,7 @@ from penstock.kafka.records.key_partitioner import NO_KEY, group_rows, partition
 from penstock.kafka.records.record_encoder import EncodedBatch, Encoder, ProducerStamp, record_columns
 from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
 from penstock.kafka.transport.protocol_messages import InitProducerIdRequest
-from penstock.kafka.writing.batch_delivery import Delivery, Written
+from penstock.kafka.writing.batch_delivery import DeliveredRecords, Delivery
 from penstock.kernels.byte_columns import ByteColumn
 
 log = get_logger(__name__)
@@ -71,9 +71,9 @@ class Writer:
         self._turn = 0
         self._rooms: dict[str, int | None] = {}
 
-    def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> Written:
+    def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
         """Write all rows; of the columns key, value, headers, timestamp and partition any may be missing."""
-        written = Written()
+        written = DeliveredRecords()
         try:
             for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
                 if batch.num_rows:
@@ -84,7 +84,7 @@ class Writer:
             raise
         return written
 
-    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: Written) -> None:
+    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: DeliveredRecords) -> None:
         deadline = self._deadline()
         # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
         self._routing.leader(topic, 0, deadline)

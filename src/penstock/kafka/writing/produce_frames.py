@@ -20,7 +20,7 @@ ACKS_ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProduceAnswer:
     """What the broker says about one partition's batch."""
 
     partition: int
@@ -54,7 +54,7 @@ def build_frame(
     return b"".join([struct.pack(">i", size), *body])
 
 
-def read_answer(version: int, data: memoryview) -> list[Answer]:
+def read_answer(version: int, data: memoryview) -> list[ProduceAnswer]:
     """The answers of one response, correlation id included; `struct.error` when it is cut off."""
     answers = []
     at = 4
@@ -75,7 +75,7 @@ def read_answer(version: int, data: memoryview) -> list[Answer]:
                     message, at = _read_text(data, at + 4)
                 whole, at = _read_text(data, at)
                 message = message or whole
-            answers.append(Answer(partition, code, base_offset, message))
+            answers.append(ProduceAnswer(partition, code, base_offset, message))
     return answers
 
 

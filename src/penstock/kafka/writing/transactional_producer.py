@@ -42,7 +42,7 @@ from penstock.kafka.transport.protocol_messages import (
     InitProducerIdRequest,
 )
 from penstock.kafka.writing import produce_frames
-from penstock.kafka.writing.batch_delivery import Delivery, Written, _Request
+from penstock.kafka.writing.batch_delivery import DeliveredRecords, Delivery, _Request
 from penstock.kafka.writing.plain_producer import Writer
 
 #: A later life has the right to write, or the transaction took too long and was taken away.
@@ -135,11 +135,11 @@ class TransactionalWriter(Writer):
             raise self._misuse("begin")
         self._state = "open"
 
-    def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> Written:
+    def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
         """Write all rows as a part of the transaction; after an error only `abort` or `fence` are left."""
         if self._state != "open":
             raise self._misuse("write")
-        written = Written()
+        written = DeliveredRecords()
         try:
             for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
                 if batch.num_rows:
@@ -235,7 +235,7 @@ class TransactionalWriter(Writer):
 
     # --- one batch ------------------------------------------------------------------------------------
 
-    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: Written) -> None:
+    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: DeliveredRecords) -> None:
         assert self._producer is not None
         partitions = self._count_partitions(topic)
         columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)

@@ -45,7 +45,7 @@ from penstock.core.offsets.offset_store_contract import (
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.streaming.log_changes import list_names
 from penstock.kafka.groups.commit_renewal import find_retention_ms, renew_commits
-from penstock.kafka.groups.committed_offsets import Commit, commit_offsets, fetch_commits
+from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets, fetch_commits
 from penstock.kafka.groups.group_overview import describe_group, list_groups
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
@@ -57,7 +57,7 @@ log = get_logger(__name__)
 VERSION = 1
 _LONGEST_WHO = 200  # a broker takes 4096 bytes of metadata
 
-Commits = Mapping[TopicPartition, Commit]
+Commits = Mapping[TopicPartition, GroupCommit]
 
 
 class KafkaOffsetStore:
@@ -134,7 +134,7 @@ class KafkaOffsetStore:
             last = self._committed.get(stream, {})
             ours = {
                 each: last.get(each)
-                or Commit(
+                or GroupCommit(
                     offset, position.leader_epochs.get(each), _write_metadata(each, position, None, None)
                 )
                 for each, offset in position.offsets.items()
@@ -279,12 +279,12 @@ class KafkaOffsetStore:
         self._committed[stream] = {
             **committed,
             **{
-                each: Commit(offset, position.leader_epochs.get(each), texts[each])
+                each: GroupCommit(offset, position.leader_epochs.get(each), texts[each])
                 for each, offset in position.offsets.items()
             },
         }
 
-    def _fetch(self, stream: str) -> dict[TopicPartition, Commit]:
+    def _fetch(self, stream: str) -> dict[TopicPartition, GroupCommit]:
         deadline = Deadline.after_ms(self._timeout_ms, "default.api.timeout.ms")
         found = fetch_commits(routing_for(self._client), self.name_group(stream), None, deadline)
         return {each: commit for each, commit in sorted(found.items()) if commit is not None}
@@ -325,7 +325,7 @@ def _check_group(group: str) -> str:
 
 
 def _write_metadata(
-    each: TopicPartition, position: StreamPosition, before: Commit | None, change: Change | None
+    each: TopicPartition, position: StreamPosition, before: GroupCommit | None, change: Change | None
 ) -> str:
     written: dict[str, Any] = {"penstock": VERSION}
     if each.topic in position.topic_ids:

@@ -24,7 +24,7 @@ from penstock.core.offsets.offset_store_contract import Change, check_stream_nam
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.core.sinks.ledger_positions import read_ledger
-from penstock.core.sinks.ledger_rules import Entry, Ledger
+from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry
 from penstock.stores.offsets.sql_store import SqlOffsetStore, note_change
 from penstock.stores.sql.connections.sql_connections import BULK_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
@@ -172,12 +172,12 @@ class SinkOffsetStore:
             )
 
 
-def _make_entries(position: StreamPosition, token: str) -> tuple[tuple[TopicPartition, Entry], ...]:
+def _make_entries(position: StreamPosition, token: str) -> tuple[tuple[TopicPartition, LedgerEntry], ...]:
     kinds = ((position.offsets, False), (position.gone, True))
     return tuple(
         (
             each,
-            Entry(
+            LedgerEntry(
                 offset,
                 position.topic_ids.get(each.topic),
                 token,

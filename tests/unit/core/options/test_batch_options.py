@@ -21,7 +21,7 @@ from penstock.core.model import (
 from penstock.core.options.batch_options import BatchOptions, parse_batch_options
 from penstock.core.options.position_rules import ForAll, ForEach
 from penstock.core.options.stream_options import parse_stream_options
-from penstock.core.planning.partition_selection import Assign, Subscribe, SubscribePattern
+from penstock.core.planning.partition_selection import SelectPartitions, SelectPattern, SelectTopics
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NONSENSE = "this is neither a time nor JSON"
@@ -63,17 +63,17 @@ def parse_selection(**options: str) -> object:
 def test_assign_is_json_from_topic_to_partition_numbers() -> None:
     """B077, T29: each once, in order, names in their own case."""
     partitions = (TopicPartition("A", 0), TopicPartition("a", 1), TopicPartition("a", 2))
-    assert parse_selection(assign='{"a":[2,1,2],"A":[0]}') == Assign(partitions)
+    assert parse_selection(assign='{"a":[2,1,2],"A":[0]}') == SelectPartitions(partitions)
 
 
 def test_a_topic_named_twice_counts_once() -> None:
     """T29: and keeps its capitals."""
-    assert parse_selection(subscribe=" Orders,b ,Orders,") == Subscribe(("Orders", "b"))
+    assert parse_selection(subscribe=" Orders,b ,Orders,") == SelectTopics(("Orders", "b"))
 
 
 def test_a_pattern_is_kept_as_a_pattern() -> None:
     selection = parse_selection(subscribePattern=" T.* ")
-    assert isinstance(selection, SubscribePattern)
+    assert isinstance(selection, SelectPattern)
     assert selection.pattern.text == "T.*"
 
 

@@ -23,12 +23,12 @@ from penstock.core.model import (
 from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.position_rules import ForAll, ForEach, Rule
 from penstock.core.options.stream_options import parse_stream_options
-from penstock.core.planning.offset_planning import Limits, Step, explain_losses, find_questions, step
+from penstock.core.planning.offset_planning import PlanLimits, PlanStep, explain_losses, find_questions, step
 from penstock.core.planning.partition_selection import (
-    Assign,
     Selection,
-    Subscribe,
-    SubscribePattern,
+    SelectPartitions,
+    SelectPattern,
+    SelectTopics,
     select_partitions,
 )
 from penstock.core.planning.range_bounds import BatchRead, Snapshot
@@ -52,17 +52,17 @@ def plan(
     earliest: dict[TopicPartition, int] | None = None,
     latest: dict[TopicPartition, int] | None = None,
     unmatched: str = "error",
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     selection: Selection | None = None,
     committed_only: bool = False,
     **seen: object,
-) -> Step:
+) -> PlanStep:
     snapshot = Snapshot(topics(partitions), earliest or {}, latest or {}, **seen)  # type: ignore[arg-type]
-    read = BatchRead(selection or Subscribe(("t",)), start, end, unmatched, committed_only=committed_only)
-    return step(read, snapshot, limits or Limits())
+    read = BatchRead(selection or SelectTopics(("t",)), start, end, unmatched, committed_only=committed_only)
+    return step(read, snapshot, limits or PlanLimits())
 
 
-def tasks(decided: Step) -> list[list[Range]]:
+def tasks(decided: PlanStep) -> list[list[Range]]:
     return [[(each.partition, each.start, each.until) for each in task] for task in decided.tasks]
 
 
@@ -80,7 +80,7 @@ def test_earliest_and_latest_stay_words_until_the_task_starts() -> None:
 
 def test_nothing_is_asked_for_a_read_from_earliest_to_latest() -> None:
     """F15: planning such a read needs the topics and nothing else."""
-    questions = find_questions(BatchRead(Subscribe(("t",)), ALL, END), Limits(), topics(3), now_ms=0)
+    questions = find_questions(BatchRead(SelectTopics(("t",)), ALL, END), PlanLimits(), topics(3), now_ms=0)
     assert not any((questions.earliest, questions.latest, questions.committed))
     assert not questions.start_times_ms
     assert not questions.end_times_ms
@@ -278,7 +278,7 @@ def test_a_start_at_the_logs_end_waits_for_new_rows() -> None:
 
 def test_earliest_behind_a_fixed_end_is_no_error() -> None:
     """B098: retention took the rows; what is left to read is nothing."""
-    limits = Limits(max_records_per_partition=10)
+    limits = PlanLimits(max_records_per_partition=10)
     assert tasks(plan(ALL, each_of(p0=At(5)), earliest={T0: 9}, limits=limits)) == []
 
 
@@ -315,12 +315,12 @@ INTERNAL = TopicView("a-internal", (0,), internal=True)
 
 def test_assign_reads_exactly_the_listed_partitions() -> None:
     """B139: and no other partition of the topic."""
-    assert selected(Assign((TopicPartition("a", 1),)), A, B) == ["a-1"]
+    assert selected(SelectPartitions((TopicPartition("a", 1),)), A, B) == ["a-1"]
 
 
 def test_assign_leaves_out_partitions_that_do_not_exist_and_says_so() -> None:
     """B140: the rest is read."""
-    decided = plan(selection=Assign((T0, TopicPartition("t", 7))))
+    decided = plan(selection=SelectPartitions((T0, TopicPartition("t", 7))))
     assert tasks(decided) == [[(0, Earliest(), Latest())]]
     assert decided.news == ("t-7 does not exist and is left out.",)
 
@@ -328,8 +328,8 @@ def test_assign_leaves_out_partitions_that_do_not_exist_and_says_so() -> None:
 def test_topics_that_a_pattern_matches_in_part_are_left_out_and_named() -> None:
     """B11, B142: a job that comes from Spark's connector, which reads them, hears of it."""
     views = {name: TopicView(name, (0,), internal=name == "__t") for name in ("t", "t2", "my-t", "x", "__t")}
-    reading = BatchRead(SubscribePattern(TopicPattern("t")), ALL, END)
-    decided = step(reading, Snapshot(views), Limits())
+    reading = BatchRead(SelectPattern(TopicPattern("t")), ALL, END)
+    decided = step(reading, Snapshot(views), PlanLimits())
     assert [order.topic for order in decided.ranges] == ["t"]
     (news,) = decided.news
     assert "2 topics (my-t, t2)" in news
@@ -337,17 +337,17 @@ def test_topics_that_a_pattern_matches_in_part_are_left_out_and_named() -> None:
 
 def test_subscribe_reads_all_partitions_of_the_listed_topics_and_no_others() -> None:
     """B141: sorted by topic and partition."""
-    assert selected(Subscribe(("b", "a")), A, B, TopicView("c", (0,))) == ["a-0", "a-1", "b-0"]
+    assert selected(SelectTopics(("b", "a")), A, B, TopicView("c", (0,))) == ["a-0", "a-1", "b-0"]
 
 
 def test_a_pattern_reads_all_partitions_of_matching_topics_and_no_others() -> None:
     """B142, B11: the whole name must match."""
-    assert selected(SubscribePattern(TopicPattern("a|c")), A, B, TopicView("ab", (0,))) == ["a-0", "a-1"]
+    assert selected(SelectPattern(TopicPattern("a|c")), A, B, TopicView("ab", (0,))) == ["a-0", "a-1"]
 
 
 def test_no_pattern_matches_an_internal_topic_and_a_name_alone_makes_none_internal() -> None:
     """B142: internal is what the brokers flag."""
-    assert selected(SubscribePattern(TopicPattern(".*")), A, INTERNAL, TopicView("__x", (0,))) == [
+    assert selected(SelectPattern(TopicPattern(".*")), A, INTERNAL, TopicView("__x", (0,))) == [
         "__x-0",
         "a-0",
         "a-1",
@@ -356,13 +356,13 @@ def test_no_pattern_matches_an_internal_topic_and_a_name_alone_makes_none_intern
 
 def test_a_subscribed_topic_that_does_not_exist_is_named() -> None:
     with pytest.raises(BrokerError, match=r"\[UNKNOWN_TOPIC\].*gone") as caught:
-        selected(Subscribe(("a", "gone")), A)
+        selected(SelectTopics(("a", "gone")), A)
     assert caught.value.retriable
 
 
 def test_an_internal_topic_is_not_read_as_data() -> None:
     with pytest.raises(OptionError, match="INTERNAL_TOPIC"):
-        selected(Subscribe(("a-internal",)), INTERNAL)
+        selected(SelectTopics(("a-internal",)), INTERNAL)
 
 
 # --- cutting --------------------------------------------------------------------------------------
@@ -370,13 +370,15 @@ def test_an_internal_topic_is_not_read_as_data() -> None:
 
 def test_a_fixed_range_is_cut_into_exact_pieces() -> None:
     """B127: 1 to 4 in three."""
-    decided = plan(each_of(p0=At(1)), each_of(p0=At(4)), earliest={T0: 0}, limits=Limits(min_partitions=3))
+    decided = plan(
+        each_of(p0=At(1)), each_of(p0=At(4)), earliest={T0: 0}, limits=PlanLimits(min_partitions=3)
+    )
     assert tasks(decided) == [[(0, At(1), At(2))], [(0, At(2), At(3))], [(0, At(3), At(4))]]
 
 
 def test_the_outer_bounds_of_a_cut_range_stay_words() -> None:
     """B128, B104: new rows fall into the last piece when the frame is used again."""
-    decided = plan(earliest={T0: 0}, latest={T0: 4}, limits=Limits(min_partitions=3))
+    decided = plan(earliest={T0: 0}, latest={T0: 4}, limits=PlanLimits(min_partitions=3))
     assert tasks(decided) == [[(0, Earliest(), At(1))], [(0, At(1), At(2))], [(0, At(2), Latest())]]
 
 
@@ -388,7 +390,7 @@ def test_mixed_words_and_numbers_are_cut_partition_by_partition() -> None:
         partitions=2,
         earliest={T0: 0, T1: 0},
         latest={T0: 100, T1: 4},
-        limits=Limits(min_partitions=4),
+        limits=PlanLimits(min_partitions=4),
     )
     assert tasks(decided) == [
         [(0, Earliest(), At(33))],
@@ -404,7 +406,7 @@ def test_ranges_that_are_numbers_already_are_cut_by_size() -> None:
         each_of(p0=At(0), p1=At(0)),
         each_of(p0=At(100), p1=At(3)),
         partitions=2,
-        limits=Limits(min_partitions=4),
+        limits=PlanLimits(min_partitions=4),
     )
     pieces = [(number, start.offset, until.offset) for [(number, start, until)] in tasks(decided)]  # type: ignore[union-attr]
     assert pieces == [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 3)]
@@ -412,18 +414,18 @@ def test_ranges_that_are_numbers_already_are_cut_by_size() -> None:
 
 def test_enough_partitions_already_leave_the_words_alone() -> None:
     """B110: no look-up is made, nothing is cut."""
-    limits = Limits(min_partitions=2)
+    limits = PlanLimits(min_partitions=2)
     assert tasks(plan(partitions=2, limits=limits)) == [
         [(0, Earliest(), Latest())],
         [(1, Earliest(), Latest())],
     ]
-    assert not find_questions(BatchRead(Subscribe(("t",)), ALL, END), limits, topics(2), 0).latest
+    assert not find_questions(BatchRead(SelectTopics(("t",)), ALL, END), limits, topics(2), 0).latest
 
 
 def test_a_partition_that_is_empty_now_rides_along_in_the_last_task() -> None:
     """B104: it takes no piece, but rows that arrive later are read when the frame is used again."""
     decided = plan(
-        partitions=2, earliest={T0: 0, T1: 0}, latest={T0: 0, T1: 4}, limits=Limits(min_partitions=4)
+        partitions=2, earliest={T0: 0, T1: 0}, latest={T0: 0, T1: 4}, limits=PlanLimits(min_partitions=4)
     )
     assert len(decided.tasks) == 4
     assert tasks(decided)[-1] == [(1, At(3), Latest()), (0, Earliest(), Latest())]
@@ -432,7 +434,7 @@ def test_a_partition_that_is_empty_now_rides_along_in_the_last_task() -> None:
 def test_when_all_is_empty_one_task_waits_for_rows() -> None:
     """B104: the same when nothing has rows yet."""
     decided = plan(
-        partitions=2, earliest={T0: 0, T1: 0}, latest={T0: 0, T1: 0}, limits=Limits(min_partitions=4)
+        partitions=2, earliest={T0: 0, T1: 0}, latest={T0: 0, T1: 0}, limits=PlanLimits(min_partitions=4)
     )
     assert tasks(decided) == [[(0, Earliest(), Latest()), (1, Earliest(), Latest())]]
 
@@ -442,7 +444,7 @@ def test_small_ranges_share_a_task_when_asked_to() -> None:
         partitions=3,
         earliest=dict.fromkeys((T0, T1, T2), 0),
         latest=dict.fromkeys((T0, T1, T2), 5),
-        limits=Limits(min_records_per_task=10),
+        limits=PlanLimits(min_records_per_task=10),
     )
     assert [[each[0] for each in task] for task in tasks(decided)] == [[0, 1, 2]]
 
@@ -460,7 +462,7 @@ def test_a_plan_covers_every_partition_exactly_once(
     """B104, T28: bound again at the same moment, the orders tile [start, end) of every partition."""
     earliest = {TopicPartition("t", number): first for number, (first, _) in enumerate(logs)}
     latest = {TopicPartition("t", number): first + size for number, (first, size) in enumerate(logs)}
-    limits = Limits(None if packed else wanted, cap, packed)
+    limits = PlanLimits(None if packed else wanted, cap, packed)
     decided = plan(partitions=len(logs), earliest=earliest, latest=latest, limits=limits)
     for partition in earliest:
         place = earliest[partition]
@@ -474,4 +476,4 @@ def test_a_plan_covers_every_partition_exactly_once(
 
 def test_planning_raises_only_errors_of_its_own_tree() -> None:
     with pytest.raises(PenstockError):
-        plan(earliest={}, latest={}, limits=Limits(min_partitions=9))
+        plan(earliest={}, latest={}, limits=PlanLimits(min_partitions=9))

@@ -11,7 +11,7 @@ import pytest
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_rules import Entry, Ledger
+from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry
 from penstock.core.sinks.numbered_batches import is_next, is_written
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -21,7 +21,7 @@ AT = StreamPosition({T0: 5})
 
 def make_ledger(last: str, **offsets: int) -> Ledger:
     known = offsets or {"t0": 5}
-    return {{"t0": T0, "t1": T1}[each]: Entry(at, token="a", batch=last) for each, at in known.items()}
+    return {{"t0": T0, "t1": T1}[each]: LedgerEntry(at, token="a", batch=last) for each, at in known.items()}
 
 
 def ask(ledger: Ledger, batch_id: int, before: StreamPosition, end: StreamPosition) -> bool:

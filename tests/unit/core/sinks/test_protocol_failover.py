@@ -17,8 +17,8 @@ import pytest
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_positions import plan_moves, read_ledger
-from penstock.core.sinks.ledger_rules import Batch, Entry, Ledger, Stage, name_state
+from penstock.core.sinks.ledger_positions import plan_ledger_moves, read_ledger
+from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, LedgerEntry, Stage, name_state
 from penstock.core.sinks.numbered_batches import is_written, name_batch
 from penstock.core.sinks.sql_commit_protocol import ReadLedger, Steps, publish, settle, take_over
 from penstock.testing.checker import Answer, Ended, Exploration, Reply, explore
@@ -142,9 +142,9 @@ class Writer:
         planned = self.plan[number]
         while True:
             staged = yield StageRows(planned.records, self.epoch, self.told)
-            moves = plan_moves(find_before(self.plan, number), planned.end, self.ledger)
+            moves = plan_ledger_moves(find_before(self.plan, number), planned.end, self.ledger)
             stages = tuple(Stage(f"{staged}-{each.partition}", 1) for each, _ in planned.records)
-            batch = Batch("s", moves, stages, str(staged), name, self.trail)
+            batch = LedgerBatch("s", moves, stages, str(staged), name, self.trail)
             try:
                 yield from self.between(publish(batch, self.epoch), self.epoch, batch)
             except SinkError as error:
@@ -154,7 +154,7 @@ class Writer:
                     continue
             break
         self.ledger = {
-            each.partition: Entry(each.until, token=batch.token, batch=name) for each in batch.moves
+            each.partition: LedgerEntry(each.until, token=batch.token, batch=name) for each in batch.moves
         }
         self.trail = (*self.trail, name_state(self.ledger))
         self.told = (*self.told, *planned.records)
@@ -222,7 +222,7 @@ def test_a_database_that_goes_back_at_any_step_loses_nothing_without_an_error(
 # --- planted bugs -----------------------------------------------------------------------------------------
 
 
-def offsets_only(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def offsets_only(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     """Compares offsets and nothing else: whatever the ledger's last change was, it is the one expected."""
 
     def answer(step: Any, value: Any) -> Any:
@@ -235,7 +235,7 @@ def offsets_only(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generato
     return (yield from bend(steps, answer=answer))
 
 
-def no_predecessor(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_predecessor(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     """A query that starts over any ledger of its own that is not ahead of it."""
     return (yield from steps)
 

@@ -19,7 +19,7 @@ import pytest
 
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.sinks.ledger_rules import Batch, Entry, Move, Stage, name_state
+from penstock.core.sinks.ledger_rules import LedgerBatch, LedgerEntry, LedgerMove, Stage, name_state
 from penstock.core.sinks.sql_commit_protocol import (
     Abandon,
     Begin,
@@ -44,7 +44,7 @@ RETRIED = ("START_FAILED", "PUBLISH_FAILED", "COMMIT_IN_DOUBT", "STAGE_INCOMPLET
 LOST = StepFailedError("the connection is gone")
 Record = tuple[TopicPartition, int]
 #: What was committed at some moment: the epoch, the ledger, the rows.
-Moment = tuple[int, tuple[tuple[TopicPartition, Entry], ...], tuple[Record, ...]]
+Moment = tuple[int, tuple[tuple[TopicPartition, LedgerEntry], ...], tuple[Record, ...]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Transaction:
     """What one connection would change."""
 
     epoch: int | None = None
-    entries: tuple[tuple[TopicPartition, Entry], ...] = ()
+    entries: tuple[tuple[TopicPartition, LedgerEntry], ...] = ()
     rows: tuple[Record, ...] = ()
 
 
@@ -77,7 +77,7 @@ class Database:
     database was, as long as a fail-over can bring it back."""
 
     epoch: int = 0
-    ledger: tuple[tuple[TopicPartition, Entry], ...] = ()
+    ledger: tuple[tuple[TopicPartition, LedgerEntry], ...] = ()
     rows: tuple[Record, ...] = ()
     stages: tuple[tuple[str, int, Record], ...] = ()  # name, epoch of its writer, its one row
     open: tuple[tuple[str, Transaction], ...] = ()
@@ -269,10 +269,10 @@ LOST_TRANSACTION = Transaction(epoch=-1)
 # --- the writers ------------------------------------------------------------------------------------------
 
 #: Stands between a protocol and the world; the epoch and the batch are those of a publish.
-Between = Callable[[Steps[Any], int, Batch | None], Generator[Any, Any, Any]]
+Between = Callable[[Steps[Any], int, LedgerBatch | None], Generator[Any, Any, Any]]
 
 
-def unchanged(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def unchanged(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (yield from steps)
 
 
@@ -282,11 +282,13 @@ def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
     positions = {each: ledger[each].offset if each in ledger else 0 for each in PARTITIONS}
     known, trail, told = set(ledger), (name_state(ledger),), ()
     while positions[PARTITIONS[0]] < BATCHES:
-        moves = tuple(Move(each, at, at + 1, is_first=each not in known) for each, at in positions.items())
+        moves = tuple(
+            LedgerMove(each, at, at + 1, is_first=each not in known) for each, at in positions.items()
+        )
         records = tuple(positions.items())
         number = yield StageRows(records, epoch, told)
         stages = tuple(Stage(f"{number}-{each.partition}", 1) for each in positions)
-        batch = Batch("s", moves, stages, token=str(number), trail=trail)
+        batch = LedgerBatch("s", moves, stages, token=str(number), trail=trail)
         try:
             yield from between(publish(batch, epoch), epoch, batch)
         except SinkError as error:
@@ -355,7 +357,7 @@ def bend(
             failure = error
 
 
-def no_fence(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_fence(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     is_told = batch is not None
     return (
         yield from bend(
@@ -364,16 +366,16 @@ def no_fence(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[An
     )
 
 
-def no_comparison(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_comparison(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     def answer(step: Any, value: Any) -> Any:
         if batch is None or not isinstance(step, ReadLedger):
             return value
-        return {each.partition: Entry(each.start) for each in batch.moves if not each.is_first}
+        return {each.partition: LedgerEntry(each.start) for each in batch.moves if not each.is_first}
 
     return (yield from bend(steps, answer=answer))
 
 
-def no_token(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_token(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     def answer(step: Any, value: Any) -> Any:
         if not isinstance(step, ReadLedger):
             return value
@@ -382,7 +384,7 @@ def no_token(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[An
     return (yield from bend(steps, answer=answer))
 
 
-def doubt_is_success(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def doubt_is_success(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     reply: Any = None
     while True:
         try:
@@ -406,7 +408,7 @@ def _go_on_failing(steps: Steps[Any], error: StepFailedError) -> Generator[Any, 
             return end.value
 
 
-def no_counts(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_counts(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (
         yield from bend(
             steps,
@@ -417,22 +419,22 @@ def no_counts(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[A
     )
 
 
-def no_new_epoch(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_new_epoch(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (yield from bend(steps, ask=lambda step: None if isinstance(step, RaiseEpoch) else step))
 
 
-def no_lock(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def no_lock(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (yield from bend(steps, ask=lambda step: ReadEpoch() if isinstance(step, LockWriter) else step))
 
 
-def half_the_offsets(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def half_the_offsets(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     def ask(step: Any) -> Any:
         return replace(step, entries=step.entries[:1]) if isinstance(step, WriteLedger) else step
 
     return (yield from bend(steps, ask=ask))
 
 
-def two_transactions(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def two_transactions(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     step = next(steps)
     while True:
         if isinstance(step, WriteLedger):
@@ -449,7 +451,7 @@ def two_transactions(steps: Steps[Any], epoch: int, batch: Batch | None) -> Gene
             return end.value
 
 
-def counts_without_rows(steps: Steps[Any], epoch: int, batch: Batch | None) -> Generator[Any, Any, Any]:
+def counts_without_rows(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     """Publishes a task's stage twice and not the other's: the sum is right."""
 
     def ask(step: Any) -> Any:

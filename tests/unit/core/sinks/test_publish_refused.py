@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.model import TopicPartition
-from penstock.core.sinks.ledger_rules import Batch, Entry, Move
+from penstock.core.sinks.ledger_rules import LedgerBatch, LedgerEntry, LedgerMove
 from penstock.core.sinks.sql_commit_protocol import (
     COMMIT_ATTEMPTS,
     Commit,
@@ -37,9 +37,9 @@ def test_a_commit_that_is_refused_each_time_ends_with_its_cause(retriable: bool)
             )
         if isinstance(step, LockWriter):
             return 1
-        return {T0: Entry(5)} if isinstance(step, ReadLedger) else None
+        return {T0: LedgerEntry(5)} if isinstance(step, ReadLedger) else None
 
-    batch = Batch("s", (Move(T0, 5, 9),), (), token="a")
+    batch = LedgerBatch("s", (LedgerMove(T0, 5, 9),), (), token="a")
     with pytest.raises(SinkError, match="A constraint is violated") as raised:
         drive(publish(batch, epoch=1), perform)
     assert raised.value.condition == "PUBLISH_FAILED"

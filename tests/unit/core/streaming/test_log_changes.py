@@ -11,15 +11,20 @@ from penstock.core.errors import BrokerError, DataLossError
 from penstock.core.losses.stream_loss_errors import explain_stream_losses
 from penstock.core.model import At, Earliest, TopicPartition, TopicView
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.planning.offset_planning import Limits
-from penstock.core.planning.partition_selection import Assign, Selection, Subscribe, SubscribePattern
+from penstock.core.planning.offset_planning import PlanLimits
+from penstock.core.planning.partition_selection import (
+    Selection,
+    SelectPartitions,
+    SelectPattern,
+    SelectTopics,
+)
 from penstock.core.planning.topic_pattern import TopicPattern
 from penstock.core.streaming.log_changes import Course, StreamView, chart, find_doubtful, name_stream_topics
 from penstock.core.streaming.next_batch import aim, holds_back, plan_batch, share_budget, take
 
 ID, OTHER_ID = b"a" * 16, b"b" * 16
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
-T = Subscribe(("t",))
+T = SelectTopics(("t",))
 
 
 def topic(partitions: int = 2, *, name: str = "t", topic_id: bytes = ID, epoch: int = 3) -> TopicView:
@@ -79,7 +84,7 @@ def test_the_first_end_carries_where_the_stream_began() -> None:
     end = take(chart(T, first, see({T0: 9, T1: 7}, earliest={T0: 0})))
     assert end.starts == {T0: 5, T1: 7}
     resolved_again = at({T0: 9, T1: 9}, starts={T0: 9, T1: 9})
-    ((order,),) = plan_batch(resolved_again, end, Limits())
+    ((order,),) = plan_batch(resolved_again, end, PlanLimits())
     assert (order.partition, order.start, order.until) == (0, At(5), At(9))
 
 
@@ -107,12 +112,12 @@ def test_no_partition_at_all_is_never_a_new_position() -> None:
     """B027, T14: it would make every partition look new the next time."""
     position = at({T0: 5})
     view = StreamView({}, {})
-    course = chart(SubscribePattern(TopicPattern("t.*")), position, view)
+    course = chart(SelectPattern(TopicPattern("t.*")), position, view)
     assert take(course) is position
 
 
 def test_a_pattern_that_matched_nothing_reads_the_first_topic_from_its_beginning() -> None:
-    course = chart(SubscribePattern(TopicPattern("t.*")), StreamPosition({}), see({T0: 9}, earliest={T0: 4}))
+    course = chart(SelectPattern(TopicPattern("t.*")), StreamPosition({}), see({T0: 9}, earliest={T0: 4}))
     assert (course.begins, course.losses) == ({T0: 4}, ())
     assert take(course).starts == {T0: 4}
 
@@ -211,7 +216,7 @@ def test_a_recreated_topic_with_nothing_in_it_is_remembered_as_the_new_one() -> 
     view = see({T0: 0}, earliest={T0: 0}, topics=[topic(1, topic_id=OTHER_ID)])
     after = take(chart(T, at({T0: 0}), view))
     assert after.topic_ids == {"t": OTHER_ID}
-    assert plan_batch(at({T0: 0}), after, Limits()) == ()
+    assert plan_batch(at({T0: 0}), after, PlanLimits()) == ()
 
 
 def test_a_truncated_log_goes_on_at_the_cut() -> None:
@@ -257,7 +262,7 @@ def test_an_end_that_went_back_behind_the_position_is_a_loss_of_what_was_seen() 
 
 def test_a_partition_that_is_gone_is_told_with_what_it_last_held_and_keeps_its_position() -> None:
     """B061, F37, T14: should it only be hidden for a moment, nothing is read twice."""
-    selection = SubscribePattern(TopicPattern(".*"))
+    selection = SelectPattern(TopicPattern(".*"))
     other = TopicPartition("u", 0)
     position = StreamPosition({T0: 5, other: 1}, {"t": ID, "u": OTHER_ID}, {T0: 3})
     view = see({other: 4}, earliest={other: 0}, topics=[topic(1, name="u", topic_id=OTHER_ID)])
@@ -276,7 +281,7 @@ def test_a_subscribed_topic_that_is_gone_is_a_loss_but_one_never_seen_is_an_erro
     course = chart(T, at({T0: 5}), StreamView({}, {}))
     assert conditions(course) == [("PARTITIONS_DELETED", "t-0", 5, 5)]
     with pytest.raises(BrokerError, match=r"\[UNKNOWN_TOPIC\].*u"):
-        chart(Subscribe(("t", "u")), at({T0: 5}), see({T0: 5}))
+        chart(SelectTopics(("t", "u")), at({T0: 5}), see({T0: 5}))
 
 
 def test_a_shared_group_is_named_when_partitions_are_gone() -> None:
@@ -310,7 +315,7 @@ def test_a_new_partition_without_a_first_offset_is_an_error_of_its_own() -> None
 
 
 def test_an_assigned_partition_that_does_not_exist_is_told() -> None:
-    course = chart(Assign((T0, T2)), at({T0: 5}), see({T0: 6}, earliest={T0: 0}))
+    course = chart(SelectPartitions((T0, T2)), at({T0: 5}), see({T0: 6}, earliest={T0: 0}))
     assert any("t-2 does not exist" in each for each in course.news)
 
 
@@ -409,7 +414,7 @@ def test_available_now_shows_both_offsets_when_the_log_shrank(end: int, topic_id
 
 
 def plan(
-    before: StreamPosition, end: StreamPosition, limits: Limits
+    before: StreamPosition, end: StreamPosition, limits: PlanLimits
 ) -> list[list[tuple[int, object, object]]]:
     return [
         [(order.partition, order.start, order.until) for order in task]
@@ -419,33 +424,35 @@ def plan(
 
 def test_small_ranges_share_a_task() -> None:
     before, end = at({T0: 0, T1: 0, T2: 4}), at({T0: 3, T1: 900, T2: 4})
-    assert plan(before, end, Limits(min_records_per_task=1000)) == [[(0, At(0), At(3)), (1, At(0), At(900))]]
-    assert plan(before, end, Limits()) == [[(0, At(0), At(3))], [(1, At(0), At(900))]]
+    assert plan(before, end, PlanLimits(min_records_per_task=1000)) == [
+        [(0, At(0), At(3)), (1, At(0), At(900))]
+    ]
+    assert plan(before, end, PlanLimits()) == [[(0, At(0), At(3))], [(1, At(0), At(900))]]
 
 
 def test_big_ranges_are_cut() -> None:
     before, end = at({T0: 0}), at({T0: 10})
-    assert plan(before, end, Limits(min_partitions=2)) == [[(0, At(0), At(5))], [(0, At(5), At(10))]]
+    assert plan(before, end, PlanLimits(min_partitions=2)) == [[(0, At(0), At(5))], [(0, At(5), At(10))]]
 
 
 def test_tasks_carry_the_topics_id() -> None:
     """T11: so the broker itself refuses a topic that is recreated after planning."""
-    ((order,),) = plan_batch(at({T0: 0}), at({T0: 3}), Limits())
+    ((order,),) = plan_batch(at({T0: 0}), at({T0: 3}), PlanLimits())
     assert order.topic_id == ID
 
 
 def test_a_batch_that_another_connector_planned_reads_new_partitions_from_their_beginning() -> None:
     before, end = StreamPosition({T0: 5}), StreamPosition({T0: 7, T1: 4})
-    assert plan(before, end, Limits()) == [[(0, At(5), At(7))], [(1, Earliest(), At(4))]]
+    assert plan(before, end, PlanLimits()) == [[(0, At(5), At(7))], [(1, Earliest(), At(4))]]
 
 
 def test_a_batch_that_runs_backwards_is_refused() -> None:
     with pytest.raises(DataLossError, match=r"PARTITION_OFFSET_CHANGED.*from 5 back to 2"):
-        plan_batch(StreamPosition({T0: 5}), StreamPosition({T0: 2}), Limits())
+        plan_batch(StreamPosition({T0: 5}), StreamPosition({T0: 2}), PlanLimits())
 
 
 def _selections() -> list[Selection]:
-    return [T, Assign((T0, T1)), SubscribePattern(TopicPattern("t"))]
+    return [T, SelectPartitions((T0, T1)), SelectPattern(TopicPattern("t"))]
 
 
 @pytest.mark.parametrize("selection", _selections())

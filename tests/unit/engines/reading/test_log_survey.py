@@ -25,7 +25,7 @@ def survey(
     now_ms: int,
     pause: Callable[[float], None],
 ) -> Snapshot:
-    patience = engine.Patience(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, pause)
+    patience = engine.LookRetries(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, pause)
     return engine.survey(
         open_view,
         options.reading,

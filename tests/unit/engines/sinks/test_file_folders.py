@@ -19,7 +19,7 @@ from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import file_sink
 from penstock.engines.sinks.file_audit import audit_files
-from penstock.engines.sinks.file_checks import Told
+from penstock.engines.sinks.file_checks import TaskCounts
 from penstock.engines.sinks.file_sink import FileSink, FileWriter
 
 
@@ -34,10 +34,10 @@ class Frame:
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """One task writes a frame's rows: the steps that matter here are the sink's own."""
 
-    def save(frame: Frame, kind: str, place: Path) -> Told:
+    def save(frame: Frame, kind: str, place: Path) -> TaskCounts:
         place.mkdir()
         pq.write_table(pa.table({"value": frame.values}), place / "part-00000-c.parquet")
-        return Told(len(frame.values), frozenset({0}))
+        return TaskCounts(len(frame.values), frozenset({0}))
 
     monkeypatch.setattr(file_sink, "save_frame", save)
 
@@ -161,7 +161,7 @@ def test_a_folder_put_back_while_tasks_write_is_noticed(
     offsets, copy = tmp_path / "out" / "_penstock" / "offsets", tmp_path / "copy"
     save = file_sink.save_frame
 
-    def save_and_restore(frame: Any, kind: str, place: Path) -> Told:
+    def save_and_restore(frame: Any, kind: str, place: Path) -> TaskCounts:
         put_back(copy, offsets)
         return save(frame, kind, place)
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
 from penstock.core.model import TopicPartition
-from penstock.kafka.console.topic_tailing import Follower
+from penstock.kafka.console.topic_tailing import TopicTail
 from penstock.testing.memory_log import MemoryLog
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -25,12 +25,12 @@ def fill(log: MemoryLog, partition: int, *values: bytes) -> None:
         log.append("t", partition, value=value)
 
 
-def follow(log: MemoryLog, starts: dict[TopicPartition, int], level: str = "read_uncommitted") -> Follower:
+def follow(log: MemoryLog, starts: dict[TopicPartition, int], level: str = "read_uncommitted") -> TopicTail:
     settings = ClientSettings((("127.0.0.1", 1),), isolation_level=level)
-    return Follower(log.view(level), log.reader(), settings, starts)
+    return TopicTail(log.view(level), log.reader(), settings, starts)
 
 
-def take(follower: Follower, most: int = 100) -> list[bytes | None]:
+def take(follower: TopicTail, most: int = 100) -> list[bytes | None]:
     return [each.value for each in follower.take(most)]
 
 
@@ -112,7 +112,7 @@ def test_a_position_that_was_reached_under_an_older_leader_is_checked(log: Memor
     log.truncate_after("t", 0, 1)
     fill(log, 0, b"B", b"C")
     settings = ClientSettings((("127.0.0.1", 1),))
-    follower = Follower(log.view(), log.reader(), settings, {ONE: 2}, {ONE: 0})
+    follower = TopicTail(log.view(), log.reader(), settings, {ONE: 2}, {ONE: 0})
     with pytest.raises(DataLossError) as lost:
         follower.take(10)
     assert lost.value.condition == "LOG_TRUNCATED"

@@ -74,16 +74,16 @@ _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     kind: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def refuse(status: int, condition: str, what: str, *headers: tuple[str, str]) -> Answer:
+def refuse(status: int, condition: str, what: str, *headers: tuple[str, str]) -> HttpAnswer:
     """An error in words of ours alone."""
-    return Answer(status, _JSON, _write({"error": condition, "what": what}), headers)
+    return HttpAnswer(status, _JSON, _write({"error": condition, "what": what}), headers)
 
 
 def _write(content: Mapping[str, Any]) -> bytes:
@@ -107,30 +107,30 @@ class _Lists:
         self._looked_s = 0.0
         self._listed: Listed | None = None
         self._bans: list[Ban] = []
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, HttpAnswer] = {}
         self._read_seconds = read_seconds
         self._batches, self._counted_s = -1, 0.0
 
-    def answer_list(self, kind: str) -> Answer:
+    def answer_list(self, kind: str) -> HttpAnswer:
         with self._lock:
             listed = self._look()
             if kind not in self._answers:
                 rendered = render(kind, self._bans, cursor=listed.cursor, now_us=0)
-                self._answers[kind] = Answer(200, _JSON if kind == "json" else _TEXT, rendered.content)
+                self._answers[kind] = HttpAnswer(200, _JSON if kind == "json" else _TEXT, rendered.content)
             return self._answers[kind]
 
-    def answer_since(self, cursor: int) -> Answer:
+    def answer_since(self, cursor: int) -> HttpAnswer:
         with self._lock:
             listed, answers, kind = self._look(), self._answers, str(cursor)
             if kind in answers:
                 return answers[kind]
-        answer = Answer(200, _JSON, write_json(listed.since(cursor, self._gate)))
+        answer = HttpAnswer(200, _JSON, write_json(listed.since(cursor, self._gate)))
         with self._lock:
             if len(answers) < _KEPT_ANSWERS:
                 answers[kind] = answer  # enforcers that keep up ask with the same cursor
         return answer
 
-    def answer_health(self) -> Answer:
+    def answer_health(self) -> HttpAnswer:
         """A list that nobody keeps up is not healthy, though it can be read."""
         with self._lock:
             cursor, entries = self._look().cursor, len(self._bans)
@@ -152,7 +152,7 @@ class _Lists:
             "last_batch_at": None if last_ms is None else show_time(last_ms * 1000),
             "last_batch_age_s": None if age_s is None else round(age_s, 1),
         }
-        return Answer(200 if is_fresh else 503, _JSON, _write(told))
+        return HttpAnswer(200 if is_fresh else 503, _JSON, _write(told))
 
     def _look(self) -> Listed:
         now_s = time.monotonic()
@@ -255,7 +255,7 @@ class EnforcementApi:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def answer(self, target: str) -> Answer:
+    def answer(self, target: str) -> HttpAnswer:
         """The answer to a GET; the door has let it in."""
         path, _, query = target.partition("?")
         if path == "/v1/blocklist" and query:
@@ -273,7 +273,7 @@ class EnforcementApi:
         if wanted != path and _DECISION_ID.fullmatch(wanted):
             found = Database(self._place).run(lambda session: read_decision(session, wanted))
             if found is not None:
-                return Answer(200, _JSON, _write(show_moments(found)))
+                return HttpAnswer(200, _JSON, _write(show_moments(found)))
             return refuse(404, "DECISION_NOT_FOUND", "There is no decision with this id.")
         return refuse(404, "NOT_FOUND", "There is nothing here.")
 
@@ -346,7 +346,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(self._answer())
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> HttpAnswer:
         api = self.server.api
         if not api.rate.admits(self.client_address[0]):
             return refuse(429, "TOO_MANY_REQUESTS", "Ask less often.", ("Retry-After", "1"))
@@ -370,10 +370,10 @@ class _Handler(BaseHTTPRequestHandler):
         headers = (*answer.headers, ("ETag", tag), ("Cache-Control", "no-cache"))
         known = [each.strip().removeprefix("W/") for each in self.headers.get("If-None-Match", "").split(",")]
         if answer.status == 200 and (tag in known or "*" in known):
-            return Answer(304, answer.kind, b"", headers)
-        return Answer(answer.status, answer.kind, answer.body, headers)
+            return HttpAnswer(304, answer.kind, b"", headers)
+        return HttpAnswer(answer.status, answer.kind, answer.body, headers)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         self.connection.settimeout(ANSWER_DEADLINE_S)
         # Never HTTP/0.9: an answer without headers could be taken for anything.
         self.request_version = self.protocol_version

@@ -118,7 +118,7 @@ class Orders:
         return cls(tuple((o.subject, o.taken_at, o.until) for o in orders if o.taken_at is not None), spared)
 
 
-def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
+def make_limits(settings: DefenceSettings, orders: Orders) -> s.FoldLimits:
     """Settings and orders as the kernels take them."""
     bounds = np.zeros((len(orders.graces), 4), np.uint64)
     times = np.zeros((len(orders.graces), 2), np.int64)
@@ -129,7 +129,7 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.Limits:
     if orders.spared:
         settings = replace(settings, allow=(*settings.allow, *orders.spared))
     first_high, first_low, last_high, last_low = settings.allowed
-    return s.Limits(
+    return s.FoldLimits(
         float(settings.score_half_life_us), settings.ban_us, settings.most_ban_us, settings.forget_us,
         settings.quiet_us, float(BLOCKING_POINTS), first_high, first_low, last_high, last_low, bounds, times,
     )  # fmt: skip

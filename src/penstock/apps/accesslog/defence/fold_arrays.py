@@ -58,7 +58,7 @@ MOST_VOUCHED = 8
 PATH_MEMORY_US = 24 * 3_600_000_000
 
 
-class Table(NamedTuple):
+class SubjectTable(NamedTuple):
     """All subjects of one sort in a lane: a bucket table, and pools for what belongs to them."""
 
     tags: Any  # uint32, WAYS a bucket
@@ -111,7 +111,7 @@ class Rules(NamedTuple):
     count_lists: Any
 
 
-class Limits(NamedTuple):
+class FoldLimits(NamedTuple):
     """Settings, and who may not be blocked: sorted ranges, and ranges with a time."""
 
     score_half_life: float

@@ -47,7 +47,7 @@ from penstock.apps.accesslog.defence.evidence_lines import (
     tell_line,
 )
 from penstock.apps.accesslog.defence.lane_state import QUEUE, LaneState, _hits_of, grow
-from penstock.apps.accesslog.defence.rule_limits import Program
+from penstock.apps.accesslog.defence.rule_limits import RuleProgram
 from penstock.apps.accesslog.events.line_events import Header, read_agents
 from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, advance
 from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, is_host, name_subject
@@ -191,7 +191,7 @@ def _fold_part(
     queue: pa.Table,
     mine: NDArray[np.int64],
     settings: DefenceSettings,
-    limits: s.Limits,
+    limits: s.FoldLimits,
     is_group: bool,
 ) -> pa.Table:
     """Fold these events of the queue: those of clients, or those of networks and fingerprints."""
@@ -228,7 +228,7 @@ def _fold_part(
     return found.decide(settings, made, scores)
 
 
-def _bundle(program: Program) -> s.Rules:
+def _bundle(program: RuleProgram) -> s.Rules:
     any_client, any_net, any_print = program.any_lists
     return s.Rules(
         program.points, program.enforced, program.class_bit, program.rule_of, program.limit,

@@ -25,7 +25,7 @@ from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.defence import subject_table_kernel as t
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.defence.evidence_lines import EVIDENCE
-from penstock.apps.accesslog.defence.rule_limits import Program, compile_rules
+from penstock.apps.accesslog.defence.rule_limits import RuleProgram, compile_rules
 from penstock.apps.accesslog.events.line_events import AGENTS, EVENTS
 from penstock.apps.accesslog.events.log_clocks import NEVER
 from penstock.core.errors import DecodeError
@@ -44,12 +44,12 @@ _TEXTS = ("evidence", "group_evidence", "agent_evidence", "agents")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.Table:
+def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.SubjectTable:
     """An empty table for so many subjects; its pools grow with what is in them."""
     places = max(-(-subjects // s.WAYS), 1) * s.WAYS
     heads = np.zeros(s.HEADS, np.int64)
     heads[[s.ROWS_FREE, s.COUNTERS_FREE, s.MEMBERS_FREE]] = -1
-    return s.Table(
+    return s.SubjectTable(
         tags=np.zeros(places, np.uint32),
         slots=np.full(places, -1, np.int32),
         rows=np.zeros((rows, s.ROW_WIDTH), np.int64),
@@ -63,7 +63,7 @@ def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.Table
     )
 
 
-def grow(table: s.Table, behaviours: int) -> s.Table:
+def grow(table: s.SubjectTable, behaviours: int) -> s.SubjectTable:
     """The same table with room for more in the pools that are nearly full."""
     heads = table.heads
     changes: dict[str, Any] = {}
@@ -88,9 +88,9 @@ def _widen(array: NDArray[Any], rows: int) -> NDArray[Any]:
 class LaneState:
     """All that a lane knows between two batches."""
 
-    program: Program
-    clients: s.Table
-    groups: s.Table
+    program: RuleProgram
+    clients: s.SubjectTable
+    groups: s.SubjectTable
     pending: pa.Table
     evidence: pa.Table  # of clients
     group_evidence: pa.Table
@@ -222,7 +222,7 @@ def _read_parts(chunks: Iterable[bytes | pa.Buffer]) -> dict[str, pa.Table]:
     return {part: pa.concat_tables(some).combine_chunks() for part, some in pieces.items()}
 
 
-def _list_table(table: s.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
+def _list_table(table: s.SubjectTable) -> tuple[pa.Table, pa.Table, pa.Table]:
     """The live rows of a table, and the entries that belong to them, in the order of their chains."""
     numbers = table.slots[table.slots >= 0].astype(np.int64)
     rows, marks = table.rows[numbers], table.marks[numbers]
@@ -254,7 +254,7 @@ def _as_table(columns: dict[str, NDArray[Any]]) -> pa.Table:
     return pa.table({name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()})
 
 
-def _list_paths(table: s.Table) -> pa.Table:
+def _list_paths(table: s.SubjectTable) -> pa.Table:
     places = np.flatnonzero(table.paths[:, s.PATH_FIRST])
     some = table.paths[places]
     columns = {
@@ -268,13 +268,13 @@ def _list_paths(table: s.Table) -> pa.Table:
 
 
 def _fill_table(
-    empty: s.Table,
+    empty: s.SubjectTable,
     parts: dict[str, pa.Table],
     name: str,
     moved: NDArray[np.int64],
     dense: Sequence[int],
     dense_count: int,
-) -> s.Table:
+) -> s.SubjectTable:
     rows = parts.get(f"{name}.rows")
     table = empty
     if rows is not None:
@@ -323,7 +323,7 @@ def _keep_known(counters: pa.Table | None, moved: NDArray[np.int64]) -> pa.Table
     return counters if known.all() else counters.filter(pa.array(known))
 
 
-def _fill_counters(table: s.Table, kept: pa.Table, moved: NDArray[np.int64]) -> None:
+def _fill_counters(table: s.SubjectTable, kept: pa.Table, moved: NDArray[np.int64]) -> None:
     count = kept.num_rows
     table.counters[:count, s.BEHAVIOUR] = moved[kept.column("rule").to_numpy()]
     for name, at in (("counted_at", s.COUNTED_AT), ("hot_until", s.HOT_UNTIL), ("window", s.WINDOW_INDEX)):
@@ -335,7 +335,7 @@ def _fill_counters(table: s.Table, kept: pa.Table, moved: NDArray[np.int64]) -> 
     table.heads[s.COUNTERS_USED] = count
 
 
-def _fill_members(table: s.Table, members: pa.Table, moved: NDArray[np.int64]) -> None:
+def _fill_members(table: s.SubjectTable, members: pa.Table, moved: NDArray[np.int64]) -> None:
     count = members.num_rows
     for name, at in (
         ("high", s.MEMBER_HIGH), ("low", s.MEMBER_LOW), ("last", s.MEMBER_LAST),

@@ -31,7 +31,7 @@ _MOST_COMPILED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class RuleProgram:
     """The rules as the fold runs them."""
 
     ruleset: RuleSet
@@ -61,10 +61,10 @@ class Program:
         return int(self.dense_list.size)
 
 
-_compiled: dict[str, Program] = {}
+_compiled: dict[str, RuleProgram] = {}
 
 
-def _compile(ruleset: RuleSet) -> Program:
+def _compile(ruleset: RuleSet) -> RuleProgram:
     rules, behaviour = ruleset.rules, ruleset.behaviour
     counted = [_list_counted(ruleset, rule) for rule in behaviour]
     everything = [ANY_REQUEST in rule.count for rule in behaviour]
@@ -102,7 +102,7 @@ def _compile(ruleset: RuleSet) -> Program:
         rule.distinct == "path" and kinds[b] == CLIENT and bool(shared & set(counted[b]))
         for b, rule in enumerate(behaviour)
     ]
-    return Program(
+    return RuleProgram(
         ruleset,
         points=np.array([rule.points for rule in rules], np.int32),
         enforced=np.array([rule.mode == "enforce" for rule in rules], np.uint8),
@@ -127,7 +127,7 @@ def _compile(ruleset: RuleSet) -> Program:
     )
 
 
-def compile_rules(ruleset: RuleSet) -> Program:
+def compile_rules(ruleset: RuleSet) -> RuleProgram:
     """The program of these rules; made once for each set."""
     if ruleset.digest not in _compiled:
         if len(_compiled) >= _MOST_COMPILED:

@@ -34,7 +34,7 @@ from penstock.apps.accesslog.detection.rule_set import (
     Rule,
     RuleSet,
 )
-from penstock.apps.accesslog.detection.text_decoding import Decoded, Texts, decode
+from penstock.apps.accesslog.detection.text_decoding import DecodedTexts, Texts, decode
 from penstock.apps.accesslog.parsing.line_slots import NO_FIELD
 from penstock.apps.accesslog.texts.text_grouping import (
     Grouped,
@@ -104,7 +104,7 @@ class Detector:
         )
 
     def _settle(
-        self, lines: Lines, kinds: tuple[Grouped, ...], decoded: Decoded
+        self, lines: Lines, kinds: tuple[Grouped, ...], decoded: DecodedTexts
     ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
         """Bring the hits of texts to lines."""
         texts, rules = self._matcher.match(decoded)
@@ -206,7 +206,7 @@ class _Conditions:
             at[odd, 1:] = np.cumsum(can_meet.sum(axis=0))
         return at, listed
 
-    def number_methods(self, decoded: Decoded, methods: Grouped) -> NDArray[np.int32]:
+    def number_methods(self, decoded: DecodedTexts, methods: Grouped) -> NDArray[np.int32]:
         """Per line the number of its method, or that of any other."""
         other = len(self._methods)
         mine = np.flatnonzero(decoded.kinds == d.METHOD)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from penstock.apps.accesslog.detection import rule_matching_kernel as k
 from penstock.apps.accesslog.detection import text_decoding_kernel as d
 from penstock.apps.accesslog.detection.rule_set import ContentRule
-from penstock.apps.accesslog.detection.text_decoding import Decoded
+from penstock.apps.accesslog.detection.text_decoding import DecodedTexts
 
 #: Field of a rule to the kind of text and its region.
 _PLACES = {
@@ -143,7 +143,7 @@ class Matcher:
         self._begin_of = np.array([begin for begin, _ in bounds], np.int32)
         self._end_of = np.array([end for _, end in bounds], np.int32)
 
-    def match(self, decoded: Decoded) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def match(self, decoded: DecodedTexts) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Pairs of a text and the number of a rule that hits it; a pair may be there twice."""
         texts, probes = self.find_candidates(decoded)
         rules = self._rule_of[probes]
@@ -161,7 +161,7 @@ class Matcher:
                 kept[chosen] = ~_matches(self._take(decoded, texts[chosen], probes[chosen]), rule.veto)
         return texts[kept], rules[kept]
 
-    def find_candidates(self, decoded: Decoded) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def find_candidates(self, decoded: DecodedTexts) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Pairs of a text and a probe whose literals are all in it."""
         automaton = self._automaton
         probes = self._complete.size
@@ -198,7 +198,7 @@ class Matcher:
                 return texts[: state[0]], found[: state[0]]
             texts, found = _double(texts), _double(found)
 
-    def _take(self, decoded: Decoded, texts: NDArray[np.int32], probes: NDArray[np.int32]) -> pa.Array:
+    def _take(self, decoded: DecodedTexts, texts: NDArray[np.int32], probes: NDArray[np.int32]) -> pa.Array:
         """The regions that these probes look at, as bytes in Arrow."""
         begins = decoded.places[texts, self._begin_of[probes]]
         ends = decoded.places[texts, self._end_of[probes]]

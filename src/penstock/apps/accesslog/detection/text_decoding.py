@@ -30,7 +30,7 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedTexts:
     """The decoded texts: `places` says where in `out`, columns as named in decoding_kernel."""
 
     out: NDArray[np.uint8]
@@ -49,11 +49,11 @@ class Decoded:
         return self.out[self.places[number, begin] : self.places[number, end]].tobytes()
 
 
-def decode(texts: Texts) -> Decoded:
+def decode(texts: Texts) -> DecodedTexts:
     """Decode all of them; linear in their length."""
     room = 2 * int(np.maximum(texts.lengths, 0).sum(dtype=np.int64))
     out = np.empty(room, np.uint8)
     places = np.zeros((texts.starts.size, d.PLACES_WIDTH), np.int64)
     done = d.decode_texts(texts.data, texts.starts, texts.lengths, texts.kinds, texts.is_json, 0, out, places)
     assert done == texts.starts.size, "there is room for each"
-    return Decoded(out, places, texts.kinds)
+    return DecodedTexts(out, places, texts.kinds)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence import fold_arrays as s
-from penstock.apps.accesslog.defence.rule_limits import NET_BIT, PRINT_BIT, Program, compile_rules
+from penstock.apps.accesslog.defence.rule_limits import NET_BIT, PRINT_BIT, RuleProgram, compile_rules
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rule_set import RuleSet
 from penstock.apps.accesslog.events import line_events_kernel as k
@@ -176,7 +176,7 @@ _HitLists = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]
 
 
 def _list_events(
-    findings: Findings, program: Program, count: int
+    findings: Findings, program: RuleProgram, count: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int8], NDArray[np.uint64], _HitLists]:
     """Which line each event is of (None: line by line), its kind, its group, and its hits."""
     rules, rows = findings.hit_rules, findings.hit_rows
@@ -209,7 +209,7 @@ def _list_events(
     )  # fmt: skip
 
 
-def _judge_answers(lines: Lines, findings: Findings, program: Program) -> NDArray[np.int8]:
+def _judge_answers(lines: Lines, findings: Findings, program: RuleProgram) -> NDArray[np.int8]:
     """Bits of each line: FOUND, not for being sent elsewhere, which says nothing of what is there; ASSET."""
     status = lines.status
     answers = np.zeros(len(lines), np.int8)

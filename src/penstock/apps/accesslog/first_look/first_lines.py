@@ -21,7 +21,7 @@ import pyarrow as pa
 LONGEST_HOLD_S = 60.0
 
 
-class Look(Protocol):
+class FormatLook(Protocol):
     """Gets all lines that were gathered so far; returns whether it has seen enough.
 
     `is_due`: decisions wait no longer, so what there is to say is said of these lines, however few.
@@ -34,7 +34,7 @@ class FirstLines:
     """Gathers lines for one look. `is_seen`: the look has seen enough, and nothing is gathered any more."""
 
     def __init__(
-        self, look: Look, hold_s: float = LONGEST_HOLD_S, clock: Callable[[], float] = time.monotonic
+        self, look: FormatLook, hold_s: float = LONGEST_HOLD_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.is_seen = False
         self._look, self._hold_s, self._clock = look, hold_s, clock

@@ -28,7 +28,7 @@ _NAMES = "Name the format with --log-format: common, combined, nginx, json, or y
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FormatFinding:
     """Something about a sample, as an error. `is_fatal`: it is raised, since nothing good can follow."""
 
     error: OptionError
@@ -39,7 +39,7 @@ class Finding:
         return self.error.condition
 
 
-def check_sample(sample: Sample, *, is_whole: bool = False) -> list[Finding]:
+def check_sample(sample: Sample, *, is_whole: bool = False) -> list[FormatFinding]:
     """Return what is doubtful; or only what is fatal, if anything is: other facts mean nothing then.
 
     A few lines prove nothing, unless `is_whole`: there are no others.
@@ -84,9 +84,9 @@ def describe_sample(sample: Sample) -> Iterator[str]:
     )
 
 
-def _find_nothing(sample: Sample) -> Finding:
+def _find_nothing(sample: Sample) -> FormatFinding:
     hint = _NAMES if sample.missing is None else _name_keys(sample.missing)
-    return Finding(
+    return FormatFinding(
         OptionError(
             "NOTHING_PARSED",
             f"0 of {_count(sample.lines, 'line')} could be parsed (--log-format {sample.parser.log_format}): "
@@ -113,10 +113,10 @@ def _name_keys(missing: Missing) -> str:
     )
 
 
-def _check_fit(sample: Sample) -> Iterator[Finding]:
+def _check_fit(sample: Sample) -> Iterator[FormatFinding]:
     bad = sample.lines - sample.parsed
     if bad >= _SHARE_TOLD * sample.lines:
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "LINES_NOT_PARSED",
                 f"{_share(bad, sample.lines)} of {_count(sample.lines, 'line')} do not fit "
@@ -131,13 +131,13 @@ def _check_fit(sample: Sample) -> Iterator[Finding]:
         )
 
 
-def _check_names(sample: Sample) -> Iterator[Finding]:
+def _check_names(sample: Sample) -> Iterator[FormatFinding]:
     """Clients that are no addresses: most of them none at all, in the wrong column, or names of hosts."""
     without, log_format = sample.without_address, sample.parser.log_format
     told = f"{_share(without, sample.parsed)} of the lines have a client that is not an address"
     if sample.misplaced.lines >= _SHARE_TOLD * sample.parsed:
         client, address = sample.misplaced.example
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "CLIENT_IS_NO_ADDRESS",
                 f"{told}: `{client}` with --log-format {log_format}, while `{address}` stands behind it in "
@@ -148,7 +148,7 @@ def _check_names(sample: Sample) -> Iterator[Finding]:
             is_fatal=2 * sample.misplaced.lines > sample.parsed,
         )
     elif 2 * sample.no_name.lines > sample.parsed:
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "CLIENT_IS_NO_ADDRESS",
                 f"{told}, and not the name of a host either: `{sample.no_name.example[0]}` "
@@ -158,7 +158,7 @@ def _check_names(sample: Sample) -> Iterator[Finding]:
             is_fatal=True,
         )
     elif 2 * without > sample.parsed and not logs_host_names(log_format):
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "CLIENT_IS_NO_ADDRESS",
                 f"{told}: `{sample.named_client}`. The format {log_format} logs addresses only.",
@@ -167,7 +167,7 @@ def _check_names(sample: Sample) -> Iterator[Finding]:
             is_fatal=True,
         )
     elif without >= _SHARE_TOLD * sample.parsed:
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "CLIENT_IS_NO_ADDRESS",
                 f"{told}: `{sample.named_client}`. Rules judge such clients, and no blocklist can hold them.",
@@ -176,13 +176,13 @@ def _check_names(sample: Sample) -> Iterator[Finding]:
         )
 
 
-def _check_rivals(sample: Sample) -> Iterator[Finding]:
+def _check_rivals(sample: Sample) -> Iterator[FormatFinding]:
     """Two fields of JSON lines that could both be the client, with different values."""
     rivals = [each for each in sample.rivals if each.field == "client" and _is_told(each)]
     if rivals:
         others = [f"`{escape(each.other)}`" for each in rivals[:3]]
         first = rivals[0]
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "SEVERAL_CLIENT_FIELDS",
                 f"The client is taken from `{escape(first.used)}`; {join(others)} "
@@ -200,11 +200,11 @@ def _is_told(rival: Rival) -> bool:
     return rival.lines >= max(1, _SHARE_TOLD * rival.whole)
 
 
-def _check_front(sample: Sample) -> Iterator[Finding]:
+def _check_front(sample: Sample) -> Iterator[FormatFinding]:
     """Two addresses in front where the format has one: which of them is the client, only the user knows."""
     pairs, log_format = sample.paired, sample.parser.log_format
     if pairs.lines >= max(1, _SHARE_TOLD * sample.parsed):
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "TWO_ADDRESSES_IN_FRONT",
                 f"{_share(pairs.lines, sample.parsed)} of the lines have two addresses in front, such as "
@@ -219,11 +219,11 @@ def _check_front(sample: Sample) -> Iterator[Finding]:
         )
 
 
-def _check_proxies(sample: Sample) -> Iterator[Finding]:
+def _check_proxies(sample: Sample) -> Iterator[FormatFinding]:
     parsed, unused, unknown = sample.parsed, sample.unused, sample.unknown
     proxies = ", ".join(sample.parser.trusted_proxies)
     if unused.lines >= max(1, _SHARE_TOLD * parsed):
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "FORWARDED_FOR_UNUSED",
                 f"X-Forwarded-For is in {_share(unused.lines, parsed)} of the lines and is not used: they "
@@ -233,7 +233,7 @@ def _check_proxies(sample: Sample) -> Iterator[Finding]:
             )
         )
     elif unknown.lines >= max(1, _SHARE_TOLD * parsed):
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "FORWARDED_FOR_UNUSED",
                 f"{_share(unknown.lines, parsed)} of the lines hold what looks like X-Forwarded-For "
@@ -247,7 +247,7 @@ def _check_proxies(sample: Sample) -> Iterator[Finding]:
         has_place = has_forwarded(sample.parser.log_format)
         why = "was found in none of the lines" if has_place else "has no place in the format"
         lines = _share(sample.of_proxies, parsed)
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "FORWARDED_FOR_MISSING",
                 f"--trusted-proxy names {proxies}, but X-Forwarded-For {why} "
@@ -259,11 +259,11 @@ def _check_proxies(sample: Sample) -> Iterator[Finding]:
         )
 
 
-def _check_unnamed(sample: Sample) -> Iterator[Finding]:
+def _check_unnamed(sample: Sample) -> Iterator[FormatFinding]:
     """Addresses that look like proxies, and that a rule would block with all who are behind them."""
     fronts = sample.fronts
     if fronts:
-        yield Finding(
+        yield FormatFinding(
             OptionError(
                 "PROXY_NOT_NAMED",
                 f"{', '.join(fronts)}: nearly all lines, with X-Forwarded-For of many clients, as from a "
@@ -274,7 +274,7 @@ def _check_unnamed(sample: Sample) -> Iterator[Finding]:
         )
 
 
-def _check_share(sample: Sample) -> Iterator[Finding]:
+def _check_share(sample: Sample) -> Iterator[FormatFinding]:
     """One client with most of the lines, or a few with nearly all, unless they are known to be proxies."""
     if 2 * sample.top_lines <= sample.parsed:
         yield from _check_few(sample)
@@ -303,7 +303,7 @@ def _check_share(sample: Sample) -> Iterator[Finding]:
             "with --trusted-proxy if it is a proxy, and log X-Forwarded-For; with --allow if it is one of "
             "yours."
         )
-    yield Finding(
+    yield FormatFinding(
         OptionError(
             "ONE_CLIENT_HAS_MOST_LINES",
             f"{client} has {_share(sample.top_lines, sample.parsed)} of the {_count(sample.parsed, 'line')} "
@@ -313,7 +313,7 @@ def _check_share(sample: Sample) -> Iterator[Finding]:
     )
 
 
-def _check_few(sample: Sample) -> Iterator[Finding]:
+def _check_few(sample: Sample) -> Iterator[FormatFinding]:
     """Several load balancers look like this: none of them has most of the lines."""
     few = sample.few.example
     if not few or sample.of_proxies >= sample.few.lines or set(few) <= set(sample.fronts):
@@ -327,7 +327,7 @@ def _check_few(sample: Sample) -> Iterator[Finding]:
         attack = "say --block-private"
     allowed = " ".join(f"--allow {each}" for each in few if parse_network(each) is not None)
     yours = f"if they are yours, say {allowed}; " if allowed else ""
-    yield Finding(
+    yield FormatFinding(
         OptionError(
             "FEW_CLIENTS_HAVE_MOST_LINES",
             f"{join(few)} have {_share(sample.few.lines, sample.parsed)} of the "

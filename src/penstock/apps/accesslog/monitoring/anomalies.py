@@ -40,7 +40,7 @@ _ALL_QUIET = loop.BINS * loop.BIN + loop.RECENT + 2 * loop.BIN
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnomalyLimits:
     """When something is an alert. The order of the fields is that of the kernel's numbers."""
 
     z: float = 5.5  #: spreads of the baseline
@@ -78,12 +78,12 @@ class Watch:
     judged_until: int | None = None  # the next second to judge; None: no line yet
     last_heard: int = 0
     pending: dict[int, dict[str, NDArray[np.int64]]] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: AnomalyLimits = field(default_factory=AnomalyLimits)
 
     @classmethod
-    def begin(cls, limits: Limits | None = None) -> Watch:
+    def begin(cls, limits: AnomalyLimits | None = None) -> Watch:
         """Nothing known yet; the first series is all servers together."""
-        watch = cls([], _make_past(0), limits=limits or Limits())
+        watch = cls([], _make_past(0), limits=limits or AnomalyLimits())
         watch._add_series([ALL], born=np.iinfo(np.int64).max)
         return watch
 
@@ -232,7 +232,7 @@ class Watch:
         }
 
     @classmethod
-    def from_tables(cls, tables: Mapping[str, pa.Table], limits: Limits | None = None) -> Watch:
+    def from_tables(cls, tables: Mapping[str, pa.Table], limits: AnomalyLimits | None = None) -> Watch:
         series = tables["series"]
         servers = series["server"].to_pylist()
         past = {}
@@ -240,7 +240,7 @@ class Watch:
             joined = np.frombuffer(b"".join(series[name].to_pylist()), shape.dtype)
             past[name] = joined.reshape(len(servers), *shape.shape[1:]).copy()
         judged = tables["judged"].to_pylist()[0]
-        watch = cls(servers, past, judged["until"], judged["last_heard"], limits=limits or Limits())
+        watch = cls(servers, past, judged["until"], judged["last_heard"], limits=limits or AnomalyLimits())
         waiting = tables["pending"].to_pydict()
         facts = np.array([waiting[f"f{at}"] for at in range(loop.FACTS)], np.int64).T
         for second, server, row in zip(waiting["second"], waiting["server"], facts, strict=True):

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring.anomalies import AlertChange, Limits, Watch
+from penstock.apps.accesslog.monitoring.anomalies import AlertChange, AnomalyLimits, Watch
 from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     COUNTS,
     LATENCIES,
@@ -110,7 +110,7 @@ class MonitorSettings:
 
     grace_s: int = 300  #: a minute stays open for so long
     lateness_s: int = 2  #: a second is judged so long after its end
-    limits: Limits = field(default_factory=Limits)
+    limits: AnomalyLimits = field(default_factory=AnomalyLimits)
 
     @property
     def grace_us(self) -> int:

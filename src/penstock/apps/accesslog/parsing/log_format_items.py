@@ -19,14 +19,14 @@ from penstock.core.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LogText:
     """Bytes that stand in every line."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class LogField:
     """A field: text, time, status or number; `rank` chooses between fields of one slot, the lowest wins."""
 
     kind: str
@@ -47,8 +47,8 @@ class TimePart:
     name: str
 
 
-Item: TypeAlias = Text | Field
-_Piece: TypeAlias = Text | Field | TimePart
+Item: TypeAlias = LogText | LogField
+_Piece: TypeAlias = LogText | LogField | TimePart
 
 _SECOND_US = 1_000_000
 _APACHE = re.compile(r"%[<>!0-9,]*(?:\{([^}]*)\})?(\^?[A-Za-z]{1,2}(?<=\^..)|[A-Za-z%])")
@@ -64,57 +64,57 @@ _TIME = re.compile(
 )
 
 _APACHE_FIELDS = {
-    "h": Field("text", s.PEER, rank=1),
-    "a": Field("text", s.PEER),
-    "{c}a": Field("text", s.PEER, rank=2),
-    "u": Field("text", s.USER, has_blanks=True),
-    "r": Field("text", s.REQUEST, has_blanks=True),
-    "m": Field("text", s.METHOD),
-    "U": Field("text", s.TARGET),
-    "q": Field("text", s.QUERY),
-    "H": Field("text", s.PROTOCOL),
-    "v": Field("text", s.VHOST),
-    "V": Field("text", s.VHOST, rank=1),
-    "s": Field("status", s.STATUS, rank=1),
-    ">s": Field("status", s.STATUS),
-    "b": Field("number", s.SIZE),
-    "B": Field("number", s.SIZE),
-    "O": Field("number", s.SIZE, rank=1),
-    "D": Field("number", s.LATENCY),
-    "{us}T": Field("number", s.LATENCY),
-    "{ms}T": Field("number", s.LATENCY, 1000, rank=1),
-    "T": Field("number", s.LATENCY, _SECOND_US, rank=2),
-    "{s}T": Field("number", s.LATENCY, _SECOND_US, rank=2),
+    "h": LogField("text", s.PEER, rank=1),
+    "a": LogField("text", s.PEER),
+    "{c}a": LogField("text", s.PEER, rank=2),
+    "u": LogField("text", s.USER, has_blanks=True),
+    "r": LogField("text", s.REQUEST, has_blanks=True),
+    "m": LogField("text", s.METHOD),
+    "U": LogField("text", s.TARGET),
+    "q": LogField("text", s.QUERY),
+    "H": LogField("text", s.PROTOCOL),
+    "v": LogField("text", s.VHOST),
+    "V": LogField("text", s.VHOST, rank=1),
+    "s": LogField("status", s.STATUS, rank=1),
+    ">s": LogField("status", s.STATUS),
+    "b": LogField("number", s.SIZE),
+    "B": LogField("number", s.SIZE),
+    "O": LogField("number", s.SIZE, rank=1),
+    "D": LogField("number", s.LATENCY),
+    "{us}T": LogField("number", s.LATENCY),
+    "{ms}T": LogField("number", s.LATENCY, 1000, rank=1),
+    "T": LogField("number", s.LATENCY, _SECOND_US, rank=2),
+    "{s}T": LogField("number", s.LATENCY, _SECOND_US, rank=2),
 }
 _HEADERS = {
-    "referer": Field("text", s.REFERRER, has_blanks=True),
-    "referrer": Field("text", s.REFERRER, has_blanks=True),
-    "user-agent": Field("text", s.AGENT, has_blanks=True),
-    "x-forwarded-for": Field("text", s.XFF, listed=True),
-    "x-real-ip": Field("text", s.XFF, rank=2),
-    "true-client-ip": Field("text", s.XFF, rank=3),
-    "cf-connecting-ip": Field("text", s.XFF, rank=3),
-    "host": Field("text", s.VHOST, rank=2),
+    "referer": LogField("text", s.REFERRER, has_blanks=True),
+    "referrer": LogField("text", s.REFERRER, has_blanks=True),
+    "user-agent": LogField("text", s.AGENT, has_blanks=True),
+    "x-forwarded-for": LogField("text", s.XFF, listed=True),
+    "x-real-ip": LogField("text", s.XFF, rank=2),
+    "true-client-ip": LogField("text", s.XFF, rank=3),
+    "cf-connecting-ip": LogField("text", s.XFF, rank=3),
+    "host": LogField("text", s.VHOST, rank=2),
 }
 _NGINX_FIELDS = {
-    "remote_addr": Field("text", s.PEER),
-    "realip_remote_addr": Field("text", s.PEER, rank=2),
-    "proxy_add_x_forwarded_for": Field("text", s.XFF, rank=1, listed=True),
-    "remote_user": Field("text", s.USER, has_blanks=True),
-    "request": Field("text", s.REQUEST, has_blanks=True),
-    "request_method": Field("text", s.METHOD),
-    "request_uri": Field("text", s.TARGET),
-    "uri": Field("text", s.TARGET, rank=1),
-    "document_uri": Field("text", s.TARGET, rank=1),
-    "args": Field("text", s.QUERY),
-    "query_string": Field("text", s.QUERY),
-    "server_protocol": Field("text", s.PROTOCOL),
-    "status": Field("status", s.STATUS),
-    "body_bytes_sent": Field("number", s.SIZE),
-    "bytes_sent": Field("number", s.SIZE, rank=1),
-    "request_time": Field("number", s.LATENCY, _SECOND_US),
-    "host": Field("text", s.VHOST),
-    "server_name": Field("text", s.VHOST, rank=1),
+    "remote_addr": LogField("text", s.PEER),
+    "realip_remote_addr": LogField("text", s.PEER, rank=2),
+    "proxy_add_x_forwarded_for": LogField("text", s.XFF, rank=1, listed=True),
+    "remote_user": LogField("text", s.USER, has_blanks=True),
+    "request": LogField("text", s.REQUEST, has_blanks=True),
+    "request_method": LogField("text", s.METHOD),
+    "request_uri": LogField("text", s.TARGET),
+    "uri": LogField("text", s.TARGET, rank=1),
+    "document_uri": LogField("text", s.TARGET, rank=1),
+    "args": LogField("text", s.QUERY),
+    "query_string": LogField("text", s.QUERY),
+    "server_protocol": LogField("text", s.PROTOCOL),
+    "status": LogField("status", s.STATUS),
+    "body_bytes_sent": LogField("number", s.SIZE),
+    "bytes_sent": LogField("number", s.SIZE, rank=1),
+    "request_time": LogField("number", s.LATENCY, _SECOND_US),
+    "host": LogField("text", s.VHOST),
+    "server_name": LogField("text", s.VHOST, rank=1),
 }
 _NGINX_TIMES = {"time_local": "%d/%b/%Y:%H:%M:%S %z", "time_iso8601": "%Y-%m-%dT%H:%M:%S%z", "msec": "%s.%f"}
 #: Fields that are part of the one in front when nothing stands between them.
@@ -144,33 +144,33 @@ def read_apache(log_format: str) -> list[Item]:
     pieces: list[_Piece] = []
     at = 0
     for found in _APACHE.finditer(log_format):
-        pieces.append(Text(_unescape(log_format[at : found.start()])))
+        pieces.append(LogText(_unescape(log_format[at : found.start()])))
         pieces += _read_directive(found[0], found[1], found[2])
         at = found.end()
-    pieces.append(Text(_unescape(log_format[at:])))
+    pieces.append(LogText(_unescape(log_format[at:])))
     return _join(pieces, log_format)
 
 
 def _read_directive(name: str, argument: str | None, letter: str) -> list[_Piece]:
     if letter == "%":
-        return [Text(b"%")]
+        return [LogText(b"%")]
     if letter == "t":
         if argument is None:
-            return [Text(b"["), TimePart("%d/%b/%Y:%H:%M:%S %z", name), Text(b"]")]
+            return [LogText(b"["), TimePart("%d/%b/%Y:%H:%M:%S %z", name), LogText(b"]")]
         shape = argument.removeprefix("begin:").removeprefix("end:")
         shape = shape.replace("%F", "%Y-%m-%d").replace("%T", "%H:%M:%S")
         opening, closing = shape.startswith("["), shape.endswith("]")
         shape = {"msec_frac": "%f", "usec_frac": "%f"}.get(shape, shape).removeprefix("[").removesuffix("]")
-        return [Text(b"[" * opening), TimePart(shape, name), Text(b"]" * closing)]
+        return [LogText(b"[" * opening), TimePart(shape, name), LogText(b"]" * closing)]
     if letter in ("i", "o"):
         known = _HEADERS.get((argument or "").lower()) if letter == "i" else None
-        return [replace(known or Field("text", has_blanks=True), name=name)]
+        return [replace(known or LogField("text", has_blanks=True), name=name)]
     key = letter
     if letter in "aT" and argument:
         key = f"{{{argument.lower()}}}{letter}"
     elif letter == "s" and ">" in name:
         key = ">s"
-    return [replace(_APACHE_FIELDS.get(key, Field("text")), name=name)]
+    return [replace(_APACHE_FIELDS.get(key, LogField("text")), name=name)]
 
 
 def read_nginx(log_format: str) -> list[Item]:
@@ -178,7 +178,7 @@ def read_nginx(log_format: str) -> list[Item]:
     pieces: list[_Piece] = []
     at = 0
     for found in _NGINX.finditer(log_format):
-        pieces.append(Text(_unescape(log_format[at : found.start()])))
+        pieces.append(LogText(_unescape(log_format[at : found.start()])))
         at = found.end()
         name = found[1] or found[2]
         if name in _NGINX_TIMES:
@@ -186,9 +186,9 @@ def read_nginx(log_format: str) -> list[Item]:
             continue
         field = _NGINX_FIELDS.get(name) or _HEADERS.get(name.removeprefix("http_").replace("_", "-"))
         if field is None or (name not in _NGINX_FIELDS and not name.startswith("http_")):
-            field = Field("text", listed=name.startswith("upstream_"), has_blanks=name.startswith("http_"))
+            field = LogField("text", listed=name.startswith("upstream_"), has_blanks=name.startswith("http_"))
         pieces.append(replace(field, name=f"${name}"))
-    pieces.append(Text(_unescape(log_format[at:])))
+    pieces.append(LogText(_unescape(log_format[at:])))
     return _join(pieces, log_format)
 
 
@@ -202,24 +202,24 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
     """Parts of a time become one time, a target and its query one target, a host and its port one host."""
     items: list[Item] = []
     at = 0
-    pieces = [piece for piece in pieces if not (isinstance(piece, Text) and not piece.text)]
+    pieces = [piece for piece in pieces if not (isinstance(piece, LogText) and not piece.text)]
     while at < len(pieces):
         piece = pieces[at]
         at += 1
         if isinstance(piece, TimePart):
             at = _end_of_time(pieces, at, log_format)
-            items.append(Field("time", s.TIME, name=piece.name))
-        elif isinstance(piece, Text):
-            if items and isinstance(items[-1], Text):
-                items[-1] = Text(items[-1].text + piece.text)
+            items.append(LogField("time", s.TIME, name=piece.name))
+        elif isinstance(piece, LogText):
+            if items and isinstance(items[-1], LogText):
+                items[-1] = LogText(items[-1].text + piece.text)
             elif not (piece.text == b":" and items and _is_port(pieces[at : at + 1])):
                 items.append(piece)
-            elif isinstance(host := items[-1], Field) and host.slot in (s.VHOST, s.PEER):
+            elif isinstance(host := items[-1], LogField) and host.slot in (s.VHOST, s.PEER):
                 at += 1  # the port is left out; of an IPv6 address without brackets only if we know of it
                 items[-1] = replace(host, has_port=host.slot == s.PEER)
             else:
                 items.append(piece)
-        elif not (items and isinstance(items[-1], Field) and piece.name in _CONTINUED):
+        elif not (items and isinstance(items[-1], LogField) and piece.name in _CONTINUED):
             items.append(piece)
     return items
 
@@ -231,7 +231,7 @@ def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
     shape, ends = first.shape, [at] if _TIME.fullmatch(first.shape) else []
     while at < len(pieces):
         between, following = "", pieces[at]
-        if isinstance(following, Text) and at + 1 < len(pieces) and following.text in (b".", b" "):
+        if isinstance(following, LogText) and at + 1 < len(pieces) and following.text in (b".", b" "):
             between, following = following.text.decode(), pieces[at + 1]
         if not isinstance(following, TimePart):
             break
@@ -245,7 +245,7 @@ def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
 
 
 def _is_port(pieces: list[_Piece]) -> bool:
-    if not pieces or not isinstance(pieces[0], Field):
+    if not pieces or not isinstance(pieces[0], LogField):
         return False
     name = pieces[0].name
     return (name.startswith("$") and name[1:] in _PORTS) or (name.startswith("%") and name.endswith("p"))

@@ -19,9 +19,9 @@ from penstock.apps.accesslog.parsing import line_parsing_kernel as k
 from penstock.apps.accesslog.parsing import line_slots as s
 from penstock.apps.accesslog.parsing.json_keys import read_choices
 from penstock.apps.accesslog.parsing.log_format_items import (
-    Field,
     Item,
-    Text,
+    LogField,
+    LogText,
     is_apache,
     is_nginx,
     read_apache,
@@ -48,7 +48,7 @@ _MUST_HAVE = (s.PEER, s.REQUEST, s.METHOD, s.TARGET)
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class LineProgram:
     """The steps of a format and the texts between its fields."""
 
     steps: Array
@@ -58,7 +58,7 @@ class Program:
     looks_like_json: bool
 
 
-def compile_format(log_format: str) -> Program:
+def compile_format(log_format: str) -> LineProgram:
     """Make the program of an Apache `LogFormat` or an nginx `log_format`."""
     items = parse_format(log_format)
     return build_program(items, log_format)
@@ -79,7 +79,7 @@ def logs_host_names(log_format: str) -> bool:
     if log_format == "auto" or read_choices(log_format) is not None:
         return True
     items = parse_format(NAMED.get(log_format, log_format))
-    clients = [item for item in items if isinstance(item, Field) and item.slot == s.PEER]
+    clients = [item for item in items if isinstance(item, LogField) and item.slot == s.PEER]
     return any(item.name.endswith("h") for item in clients)
 
 
@@ -88,27 +88,27 @@ def has_forwarded(log_format: str) -> bool:
     if log_format == "auto" or read_choices(log_format) is not None:
         return True
     items = parse_format(NAMED.get(log_format, log_format))
-    return any(isinstance(item, Field) and item.slot == s.XFF for item in items)
+    return any(isinstance(item, LogField) and item.slot == s.XFF for item in items)
 
 
 def _keep_best(items: list[Item]) -> list[Item]:
     """Of fields for one slot the one with the lowest rank counts, then the first; the others are skipped."""
-    best: dict[int, Field] = {}
+    best: dict[int, LogField] = {}
     for item in items:
-        if isinstance(item, Field) and item.slot != s.NOWHERE:
+        if isinstance(item, LogField) and item.slot != s.NOWHERE:
             key = item.slot if item.kind == "text" else -1 - item.slot
             if key not in best or item.rank < best[key].rank:
                 best[key] = item
     chosen = {id(item) for item in best.values()}
     return [
         replace(item, kind="text", slot=s.NOWHERE)
-        if isinstance(item, Field) and id(item) not in chosen
+        if isinstance(item, LogField) and id(item) not in chosen
         else item
         for item in items
     ]
 
 
-def build_program(items: list[Item], log_format: str) -> Program:
+def build_program(items: list[Item], log_format: str) -> LineProgram:
     steps: list[list[int]] = []
     literals = bytearray()
 
@@ -116,18 +116,20 @@ def build_program(items: list[Item], log_format: str) -> Program:
         literals.extend(text)
         return len(literals) - len(text), len(text)
 
-    if items and isinstance(items[0], Text):
+    if items and isinstance(items[0], LogText):
         steps.append([k.LITERAL, 0, *literal(items[0].text), 0, 0, 0])
     for place, item in enumerate(items):
-        if isinstance(item, Text):
+        if isinstance(item, LogText):
             continue
         before, behind = items[place - 1] if place else None, items[place + 1 : place + 2]
-        if behind and isinstance(behind[0], Field):
+        if behind and isinstance(behind[0], LogField):
             raise _invalid(
                 log_format, f"nothing tells where `{item.name}` ends and `{behind[0].name}` begins"
             )
-        text = behind[0].text if behind and isinstance(behind[0], Text) else b""
-        steps.append(_make_step(item, isinstance(before, Text) and before.text.endswith(b'"'), literal(text)))
+        text = behind[0].text if behind and isinstance(behind[0], LogText) else b""
+        steps.append(
+            _make_step(item, isinstance(before, LogText) and before.text.endswith(b'"'), literal(text))
+        )
     texts = {step[k.SLOT] for step in steps if step[k.OP] == k.TEXT}
     if not {s.PEER, s.XFF} & texts:
         raise _invalid(log_format, "it has no client: `%h`, `%a`, `$remote_addr`")
@@ -142,17 +144,17 @@ def build_program(items: list[Item], log_format: str) -> Program:
     else:
         raise AssertionError("a format without a time was refused above")
     step[k.FREE] = 0
-    first = next(item for item in items if isinstance(item, Field))
-    return Program(
+    first = next(item for item in items if isinstance(item, LogField))
+    return LineProgram(
         np.array(steps, np.int64),
         np.frombuffer(bytes(literals) or b"\0", np.uint8).copy(),
         begins_with_time=first.kind == "time",
-        begins_with_quote=isinstance(items[0], Text) and items[0].text.startswith(b'"'),
-        looks_like_json=isinstance(items[0], Text) and items[0].text.lstrip().startswith(b"{"),
+        begins_with_quote=isinstance(items[0], LogText) and items[0].text.startswith(b'"'),
+        looks_like_json=isinstance(items[0], LogText) and items[0].text.lstrip().startswith(b"{"),
     )
 
 
-def _make_step(field: Field, after_quote: bool, literal: tuple[int, int]) -> list[int]:
+def _make_step(field: LogField, after_quote: bool, literal: tuple[int, int]) -> list[int]:
     flags = 0
     if field.kind == "text":
         flags |= k.QUOTED if after_quote else 0

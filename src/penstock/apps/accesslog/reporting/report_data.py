@@ -86,7 +86,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassScore:
+class ReportedScore:
     """How well the defence did on one class of attackers, where the truth is known."""
 
     of_class: str
@@ -119,7 +119,7 @@ class ReportData:
     tops: dict[str, Sequence[TopText]] = field(default_factory=dict)
     alerts: Sequence[dict[str, Any]] = ()
     decisions: Sequence[Decided] = ()
-    scores: Sequence[ClassScore] = ()
+    scores: Sequence[ReportedScore] = ()
     blocked_now: int | None = None  # entries of the list at `made_at`
     bans: Sequence[Ban] | None = None  # these entries; None: nobody has looked
     benign_hit: int | None = None

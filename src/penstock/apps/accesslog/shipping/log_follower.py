@@ -33,12 +33,12 @@ from penstock.apps.accesslog.shipping.log_rotation import CHUNK_BYTES, LONGEST_L
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from penstock.core.log_lines import get_logger
 
-__all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "Follower", "Piece"]
+__all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "LogFollower", "Piece"]
 
 log = get_logger(__name__)
 
 
-class Follower(Looking):
+class LogFollower(Looking):
     """Reads what is new in the files that match `patterns`. For one thread; `close` it."""
 
     def read(self, most_bytes: int) -> list[Piece]:

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.parsing.line_parser import Parser, parse_input
 from penstock.apps.accesslog.shipping.log_file_names import find_left_out
-from penstock.apps.accesslog.shipping.log_follower import CHUNK_BYTES, LONGEST_LINE_BYTES, Follower, Piece
+from penstock.apps.accesslog.shipping.log_follower import CHUNK_BYTES, LONGEST_LINE_BYTES, LogFollower, Piece
 from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC, PositionTopic, ShipState
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
@@ -123,7 +123,7 @@ class Shipper:
         self._client = client
         self._writer = self._make_writer(_LARGEST_BATCH_BYTES)
         self._state = ShipState()
-        self._follower: Follower | None = None
+        self._follower: LogFollower | None = None
         self._lost: set[tuple[str, int, int]] = set()
         self._lines_before: int | None = None
         self._was_refused = False
@@ -205,7 +205,7 @@ class Shipper:
         if self._lines_before is None:
             self._lines_before = state.lines
         self.shipped.lines = state.lines - self._lines_before  # also what an unknown end has turned out to be
-        self._follower = Follower(
+        self._follower = LogFollower(
             settings.files,
             state.files,
             from_end=settings.from_end and not state.life,

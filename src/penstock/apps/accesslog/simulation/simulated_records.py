@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.apps.accesslog.shipping.shipper import HEADERS, SERVER_HEADER
-from penstock.apps.accesslog.simulation.traffic_simulation import Step
+from penstock.apps.accesslog.simulation.traffic_simulation import SimulatedStep
 
 
-def make_records(step: Step) -> pa.RecordBatch:
+def make_records(step: SimulatedStep) -> pa.RecordBatch:
     """All servers' lines (without newlines), keyed by client, the name of the server in a header."""
     names = [[{"key": SERVER_HEADER, "value": each.server.encode()}] for each in step.servers]
     which = np.repeat(np.arange(len(names)), [len(each.lines) for each in step.servers])

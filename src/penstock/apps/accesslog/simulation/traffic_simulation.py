@@ -99,7 +99,7 @@ class ServerLines:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedStep:
     """A piece of a second: from when it is due, and what each server writes."""
 
     due_s: float
@@ -148,7 +148,7 @@ class Simulation:
 
     # --- one second after another -----------------------------------------------------------------------
 
-    def steps(self, *, slices: int = 1, newlines: bool = False) -> Iterator[Step]:
+    def steps(self, *, slices: int = 1, newlines: bool = False) -> Iterator[SimulatedStep]:
         """All lines, second by second, each cut into `slices` that are due one after another."""
         for second in range(-math.ceil(LONGEST_VISIT_S), 0):
             self._begin(second)
@@ -203,7 +203,7 @@ class Simulation:
         events = np.concatenate(waiting) if waiting else np.zeros(0, EVENT)
         return events[np.argsort(events["begin"] + events["latency_us"] / 1e6, kind="stable")]
 
-    def _write(self, events: Events, second: int, due_s: float, newlines: bool) -> Step:
+    def _write(self, events: Events, second: int, due_s: float, newlines: bool) -> SimulatedStep:
         count, dice = events.size, self._chance
         faults = np.zeros(count, np.int8)
         benign = self.clients.classes[events["client"]] == 0
@@ -224,7 +224,7 @@ class Simulation:
             seconds = np.floor(events["begin"][mine]).astype(np.int64) - second + _LOOK_BACK_S
             lines, clients = self._render(events[mine], seconds, faults[mine], times, newlines)
             written.append(ServerLines(f"web{number + 1}", lines, clients))
-        return Step(due_s, count, tuple(written))
+        return SimulatedStep(due_s, count, tuple(written))
 
     def _render(
         self,

@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.apps.accesslog.defence.defence_settings import DECISIONS, Orders
 from penstock.apps.accesslog.events.future_clocks import list_timely, set_future_right
 from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, run_on
-from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, Look
+from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, FormatLook
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
 from penstock.apps.accesslog.stream import pipeline_tables
@@ -165,7 +165,7 @@ class Pipeline:
         self._listeners.append(listener)
         return self
 
-    def look_first(self, look: Look, *, hold_s: float = LONGEST_HOLD_S) -> Pipeline:
+    def look_first(self, look: FormatLook, *, hold_s: float = LONGEST_HOLD_S) -> Pipeline:
         """Show the first lines to `look`, batch by batch before they are worked on, until it has seen enough.
 
         Nothing is decided before that, or for `hold_s` from the first line on; a run until nothing is left

@@ -31,7 +31,7 @@ from penstock.cli.accesslog.demo_servers import Servers
 from penstock.cli.accesslog.live_numbers import Display
 from penstock.cli.accesslog.run_outputs import finish, list_troubles, make_blocklist_output
 from penstock.cli.commands.accesslog.run_pipeline import prepare_kernels, start_spark
-from penstock.cli.shared.terminal import ProgressBar, complain, escape, say
+from penstock.cli.shared.terminal import SafeProgressBar, complain, escape, say
 from penstock.cluster.processes.signals import unwinding_on_signals
 from penstock.core.errors import OptionError
 
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     seconds = arguments.seconds or (_FOR_EVER_S if attended else 60)
     say("Starting Kafka on this computer ...")
     with ExitStack() as stack:
-        kafka = stack.enter_context(LocalKafka(progress=ProgressBar("Fetching Kafka")))
+        kafka = stack.enter_context(LocalKafka(progress=SafeProgressBar("Fetching Kafka")))
         _create_topic(kafka.bootstrap)
         settings = _prepare(kafka.bootstrap, folder)
         say("Starting Spark (local[2]) ...")
@@ -218,7 +218,7 @@ def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: Pipe
         read_labels,
         score,
     )
-    from penstock.apps.accesslog.reporting.report_data import ClassScore
+    from penstock.apps.accesslog.reporting.report_data import ReportedScore
 
     found, labels, visits = _read_found(settings), read_labels(truth), count_visits(logs)
     result = score(found, labels, visits)
@@ -226,7 +226,7 @@ def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: Pipe
     for line in (*describe_outcome(result, found, labels, visits), "", *describe_classes(result)):
         say(f"  {escape(line)}".rstrip())
     scores = [
-        ClassScore(
+        ReportedScore(
             name,
             one.clients,
             len(one.requests),

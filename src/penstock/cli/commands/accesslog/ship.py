@@ -38,7 +38,7 @@ from penstock.core.errors import BrokerError, OptionError
 from penstock.core.log_lines import in_stream
 
 if TYPE_CHECKING:
-    from penstock.apps.accesslog.first_look.sample_checks import Finding
+    from penstock.apps.accesslog.first_look.sample_checks import FormatFinding
     from penstock.apps.accesslog.parsing.line_parser import Parser
     from penstock.apps.accesslog.shipping.shipper import Shipped
 
@@ -162,7 +162,7 @@ class _KeyLook(FirstLook):
 
     _has_told = False
 
-    def _judge(self, findings: Sequence[Finding]) -> None:
+    def _judge(self, findings: Sequence[FormatFinding]) -> None:
         super()._judge(findings)
         if not self._has_told and any(each.is_fatal or each.condition == _NO_FIT for each in findings):
             self._has_told = True

@@ -28,7 +28,7 @@ from penstock.cli.shared.terminal import count, say
 from penstock.core.errors import BrokerError, OptionError
 
 if TYPE_CHECKING:
-    from penstock.apps.accesslog.simulation.traffic_simulation import SimulationSettings, Step
+    from penstock.apps.accesslog.simulation.traffic_simulation import SimulatedStep, SimulationSettings
 
 _SLICES_PER_SECOND = 10
 _SHOWN_EVERY_S = 0.5
@@ -120,7 +120,7 @@ def _read_settings(arguments: argparse.Namespace) -> SimulationSettings:
     )
 
 
-def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[[Step], None]:
+def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[[SimulatedStep], None]:
     if len(out) == 1:
         paths = [out[0].replace("{server}", name) for name in names]
     elif len(out) == len(names):
@@ -140,7 +140,7 @@ def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[
             "FILE_UNWRITABLE", f"{error.filename} cannot be written: {error.strerror}.", hint="Check --out."
         ) from error
 
-    def write(step: Step) -> None:
+    def write(step: SimulatedStep) -> None:
         for path, server in zip(paths, step.servers, strict=True):
             files[path].write(server.text)
             files[path].flush()
@@ -148,7 +148,7 @@ def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[
     return write
 
 
-def _open_topic(arguments: argparse.Namespace) -> Callable[[Step], None]:
+def _open_topic(arguments: argparse.Namespace) -> Callable[[SimulatedStep], None]:
     client = connect(arguments)
     from penstock.apps.accesslog.simulation.simulated_records import make_records
     from penstock.kafka.metadata.topic_admin import topic_exists
@@ -164,7 +164,7 @@ def _open_topic(arguments: argparse.Namespace) -> Callable[[Step], None]:
         )
     writer = Writer(client, codec=LZ4)
 
-    def write(step: Step) -> None:
+    def write(step: SimulatedStep) -> None:
         if step.count:
             writer.write(arguments.topic, make_records(step))
 

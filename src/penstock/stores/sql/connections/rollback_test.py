@@ -15,7 +15,7 @@ import contextlib
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.options.storage_addresses import Place
-from penstock.core.sinks.ledger_rules import Entry
+from penstock.core.sinks.ledger_rules import LedgerEntry
 from penstock.stores.sql.connections import sql_connections
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.ledger.ledger_tables import POSITIONS, WRITERS, lock_writer, write_entries
@@ -31,7 +31,7 @@ def check_rollback(place: Place, probe: str) -> None:
     ):
         session = Session(connection, place)
         lock_writer(session, stream)
-        write_entries(session, stream, ((TopicPartition("probe", 0), Entry(0)),))
+        write_entries(session, stream, ((TopicPartition("probe", 0), LedgerEntry(0)),))
         connection.rollback()
     if Database(place).run(lambda session: _remove(session, stream), writes=True):
         raise SinkError(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from penstock.core.audit.audit_findings import TableBook
 from penstock.core.audit.repeated_records import join_modes
 from penstock.core.model import TopicPartition
-from penstock.core.sinks.ledger_rules import Batch
+from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.core.sinks.offset_digests import Digests, OffsetDigest, add_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
 from penstock.stores.sql.connections.sql_sessions import Session
@@ -63,7 +63,7 @@ def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[
     )
 
 
-def make_accounts(batch: Batch, modes: Mapping[str, str]) -> list[Account]:
+def make_accounts(batch: LedgerBatch, modes: Mapping[str, str]) -> list[Account]:
     """The batch's stages, by table."""
     tables = dict.fromkeys(stage.table for stage in batch.stages)
     return [

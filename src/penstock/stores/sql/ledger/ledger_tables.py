@@ -12,7 +12,7 @@ nothing depends on it.
 from __future__ import annotations
 
 from penstock.core.model import TopicPartition
-from penstock.core.sinks.ledger_rules import Entry
+from penstock.core.sinks.ledger_rules import LedgerEntry
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.connections.versioned_tables import Tables
 
@@ -113,7 +113,7 @@ def was_moved(session: Session, stream: str) -> bool:
     return bool(session.execute(question, [stream]))
 
 
-def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, Entry]:
+def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, LedgerEntry]:
     """All entries of the stream, held until the transaction ends."""
     hold = " FOR UPDATE" if locked and session.dialect != "sqlite" else ""
     rows = session.execute(
@@ -122,14 +122,16 @@ def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[
         [stream],
     )
     return {
-        TopicPartition(topic, int(partition)): Entry(
+        TopicPartition(topic, int(partition)): LedgerEntry(
             int(offset), bytes.fromhex(topic_id) if topic_id else None, token, epoch, bool(is_gone), batch
         )
         for topic, partition, offset, topic_id, token, epoch, is_gone, batch in rows
     }
 
 
-def write_entries(session: Session, stream: str, entries: tuple[tuple[TopicPartition, Entry], ...]) -> None:
+def write_entries(
+    session: Session, stream: str, entries: tuple[tuple[TopicPartition, LedgerEntry], ...]
+) -> None:
     columns = (*_KEY, *_ENTRY)
     if session.dialect == "mysql":
         conflict, new = "ON DUPLICATE KEY UPDATE", "VALUES({})"

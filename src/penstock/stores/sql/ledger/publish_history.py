@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.options.storage_addresses import Place
-from penstock.core.sinks.ledger_rules import Batch
+from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.ledger.batch_accounts import merge_accounts
 from penstock.stores.sql.ledger.ledger_tables import BATCHES, RANGES, read_generation
@@ -57,7 +57,7 @@ class History:
     ranges: tuple[PublishedRange, ...]
 
 
-def note_batch(session: Session, batch: Batch, epoch: int, now_ms: int) -> None:
+def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) -> None:
     """Once per batch, and the ranges that it read; in the transaction that publishes it."""
     generation = read_generation(session, batch.stream)
     rows = sum(stage.rows for stage in batch.stages)

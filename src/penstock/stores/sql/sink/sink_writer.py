@@ -22,9 +22,9 @@ from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_positions import plan_moves, read_ledger
-from penstock.core.sinks.ledger_rules import Batch, Entry, Ledger, Stage, name_state
-from penstock.core.sinks.sink_contract import Written
+from penstock.core.sinks.ledger_positions import plan_ledger_moves, read_ledger
+from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, LedgerEntry, Stage, name_state
+from penstock.core.sinks.sink_contract import BatchOutcome
 from penstock.core.sinks.sql_commit_protocol import Result, Steps, drive, publish, settle, take_over
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections.database_outages import find_wait_s
@@ -66,7 +66,7 @@ class SqlWriter:
         self._performer = performer
         self._number = 0
         self._published = 0
-        self._unsettled: Batch | None = None
+        self._unsettled: LedgerBatch | None = None
         self._asked: tuple[StreamPosition, StreamPosition, str] | None = None
         self.epoch, found = drive(take_over(stream, owner), performer)
         self._ledger: Ledger = dict(found)
@@ -95,7 +95,7 @@ class SqlWriter:
         *,
         name: str = "",
         token: str = "",
-    ) -> Written:
+    ) -> BatchOutcome:
         """Make one batch durable that the driver holds: rows of the only table, or by the name of each."""
         return self.write_staged((), before, end, held=self.name_tables(results), name=name, token=token)
 
@@ -108,7 +108,7 @@ class SqlWriter:
         held: Mapping[str, pa.Table] | None = None,
         name: str = "",
         token: str = "",
-    ) -> Written:
+    ) -> BatchOutcome:
         """Make one batch durable whose rows tasks have staged: those that were reported, and no others.
 
         `held` is what the driver has itself, of tables for which no task has staged anything.
@@ -206,11 +206,11 @@ class SqlWriter:
         end: StreamPosition,
         name: str,
         token: str,
-    ) -> Written:
+    ) -> BatchOutcome:
         if self.is_written(before, end, name):
-            return Written(0, was_repeated=True)
-        moves = plan_moves(before, end, self._ledger)
-        batch = Batch(self.stream, moves, stages, token or uuid.uuid4().hex, name, tuple(self._trail))
+            return BatchOutcome(0, was_repeated=True)
+        moves = plan_ledger_moves(before, end, self._ledger)
+        batch = LedgerBatch(self.stream, moves, stages, token or uuid.uuid4().hex, name, tuple(self._trail))
         if all(each.is_forgotten for each in batch.moves):
             # Nothing would be left in the ledger to tell that this batch was written.
             return _refuse_rows_from_nowhere(batch)
@@ -226,7 +226,7 @@ class SqlWriter:
         self._published += 1
         if self._published % MERGE_EVERY == 0:
             self._merge_history()
-        return Written(published.rows)
+        return BatchOutcome(published.rows)
 
     def _drive(self, steps: Steps[Result]) -> Result:
         """Carry out the steps; a writer that was fenced is told whether another one or a person did it."""
@@ -259,10 +259,10 @@ class SqlWriter:
         self._unsettled = None
         return is_there
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: LedgerBatch) -> None:
         kept = {each.partition: each for each in batch.moves if not each.is_forgotten}
         self._ledger = {
-            partition: Entry(
+            partition: LedgerEntry(
                 move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name
             )
             for partition, move in kept.items()
@@ -271,9 +271,9 @@ class SqlWriter:
         self._unsettled = None
 
 
-def _refuse_rows_from_nowhere(batch: Batch) -> Written:
+def _refuse_rows_from_nowhere(batch: LedgerBatch) -> BatchOutcome:
     if not batch.stages:
-        return Written(0)
+        return BatchOutcome(0)
     raise SinkError(
         "BATCH_WITHOUT_OFFSETS",
         f"A batch of the stream {batch.stream} has rows and no partition that they came from.",

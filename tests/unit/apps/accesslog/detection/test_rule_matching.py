@@ -21,14 +21,14 @@ from penstock.apps.accesslog.detection.literal_prefilter import find_literals
 from penstock.apps.accesslog.detection.rule_examples import make_lines
 from penstock.apps.accesslog.detection.rule_matching import Matcher, build_automaton
 from penstock.apps.accesslog.detection.rule_set import ContentRule, Example, RuleSet, default_rules
-from penstock.apps.accesslog.detection.text_decoding import Decoded
+from penstock.apps.accesslog.detection.text_decoding import DecodedTexts
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from tests.support.guard_page import GuardedMemory
 
 _LETTERS = st.text("ab/?", min_size=1, max_size=4)
 
 
-def make_decoded(texts: list[tuple[str, str]]) -> Decoded:
+def make_decoded(texts: list[tuple[str, str]]) -> DecodedTexts:
     """Path and query, in memory that ends at a protected page."""
     joined = "".join(path + "?" + query for path, query in texts).encode()
     places = np.zeros((len(texts), d.PLACES_WIDTH), np.int64)
@@ -39,7 +39,7 @@ def make_decoded(texts: list[tuple[str, str]]) -> Decoded:
         places[number, [d.BARE_AT, d.BARE_END]] = end
         at = end
     out = GuardedMemory(max(1, len(joined))).place(joined)
-    return Decoded(out, places, np.zeros(len(texts), np.int8))
+    return DecodedTexts(out, places, np.zeros(len(texts), np.int8))
 
 
 def region(field: str, path: str, query: str) -> str:

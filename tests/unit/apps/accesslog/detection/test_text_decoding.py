@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.apps.accesslog.detection import text_decoding_kernel as d
 from penstock.apps.accesslog.detection.rule_set import TRAITS
-from penstock.apps.accesslog.detection.text_decoding import Decoded, Texts, decode
+from penstock.apps.accesslog.detection.text_decoding import DecodedTexts, Texts, decode
 from tests.reference.accesslog_text_decoding import decode_region, decode_target, make_bare, unescape_log
 from tests.support.guard_page import GuardedMemory, guarded_array
 
@@ -41,7 +41,7 @@ _PIECES = [
 texts = st.lists(st.sampled_from(_PIECES) | st.binary(max_size=3), max_size=14).map(b"".join)
 
 
-def decode_one(text: bytes, kind: int = d.TARGET, is_json: bool = False) -> Decoded:
+def decode_one(text: bytes, kind: int = d.TARGET, is_json: bool = False) -> DecodedTexts:
     data = GuardedMemory(max(1, len(text))).place(text)
     size = np.array([len(text)], np.int32)
     given = Texts(data, np.zeros(1, np.int32), size, np.array([kind], np.int8), np.array([is_json]))
@@ -105,7 +105,7 @@ def test_a_text_outside_of_its_buffer_is_empty() -> None:
     places = np.zeros((6, d.PLACES_WIDTH), np.int64)
     kinds, is_json = np.zeros(6, np.int8), np.zeros(6, np.bool_)
     assert d.decode_texts(data, starts, lengths, kinds, is_json, 0, out, places) == 6
-    decoded = Decoded(out, places, kinds)
+    decoded = DecodedTexts(out, places, kinds)
     assert [decoded.whole(number) for number in range(6)] == [b"/abc", b"", b"", b"", b"", b""]
 
 

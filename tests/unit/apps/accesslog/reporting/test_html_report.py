@@ -21,11 +21,11 @@ from penstock.apps.accesslog.blocking.blocklists import make_bans
 from penstock.apps.accesslog.reporting.html_report import write_report
 from penstock.apps.accesslog.reporting.report_data import (
     Check,
-    ClassScore,
     Decided,
     Load,
     Minute,
     ReportData,
+    ReportedScore,
     TopText,
     cut_to_period,
     find_period,
@@ -150,7 +150,7 @@ def make_hostile(text: str) -> ReportData:
         tops=tops,
         alerts=[alert, {**alert, "kind": "rate_spike", "closed_at": NOW + timedelta(seconds=9)}],
         decisions=[Decided(START + 1.0, text, text, text, text, text, 9.0, START + 600.0, 1)],
-        scores=[ClassScore(text, 3, 2, 1.0, None, 0.5)],
+        scores=[ReportedScore(text, 3, 2, 1.0, None, 0.5)],
         benign_hit=0,
         blocked_share=0.9,
         checks=[Check(text, True, text), Check(text, False, text)],
@@ -290,7 +290,7 @@ def test_a_client_is_shown_with_the_last_end_of_its_bans_and_a_name_as_in_no_lis
 
 @pytest.mark.parametrize("share", [None, 0.25])
 def test_a_column_that_nothing_is_known_of_is_left_out(share: float | None) -> None:
-    page = write_report(ReportData(scores=[ClassScore("xss", 3, 2, 13.5, 1.0, share)]))
+    page = write_report(ReportData(scores=[ReportedScore("xss", 3, 2, 13.5, 1.0, share)]))
     assert (">blocked</th>" in page) is (share is not None)
     assert ("25.0%" in page) is (share is not None)
     assert ">13.5</td>" in page

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.shipping.log_follower import Follower
+from penstock.apps.accesslog.shipping.log_follower import LogFollower
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from tests.support.accesslog_logs import Clock, all_closed, append, line_of, lines_in, pack
 
@@ -79,8 +79,8 @@ class History:
         self.durable: tuple[FilePosition, ...] = ()
         self.follower = self.start()
 
-    def start(self) -> Follower:
-        return Follower(
+    def start(self) -> LogFollower:
+        return LogFollower(
             self.patterns,
             self.durable,
             clock=self.clock,

@@ -17,7 +17,7 @@ import pytest
 from penstock.apps.accesslog.shipping import followed_files
 from penstock.apps.accesslog.shipping.followed_files import HEAD_BYTES, find_again, is_gone
 from penstock.apps.accesslog.shipping.log_file_names import Listing
-from penstock.apps.accesslog.shipping.log_follower import Follower
+from penstock.apps.accesslog.shipping.log_follower import LogFollower
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from tests.support.accesslog_logs import Clock, all_closed, append, follow, line_of, pack, read_all
 
@@ -254,7 +254,7 @@ def test_a_copy_of_a_finished_file_is_not_read_while_it_is_written(tmp_path: Pat
         clock.now += 10
 
 
-class Emptying(Follower):
+class Emptying(LogFollower):
     """A rotation that empties the log after it was looked at, and before its copy is."""
 
     emptied: ClassVar[list[Path]] = []
@@ -357,7 +357,7 @@ def test_a_finished_file_that_was_renamed_into_another_log_and_grew_is_read_on(t
 # --- the end of a file, and holes -------------------------------------------------------------------------
 
 
-class LateWriter(Follower):
+class LateWriter(LogFollower):
     """A server that writes its last lines in the moment in which its file is judged to be over."""
 
     late: ClassVar[list[tuple[Path, bytes]]] = []
