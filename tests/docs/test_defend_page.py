@@ -35,7 +35,7 @@ def find_commands() -> list[str]:
 @pytest.mark.parametrize("command", find_commands())
 def test_a_command_on_the_page_is_one_that_the_program_takes(command: str) -> None:
     _, name, *arguments = shlex.split(command)
-    module = importlib.import_module(f"penstock.cli.{name}")
+    module = importlib.import_module(f"penstock.cli.commands.{name}")
     parser = argparse.ArgumentParser(prog=f"penstock {name}", exit_on_error=False)
     module.add_arguments(parser)
     parser.parse_args(arguments)

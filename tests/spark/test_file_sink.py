@@ -167,15 +167,15 @@ from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.engines.sinks import files
-from penstock.engines.sinks.file_checks import Told
+from penstock.engines.sinks import file_sink as files
+from penstock.engines.sinks.file_checks import TaskCounts
 from tests.crash.gates import pass_gate
 
 def save(rows, kind, place):
     # Writing without Spark: the steps that matter are the sink's own.
     place.mkdir()
     pq.write_table(pa.table({"offset": rows}), place / "part-00000-c.parquet")
-    return Told(len(rows), frozenset({0}))
+    return TaskCounts(len(rows), frozenset({0}))
 
 def gated(name, function):
     def call(*given, **named):

@@ -36,8 +36,9 @@ LOSING_AN_ANSWER = """
 import sys
 from penstock.cli import main
 from penstock.core.sinks.sql_commit_protocol import Begin, Commit, InsertStages
-from penstock.engines.direct import loop
-from penstock.stores.sql import performer, waiting
+from penstock.engines.direct import batch_loop as loop
+from penstock.stores.sql.connections import database_outages as waiting
+from penstock.stores.sql.sink import protocol_performer as performer
 from penstock.testing.proxy import FaultProxy
 
 host, port, address = sys.argv[1], int(sys.argv[2]), sys.argv[3]

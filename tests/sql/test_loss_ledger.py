@@ -252,7 +252,7 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
 DIE_BEFORE_COMMIT = """
 import os, signal
 from penstock.core.losses.loss_ranges import Loss
-from penstock.stores.sql import sessions
+from penstock.stores.sql.connections import sql_sessions as sessions
 from penstock.stores.loss_ledger import open_loss_ledger
 write = sessions.Session.execute_many
 def write_and_die(session, statement, rows):

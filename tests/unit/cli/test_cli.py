@@ -22,7 +22,7 @@ def test_without_arguments_all_commands_are_printed(capsys: pytest.CaptureFixtur
 
 def test_every_command_has_a_file_that_can_be_run() -> None:
     for name in COMMANDS:
-        command = importlib.import_module(f"penstock.cli.{name}")
+        command = importlib.import_module(f"penstock.cli.commands.{name}")
         assert callable(command.run)
         assert callable(command.add_arguments)
 

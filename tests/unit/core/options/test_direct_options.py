@@ -11,8 +11,7 @@ from penstock.core.errors import OptionError, PenstockError
 from penstock.core.model import At, Earliest, Latest, Position, Since, TopicPartition
 from penstock.core.options.direct_options import DirectOptions, parse_direct_options
 from penstock.core.options.direct_strategies import Assign, Strategy, Subscribe, SubscribePattern
-from penstock.core.planning.partition_selection import Assign as Assigned
-from penstock.core.planning.partition_selection import Subscribe as Subscribed
+from penstock.core.planning.partition_selection import SelectPartitions, SelectTopics
 from penstock.core.streaming.backpressure import Pacing, PidSettings
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -46,8 +45,8 @@ def test_each_strategy_can_be_built_with_and_without_starts() -> None:
     ):
         assert parse(make()).starting == {}
         assert parse(make(starting=starts)).starting == expected
-    assert parse(Subscribe("t", "u")).stream.selection == Subscribed(("t", "u"))
-    assert parse(Assign([T1, ("t", 0), T0])).stream.selection == Assigned((T0, T1))
+    assert parse(Subscribe("t", "u")).stream.selection == SelectTopics(("t", "u"))
+    assert parse(Assign([T1, ("t", 0), T0])).stream.selection == SelectPartitions((T0, T1))
 
 
 def test_a_named_start_knows_whether_the_stream_reads_committed_rows_only() -> None:

@@ -49,7 +49,9 @@ def test_a_compiler_that_is_stopped_is_not_waited_for_without_end(
 
 
 def test_what_other_sources_were_compiled_to_is_removed(place: Path) -> None:
-    stale = [place / name for name in ("kernels.fill-1.py311.nbi", "murmur2.x-1.py312.nbi")]
+    stale = [
+        place / name for name in ("record_decoding_kernel.fill-1.py311.nbi", "key_partitioner.x-1.py312.nbi")
+    ]
     old_mark = place / "penstock-kernels-0123456789abcdef.compiled"
     foreign = place / "somebody_elses.kernel-1.py311.nbi"
     for path in (*stale, old_mark, foreign):
@@ -62,7 +64,7 @@ def test_what_other_sources_were_compiled_to_is_removed(place: Path) -> None:
 
 def test_what_the_same_sources_gave_another_processor_is_kept(place: Path) -> None:
     """A home folder shared by different machines: each adds its own to one index."""
-    index = place / "kernels.fill-1.py311.nbi"
+    index = place / "record_decoding_kernel.fill-1.py311.nbi"
     index.touch()
     other = place / f"penstock-kernels-{record_warmup._source_key()}-anotherprocessor.compiled"
     other.touch()
@@ -105,7 +107,7 @@ def test_a_change_of_what_is_inlined_is_not_hidden_by_compiled_kernels(tmp_path:
         return outcome.stdout.strip()
 
     assert read() == "[b'abc']"
-    jit = tmp_path / "penstock" / "kafka" / "records" / "jit.py"
+    jit = tmp_path / "penstock" / "kernels" / "compilation.py"
     assert jit.read_text().count(COPY) == 1
     loop = "        for i in range(size):\n            target[target_at + i] = 120\n"
     jit.write_text(jit.read_text().replace(COPY, loop))

@@ -122,7 +122,7 @@ def test_double_length_takes_at_most_double_the_steps() -> None:
     program = textwrap.dedent(
         """
         import numpy as np
-        from penstock.apps.accesslog.detection import decoding_kernel as d
+        from penstock.apps.accesslog.detection import text_decoding_kernel as d
 
         class Counted:
             def __init__(self, array):
