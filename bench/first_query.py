@@ -23,6 +23,7 @@ from bench.topics import Load, fill
 from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.cluster.downloads.jvm_connector import fetch_connector
+from penstock.cluster.processes.python_launcher import make_launcher
 
 LOAD = Load("first", 100_000, 100)
 PROGRAM = """
@@ -57,7 +58,7 @@ spark.stop()
 def time_first_query(form: str, bootstrap: str, jars: str, cache: str) -> float:
     environment = {
         **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": make_launcher(),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "NUMBA_CACHE_DIR": cache,
     }
