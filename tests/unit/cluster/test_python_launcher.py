@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import site
@@ -163,6 +164,11 @@ def test_what_the_zip_hides_stays_hidden(launcher: str, tmp_path: Path, name: st
     assert tell_path(launcher, *entries) == entries
 
 
+def test_without_sparks_zip_nothing_is_dropped(launcher: str) -> None:
+    entries = [f"/python/lib/py4j-{version('py4j')}-src.zip", "/jars/spark-core_2.13-4.3.0.jar", "/own"]
+    assert tell_path(launcher, *entries) == entries
+
+
 def test_two_sparks_of_which_one_is_another_are_left_alone(launcher: str, tmp_path: Path) -> None:
     entries = [*make_spark(tmp_path / "a", version("pyspark")), *make_spark(tmp_path / "b", "4.2.0")]
     assert tell_path(launcher, *entries) == entries
@@ -194,15 +200,20 @@ def test_the_environment_is_the_callers(launcher: str, tmp_path: Path) -> None:
 def test_a_signal_reaches_python_itself(launcher: str) -> None:
     program = (
         "import os, signal, sys\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(17))\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "print(os.getpid(), flush=True)\n"
-        "signal.pause()"
+        "sys.exit(signal.sigwait([signal.SIGTERM]) + 2)"
     )
     with subprocess.Popen([launcher, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert int(process.stdout.readline()) == process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 17
+        told = int(process.stdout.readline())
+        try:
+            assert told == process.pid
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 17
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(told, signal.SIGKILL)
 
 
 def test_a_virtual_environment_with_a_blank_in_its_path_is_entered(
@@ -233,6 +244,8 @@ def _without_bash(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 
 def _without_pyspark(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr(python_launcher.site, "getsitepackages", lambda: [str(cache)])
+    monkeypatch.setattr(python_launcher.site, "getusersitepackages", lambda: str(cache))
+    monkeypatch.syspath_prepend(str(cache))
 
 
 def _without_a_folder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -240,7 +253,12 @@ def _without_a_folder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 
 
 def _without_programs(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(python_launcher.os, "access", lambda path, mode: mode != os.X_OK)
+    access = os.access
+
+    def can(path: str, mode: int) -> bool:
+        return cache not in Path(path).parents and access(path, mode)
+
+    monkeypatch.setattr(os, "access", can)
 
 
 @pytest.mark.parametrize("take", [_without_bash, _without_pyspark, _without_a_folder, _without_programs])

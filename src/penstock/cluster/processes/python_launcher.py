@@ -32,7 +32,7 @@ _penstock_shorten() {
     local rest=$PYTHONPATH: entry version jar home=
     local info=("$_penstock_site"/pyspark-*.dist-info) jars
     version=${info[0]##*/pyspark-} version=${version%.dist-info}
-    [[ ${#info[@]} == 1 && -d ${info[0]} && -f $_penstock_site/pyspark/__init__.py ]] || return
+    [[ ${#info[@]} == 1 && -f $_penstock_site/pyspark/__init__.py ]] || return
     while [[ $rest ]]; do
         entry=${rest%%:*} rest=${rest#*:}
         case $entry in
