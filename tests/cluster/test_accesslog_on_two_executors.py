@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.apps.accesslog.defence.defence_settings import DECISIONS
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.sql.databases import make_database
 from tests.support.accesslog_traffic import (
     decide_in_memory,
@@ -81,7 +82,7 @@ def test_two_executors_decide_what_the_engine_in_memory_decides(
             text=True,
             timeout=280,
             check=False,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr[-3000:]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.support.topic_filling import produce
 
 DRIVER = """
@@ -60,7 +61,7 @@ def test_two_executors_read_one_topic_and_every_row_once(
         text=True,
         timeout=280,
         check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.sql.databases import make_database
 from tests.support.topic_filling import produce
 
@@ -78,7 +79,7 @@ def test_an_executor_that_dies_in_mid_batch_doubles_and_loses_nothing(
             text=True,
             timeout=280,
             check=False,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr[-3000:]

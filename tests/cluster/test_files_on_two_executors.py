@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
+
 TASKS, ROWS = 4, 1000
 PROGRAM = """
 import json, os, sys
@@ -122,7 +124,7 @@ def test_a_folder_that_executors_do_not_share_is_told_and_never_an_empty_batch(
         text=True,
         timeout=280,
         check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.sql.databases import OwnDatabase, make_database
 from tests.support.topic_filling import produce
 
@@ -143,7 +144,7 @@ def run(program: str, *arguments: str, folder: Path) -> Any:
         text=True,
         timeout=280,
         check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr[-3000:]

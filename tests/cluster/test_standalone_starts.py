@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
+
 DRIVER = """
 import sys
 from pyspark.sql import SparkSession
@@ -30,7 +32,7 @@ spark.stop()
 
 def test_tasks_run_in_two_executors_on_a_real_cluster(spark_standalone: Any, tmp_path: Path) -> None:
     assert spark_standalone.count_workers() == 2
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, spark_standalone.master_url],
         capture_output=True,

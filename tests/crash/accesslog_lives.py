@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.apps.accesslog.stream.pipeline_tables import TABLES, create_tables
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.core.options.storage_addresses import parse_place
 from penstock.stores.sql.connections.sql_sessions import GRAMMARS
 from tests.crash.accesslog_program import LogOrder
@@ -58,7 +59,7 @@ class LogDriver(Driver):
             _MARK: self._mark,
             FOLDER_VARIABLE: str(self._gates),
             "PYTHONPATH": path,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": make_launcher(),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.crash.drills import ROOT, find_marked
 from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, release
 from tests.crash.sql_program import ANSWER, Order
@@ -48,7 +49,7 @@ class Driver:
             _MARK: self._mark,
             FOLDER_VARIABLE: str(self._gates),
             "PYTHONPATH": path,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": make_launcher(),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cluster.processes.python_launcher import make_launcher
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,7 +62,7 @@ def run_program(program: Path, folder: Path) -> None:
     outcome = subprocess.run(
         [sys.executable, str(program)],
         cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
