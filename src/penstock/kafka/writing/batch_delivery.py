@@ -13,7 +13,6 @@ are safe, because a broker remembers the last five batches of each producer and 
 from __future__ import annotations
 
 import itertools
-import struct
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -187,9 +186,8 @@ class Delivery:
         broker = f"{connection.host}:{connection.port}"
         with memoryview(self.buffer) as view:
             try:
-                (correlation_id,) = struct.unpack_from(">i", view)
-                answers = produce_frames.read_answer(request.version, view[:size])
-            except struct.error as error:
+                correlation_id, answers = produce_frames.read_answer(request.version, view[:size])
+            except ValueError as error:
                 raise _malformed(broker, "is cut off") from error
         if correlation_id != request.correlation_id or {a.partition for a in answers} != set(request.parcels):
             raise _malformed(broker, "answers something else")
