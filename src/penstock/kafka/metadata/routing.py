@@ -37,10 +37,10 @@ __all__ = ["Leader", "Routing", "routing_for"]
 
 Answer = TypeVar("Answer")
 
-# A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
-# them it is called missing, because waiting the full minute for a misspelt name helps nobody.
 # What was learned a moment ago is good enough even when metadata.max.age.ms is 0.
 _LEAST_AGE_MS = 1_000
+# A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
+# them it is called missing, because waiting the full minute for a misspelt name helps nobody.
 _LOOKS_FOR_A_MISSING_TOPIC = 8
 
 
@@ -201,8 +201,7 @@ class Routing:
                 with attempts.forgiving():
                     for wanted, code, answer in read(self.call(request, host, port, deadline)):
                         if code:
-                            with attempts.forgiving():
-                                raise refusal(code, name, f"{host}:{port}", f"partition {wanted}")
+                            attempts.forgive(refusal(code, name, f"{host}:{port}", f"partition {wanted}"))
                         elif wanted in pending:
                             answers[wanted] = answer
                             pending.discard(wanted)

@@ -81,7 +81,7 @@ class Deadline:
         return min(self.at, max(asked_at, self._find_begin()) + STOP_PATIENCE_S)
 
     def pause(self, milliseconds: int) -> None:
-        """Sleep so long, or until the deadline."""
+        """Sleep for this time, or until the deadline."""
         time.sleep(min(milliseconds / 1000, self.remaining_s()))
 
     def timeout_error(self, waiting_for: str) -> BrokerError:
@@ -110,13 +110,29 @@ class Attempts:
         with attempts.forgiving():
             return ask()
     raise attempts.given_up()
+
+    `last` is the failure to be told: of the tries that had time left, the last one's.
     """
 
-    def __init__(self, deadline: Deadline, waiting_for: str, first_pause_ms: int) -> None:
-        self.deadline = deadline
+    def __init__(
+        self,
+        deadline: Deadline,
+        waiting_for: str,
+        first_pause_ms: int,
+        *,
+        least_pause_ms: int = LEAST_PAUSE_MS,
+        longest_pause_ms: int = _LONGEST_PAUSE_MS,
+    ) -> None:
         self.waiting_for = waiting_for
-        self._pause_ms = max(first_pause_ms, LEAST_PAUSE_MS)
-        self._last: BrokerError | None = None
+        self.last: BrokerError | None = None
+        self._first_pause_ms = max(first_pause_ms, least_pause_ms)
+        self._longest_pause_ms = longest_pause_ms
+        self.begin_again(deadline)
+
+    def begin_again(self, deadline: Deadline) -> None:
+        """Start anew with this deadline: a try has brought something forward."""
+        self.deadline = deadline
+        self._pause_ms = self._first_pause_ms
         self._began_at = time.monotonic()
         self._told_at: float | None = None
 
@@ -124,7 +140,7 @@ class Attempts:
         for number in itertools.count():
             if number:
                 self.deadline.pause(self._pause_ms)
-                self._pause_ms = min(self._pause_ms * 2, _LONGEST_PAUSE_MS)
+                self._pause_ms = min(self._pause_ms * 2, self._longest_pause_ms)
             if self.deadline.expired:
                 return
             yield number
@@ -135,13 +151,17 @@ class Attempts:
         try:
             yield
         except BrokerError as error:
-            if not error.retriable:
-                raise
-            log.info("Will try again: %s", error)
-            self._tell(error)
-            # The very last failure is often only "no time left": the one before it says why.
-            if self._last is None or not self.deadline.expired:
-                self._last = error
+            self.forgive(error)
+
+    def forgive(self, error: BrokerError) -> None:
+        """Remember a failure that may pass; raise any other."""
+        if not error.retriable:
+            raise error
+        log.info("Will try again: %s", error)
+        self._tell(error)
+        # The very last failure is often only "no time left": the one before it says why.
+        if self.last is None or not self.deadline.expired:
+            self.last = error
 
     def _tell(self, error: BrokerError) -> None:
         """Say it when it lasts, and again: nobody should have to guess why nothing happens. A leader election
@@ -164,15 +184,16 @@ class Attempts:
         )
 
     def given_up(self) -> BrokerError:
+        """Return the error of a deadline that has passed, with the last failure."""
         error = self.deadline.timeout_error(self.waiting_for)
-        if self._last is None:
+        if self.last is None:
             return error
         error = BrokerError(
             error.condition,
-            f"{error.what} The last failure was: {self._last}",
+            f"{error.what} The last failure was: {self.last}",
             hint=error.hint if not error.retriable else "",
-            facts={**error.facts, "last_condition": self._last.condition},
+            facts={**error.facts, "last_condition": self.last.condition},
             retriable=error.retriable,
         )
-        error.__cause__ = self._last
+        error.__cause__ = self.last
         return error
