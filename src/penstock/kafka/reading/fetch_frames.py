@@ -104,7 +104,7 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
 
 
 def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:
-    """Read the answer to a request for exactly one partition."""
+    """Return the answer to a request for exactly one partition."""
     error_code, answers = read_answers(frame, version, correlation_id)
     if error_code:
         return FetchAnswer(error_code, -1, -1, (), -1, None, 0, 0)

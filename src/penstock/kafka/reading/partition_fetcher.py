@@ -190,7 +190,7 @@ class PartitionFetcher:
             (POOL.give_back if self._use_pool else POOL.discard)(connection)
 
     def explain_hold(self, stable_end: int) -> str:
-        """Whose open transaction holds readers of committed rows back, and how long it has been silent."""
+        """Return whose open transaction holds back readers of committed rows, and since when it is silent."""
         deadline = Deadline.after_ms(self._settings.request_timeout_ms, "request.timeout.ms")
         found = find_open_transactions(self._routing, self.partition, deadline)
         if not found:
@@ -198,7 +198,7 @@ class PartitionFetcher:
         return found[0].describe(time.time_ns() // 1_000_000)
 
     def raise_if_recreated(self, position: int) -> None:
-        """Compare the topic's id with the one the work order, or the first answer, named."""
+        """Raise if the topic has another id than the work order, or the first leader, named."""
         if self._topic_id is None:
             return
         view = self._routing.describe(self._wanted.topic, self.deadline())
@@ -217,7 +217,7 @@ class PartitionFetcher:
     # --- the wire -------------------------------------------------------------------------------------
 
     def deadline(self) -> Deadline:
-        """How long one step of progress may take."""
+        """Return the deadline of one step of progress."""
         return Deadline.after_ms(self._poll_timeout_ms, "kafkaConsumer.pollTimeoutMs")
 
     def _connect(self, deadline: Deadline) -> Connection:
@@ -296,7 +296,7 @@ class PartitionFetcher:
         return error
 
     def _stay_with_leader(self) -> None:
-        """A follower that failed, lags or lost the partition is not asked again; only the leader knows."""
+        """Ask no follower any more: one has failed, lags or has lost the partition. The leader knows."""
         if self._replica is not None:
             self._replica, self._rack = None, ""
 
@@ -310,7 +310,7 @@ class PartitionFetcher:
         )
 
     def _raise_if_held_back(self, position: int, until: int, answer: FetchAnswer) -> None:
-        """Time is up and nothing came: either the log ends here, or it has more and does not give it."""
+        """Raise if the log has more and does not give it; else it ends here, which is no error."""
         if position < answer.high_watermark:
             raise self._starved(position, until, answer)
 

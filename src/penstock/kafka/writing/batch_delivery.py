@@ -1,4 +1,4 @@
-"""Brings encoded batches to their leaders, again and again until each is acknowledged.
+"""Encoded batches on their way to their leaders, sent again until each is acknowledged.
 
 Rule: a batch is repeated byte for byte, its sequence number included, in the order of these numbers, and only
 after every request under way on that connection is answered or lost. The time limit counts from the last
@@ -117,7 +117,7 @@ class Delivery:
         raise self._attempts.given_up()
 
     def _deliver_to(self, host: str, port: int, partitions: list[int]) -> bool:
-        """Send until these partitions have nothing left; True when something must be sent again."""
+        """Send until these partitions have nothing left; return whether something must be sent again."""
         under_way: deque[_Request] = deque()
         with self._attempts.forgiving():
             try:
@@ -147,7 +147,7 @@ class Delivery:
             trouble |= self._receive(connection, under_way)
 
     def _take(self, partitions: Iterable[int]) -> dict[int, _Parcel]:
-        """At most one batch of each partition, within the size of a request (but at least one)."""
+        """Return at most one batch of each partition, within the size of a request (but at least one)."""
         taken: dict[int, _Parcel] = {}
         size = 0
         for partition in partitions:
@@ -188,7 +188,7 @@ class Delivery:
         connection.send(frame, self._limit(), waiting_for="Produce")
 
     def _receive(self, connection: Connection, under_way: deque[_Request]) -> bool:
-        """Read the oldest answer; batches to send again go back to their places. True for trouble."""
+        """Read the oldest answer and put refused batches back; return whether there are any."""
         request = under_way[0]
         size = connection.receive_into(self._buffer, self._limit(), waiting_for="Produce")
         broker = f"{connection.host}:{connection.port}"

@@ -75,7 +75,10 @@ class Writer:
         self._rooms: dict[str, int | None] = {}
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
-        """Write all rows; of the columns key, value, headers, timestamp and partition any may be missing."""
+        """Write all rows and return where they are.
+
+        Of the columns key, value, headers, timestamp and partition any may be missing.
+        """
         try:
             return self._write_all(topic, data)
         except BaseException:

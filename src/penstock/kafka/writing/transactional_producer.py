@@ -3,7 +3,7 @@
 Rule: between `begin` and `commit` everything is one transaction: readers of committed records see all of it
 or none. `fence` comes first: it ends whatever an earlier life with the same transactional id left open, and
 takes the right to write from that life. When `commit` gets no answer, nobody here knows what happened, and
-the error says so; the way out is the same as after a crash: `fence`, then read what is there.
+the error says so; what to do is the same as after a crash: `fence`, then read what is there.
 
 Why not answer an unknown outcome by committing again with a new id: the first commit may still succeed, and
 both would be seen. Why the coordinator is told of each partition by its own request (AddPartitionsToTxn),
@@ -102,10 +102,10 @@ class TransactionalWriter(Writer):
     # --- the life of a transaction ------------------------------------------------------------------
 
     def fence(self) -> None:
-        """Be the one writer with this id: earlier ones are refused from now on, what they left open ends.
+        """Become the one writer with this id: earlier ones are refused, and what they left open is aborted.
 
-        It returns when their last transaction is settled, so a read of committed records then shows its
-        outcome. It also settles a transaction of this writer whose end is unknown.
+        When it returns, their last transaction is settled, so a read of committed records shows its outcome.
+        It also settles a transaction of this writer whose end is unknown.
         """
         self._forget()
         self._state = "new"
@@ -125,13 +125,13 @@ class TransactionalWriter(Writer):
         self._state = "ready"
 
     def begin(self) -> None:
-        """From now on, writes belong together. No request is sent before the first of them."""
+        """Begin a transaction: all writes until it ends belong to it. Nothing is sent before the first."""
         if self._state != "ready":
             raise self._misuse("begin")
         self._state = "open"
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
-        """Write all rows as a part of the transaction; after an error only `abort` or `fence` are left."""
+        """Write all rows as a part of the transaction; after an error, call `abort` or `fence`."""
         if self._state != "open":
             raise self._misuse("write")
         self._state = "doubtful"  # until all of it is acknowledged
@@ -145,7 +145,7 @@ class TransactionalWriter(Writer):
         return written
 
     def commit(self, *, timeout_ms: int | None = None) -> None:
-        """Make all of it visible, within `max_block_ms` unless told otherwise.
+        """Make the transaction visible, within `max_block_ms` unless `timeout_ms` is given.
 
         TRANSACTION_OUTCOME_UNKNOWN: it may or may not be visible; see `fence`.
         """
@@ -154,7 +154,7 @@ class TransactionalWriter(Writer):
         self._end(committed=True, timeout_ms=timeout_ms)
 
     def abort(self) -> None:
-        """Take all of it back. Where that cannot be told to the broker, `fence` does it."""
+        """Take the transaction back. Where no broker can be asked to do it, `fence` does it later."""
         if self._state not in ("open", "doubtful"):
             raise self._misuse("abort")
         self._end(committed=False)
@@ -216,7 +216,7 @@ class TransactionalWriter(Writer):
         self._state = "ready"
 
     def close(self) -> None:
-        """Abort what is open, as far as somebody hears it."""
+        """Abort what is open, if a broker answers; else `fence`, or the time limit, does it."""
         self._abort_quietly()
         self._forget()
         self._state = "new"
@@ -224,7 +224,7 @@ class TransactionalWriter(Writer):
     # --- one batch ------------------------------------------------------------------------------------
 
     def _count_partitions(self, topic: str, deadline: Deadline) -> int:
-        """Asks again after `metadata.max.age.ms`, not for each small transaction."""
+        """Return the number of partitions, asked again after `metadata.max.age.ms`."""
         count, until = self._partition_counts.get(topic, (0, 0.0))
         if time.monotonic() >= until:
             count = super()._count_partitions(topic, deadline)
@@ -233,7 +233,7 @@ class TransactionalWriter(Writer):
         return count
 
     def _announce(self, partitions: Collection[TopicPartition]) -> None:
-        """Tell the coordinator of partitions that are new in this transaction, which it has to end there."""
+        """Name partitions that are new in this transaction to its coordinator, which has to end it there."""
         assert self._producer is not None
         stamp = self._producer
         new = [each for each in partitions if each not in self._added]
