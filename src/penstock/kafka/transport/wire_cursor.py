@@ -23,19 +23,20 @@ class WireCursor:
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, *, flexible: bool = False) -> None:
-        self._data, self.at, self.flexible = memoryview(data), 0, flexible
+        self._data, self._size = memoryview(data), len(data)
+        self.at, self.flexible = 0, flexible
 
     @property
     def left(self) -> int:
         """How many bytes remain."""
-        return len(self._data) - self.at
+        return self._size - self.at
 
     def skip(self, size: int) -> int:
         """Pass over `size` bytes and return where they begin."""
-        if not 0 <= size <= self.left:
-            raise ValueError(f"{size} bytes are announced at {self.at}, {self.left} are left")
         begin = self.at
-        self.at += size
+        if not 0 <= size <= self._size - begin:
+            raise ValueError(f"{size} bytes are announced at {begin}, {self.left} are left")
+        self.at = begin + size
         return begin
 
     def take(self, size: int) -> bytes:
@@ -49,7 +50,8 @@ class WireCursor:
 
     def integer(self, size: int) -> int:
         """Return a signed number of `size` bytes."""
-        return int.from_bytes(self.take(size), "big", signed=True)
+        begin = self.skip(size)
+        return int.from_bytes(self._data[begin : self.at], "big", signed=True)
 
     def varint(self) -> int:
         """Return a number from 0 on, seven bits in each byte."""
