@@ -49,7 +49,7 @@ _LOOKS_FOR_A_TOPIC = 20
 
 
 class Writer:
-    """Writes as one producer. For one thread; close it to give its connections back."""
+    """Writes as one producer. For one thread."""
 
     #: Only a producer that writes in transactions has one.
     transactional_id: str | None = None
@@ -121,6 +121,7 @@ class Writer:
         ).run()
 
     def _count_partitions(self, topic: str, deadline: Deadline) -> int:
+        """Return how many partitions the topic has now; raise if it is gone."""
         # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
         self._routing.leader(topic, 0, deadline)
         attempts = Attempts(deadline, f"topic {topic}", LEAST_PAUSE_MS, longest_pause_ms=LEAST_PAUSE_MS)
@@ -128,9 +129,8 @@ class Writer:
             view = self._routing.describe(topic, deadline)
             if view is not None:
                 return len(view.partitions)
-            if (
-                number == _LOOKS_FOR_A_TOPIC
-            ):  # else another broker has answered, which has not heard of it yet
+            # Before that, it may be another broker that has answered and has not heard of the topic yet.
+            if number == _LOOKS_FOR_A_TOPIC:
                 raise SinkError(
                     "UNKNOWN_TOPIC_OR_PARTITION",
                     f"The topic {topic} is gone.",
