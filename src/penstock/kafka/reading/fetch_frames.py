@@ -12,6 +12,7 @@ import struct
 import uuid
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from penstock.core.errors import CorruptBatchError
 from penstock.kafka.transport.protocol_messages import FetchRequest
@@ -65,9 +66,17 @@ class FetchAnswer:
 
 
 def encode_question(question: FetchQuestion, version: int, correlation_id: int, client_id: str) -> bytes:
-    """Return the whole frame, its length in front. Partitions of one topic stand together, as they come."""
+    """Return the whole frame, its length in front."""
+    request = build_request(question)
+    request.API_VERSION = version
+    request.with_header(correlation_id, client_id)
+    return bytes(request.encode(header=True, framed=True))
+
+
+def build_request(question: FetchQuestion) -> Any:
+    """Return the question as a request object. Partitions of one topic come one behind the other."""
     topic = FetchRequest.FetchTopic
-    request = FetchRequest(
+    return FetchRequest(
         replica_id=-1,
         max_wait_ms=question.max_wait_ms,
         min_bytes=question.min_bytes,
@@ -97,10 +106,7 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
         ],
         forgotten_topics_data=[],
         rack_id=question.rack,
-        version=version,
     )
-    request.with_header(correlation_id, client_id)
-    return bytes(request.encode(header=True, framed=True))
 
 
 def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:

@@ -23,8 +23,8 @@ from penstock.core.errors import BrokerError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import Peek, TopicPartition
 from penstock.kafka.metadata.routing import Routing
+from penstock.kafka.reading.fetch_frames import FetchQuestion, PartitionQuestion, build_request
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.kafka.transport.protocol_messages import FetchRequest
 
 log = get_logger(__name__)
 Found = TypeVar("Found")
@@ -130,36 +130,27 @@ def _ask_broker(
 
 
 def _build_request(some: Mapping[TopicPartition, _Question], committed_only: bool) -> Any:
-    topic = FetchRequest.FetchTopic
     share = max(_LEAST_LOOK_BYTES, min(_LOOK_BYTES, _ANSWER_BYTES // len(some)))
-    return FetchRequest(
-        replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=share * len(some),
-        isolation_level=1 if committed_only else 0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[
-            topic(
-                topic=name,
-                partitions=[
-                    topic.FetchPartition(
-                        partition=wanted.partition,
-                        current_leader_epoch=question.leader_epoch,
-                        fetch_offset=question.position,
-                        last_fetched_epoch=-1,
-                        log_start_offset=-1,
-                        partition_max_bytes=share,
-                    )
-                    for wanted, question in some.items()
-                    if wanted.topic == name
-                ],
-            )
-            for name in sorted({wanted.topic for wanted in some})
-        ],
-        forgotten_topics_data=[],
-        rack_id="",
+    partitions = tuple(
+        PartitionQuestion(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            offset=question.position,
+            topic_id=None,
+            leader_epoch=question.leader_epoch,
+            last_epoch=-1,
+            max_bytes=share,
+        )
+        for wanted, question in some.items()
+    )
+    return build_request(
+        FetchQuestion(
+            partitions,
+            max_bytes=share * len(some),
+            min_bytes=0,
+            max_wait_ms=0,
+            committed_only=committed_only,
+        )
     )
 
 
