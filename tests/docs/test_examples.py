@@ -43,9 +43,9 @@ def find_blocks() -> list[object]:
 
 
 def find_filling_commands(page: str) -> list[str]:
-    """The lines of a page's shell blocks that fill topics: its programs read what these have sent."""
+    """The lines of a page's shell blocks that make and fill topics for its programs."""
     lines = [line for block in COMMANDS.finditer(page) for line in block[1].splitlines()]
-    return [line for line in lines if "| penstock produce " in line]
+    return [line for line in lines if re.search(r"(^|\| )penstock (topics create|produce) ", line)]
 
 
 def run_filling_commands(page: str, bootstrap: str) -> None:
@@ -117,8 +117,9 @@ def test_a_python_block_of_a_page_runs_against_kafka(
 
 def test_the_programs_of_readme_read_what_its_command_sends() -> None:
     page = (ROOT / "README.md").read_text()
-    [line] = find_filling_commands(page)
-    topic = shlex.split(line.rpartition("|")[2])[2]
+    created, filled = find_filling_commands(page)
+    topic = shlex.split(filled.rpartition("|")[2])[2]
+    assert shlex.split(created)[3] == topic
     programs = BLOCK.findall(page)
     assert len(programs) == 2
     assert [each for each in programs if f'.option("subscribe", "{topic}")' not in each] == []
