@@ -52,7 +52,6 @@ class LogDriver(Driver):
         self._mark, self._gate, self._armed = uuid.uuid4().hex, "", 0
         self._answers: deque[dict[str, Any]] = deque()
         self._rest = b""
-        self.is_frozen = False
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         environment = {
             **os.environ,

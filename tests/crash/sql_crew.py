@@ -42,7 +42,6 @@ class Driver:
         self._mark, self._gate, self._armed = uuid.uuid4().hex, "", 0
         self._answers: deque[dict[str, Any]] = deque()
         self._rest = b""
-        self.is_frozen = False
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         environment = {
             **os.environ,
@@ -132,13 +131,11 @@ class Driver:
         """Stop all its processes where they are; executors of a cluster are not its own and run on."""
         for pid in self.list_processes():
             os.kill(pid, signal.SIGSTOP)
-        self.is_frozen = True
 
     def resume(self) -> None:
         assert self.process.poll() is None, "it was dead already"
         for pid in self.list_processes():
             os.kill(pid, signal.SIGCONT)
-        self.is_frozen = False
 
     def close(self) -> None:
         """Whatever happened, nothing of it is left."""

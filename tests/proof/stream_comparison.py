@@ -32,7 +32,7 @@ SOURCES = {"penstock": "penstock", "JVM connector": "kafka"}
 Change = Callable[[Any, str, list[HeldStream]], None]
 
 
-def recreate(cluster: Any, topic: str, streams: list[HeldStream]) -> None:
+def recreate(cluster: Any, topic: str, _streams: list[HeldStream]) -> None:
     recreate_with_more_rows(cluster.bootstrap, topic, old=10, new=30)
 
 

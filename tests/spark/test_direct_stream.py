@@ -394,7 +394,7 @@ def test_a_stream_in_a_thread_is_stopped_and_tells_why_it_failed(
     assert (outcome.reason, outcome.batches) == ("stop()", 1)
     assert not stream.is_active
 
-    def fail(batch: Batch) -> None:
+    def fail(_batch: Batch) -> None:
         raise ZeroDivisionError("work")
 
     broken = DirectStream(spark, Subscribe(name), settings, interval=0, batch_attempts=1)

@@ -51,7 +51,7 @@ def send(producer: Producer, topic: str, values: Iterable[bytes | str | None], *
                 producer.poll(0.1)
 
 
-def _check_delivery(error: object, message: object) -> None:
+def _check_delivery(error: object, _message: object) -> None:
     assert error is None, f"not delivered: {error}"
 
 

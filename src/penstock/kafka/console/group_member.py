@@ -284,13 +284,13 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
         self.lost_all = False  # since `given` was last taken: others may have had the same partitions
         self.given: frozenset[TopicPartition] | None = None
 
-    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:
+    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:  # noqa: ARG002
         self.is_settled = False
         # A rebalance that began because a topic has changed, and outlasts one look, is otherwise forgotten by
         # the client: it joins, never takes what it is given, and sends no heartbeats any more.
         self._consumer._coordinator.request_rejoin()
 
-    def on_partitions_lost(self, lost: Collection[Any]) -> None:
+    def on_partitions_lost(self, lost: Collection[Any]) -> None:  # noqa: ARG002
         self.is_settled, self.lost_all = False, True
 
     def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
