@@ -144,20 +144,15 @@ def _clean(text: str) -> str:
 def _upsert(session: Session, place: Place, rows: list[tuple[object, ...]]) -> None:
     ensure_tables(session, place, _TABLES)
     grammar, name = session.grammar, session.grammar.name
-    if session.dialect == "mysql":
-        conflict, old, new = "ON DUPLICATE KEY UPDATE", "{}", "VALUES({})"
-    else:
-        conflict = f"ON CONFLICT ({', '.join(map(name, _KEY))}) DO UPDATE SET"
-        old, new = f"{name(TABLE)}.{{}}", "excluded.{}"
+    old = "{}" if session.dialect == "mysql" else f"{name(TABLE)}.{{}}"
     first, last, times = map(name, _COUNTS)
-    session.execute_many(
-        f"INSERT INTO {name(TABLE)} ({', '.join(map(name, _COLUMNS))}) "
-        f"VALUES ({grammar.marks(len(_COLUMNS))}) {conflict} "
-        f"{first} = {grammar.least}({old.format(first)}, {new.format(first)}), "
-        f"{last} = {grammar.greatest}({old.format(last)}, {new.format(last)}), "
-        f"{times} = {old.format(times)} + {new.format(times)}",
-        rows,
+    settings = (
+        f"{first} = {grammar.least}({old.format(first)}, {grammar.new(first)})",
+        f"{last} = {grammar.greatest}({old.format(last)}, {grammar.new(last)})",
+        f"{times} = {old.format(times)} + {grammar.new(times)}",
     )
+    insert = grammar.insert(name(TABLE), [*map(name, _COLUMNS)])
+    session.execute_many(f"{insert} {grammar.upsert([*map(name, _KEY)], settings)}", rows)
 
 
 def _select(session: Session, place: Place, topic: str | None, since_ms: int | None) -> list[RecordedLoss]:

@@ -32,6 +32,8 @@ EMPTIED = "emptied"
 #: The mode of an account of no rows: what is read again may be added to the table a second time.
 ALLOWED = "allowed"
 _BY_HAND = frozenset({DELETED, EMPTIED, ALLOWED})
+_ACCOUNT = ("stream", "token", "table_name", "write_mode", "row_count")
+_DIGEST = (*_ACCOUNT[:3], "topic", "partition_id", "row_count", "offset_sum", "offset_mix")
 _MOVE = re.compile(r"moved-g([0-9]+)-[0-9a-f]{32}")
 
 
@@ -48,13 +50,11 @@ class Account:
 def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[Account]) -> None:
     listed = list(accounts)
     session.execute_many(
-        f"INSERT INTO {TABLES} (stream, token, table_name, write_mode, row_count) "
-        f"VALUES ({session.grammar.marks(5)})",
+        session.grammar.insert(TABLES, _ACCOUNT),
         [(stream, token, each.table, each.mode, each.rows) for each in listed],
     )
     session.execute_many(
-        f"INSERT INTO {DIGESTS} (stream, token, table_name, topic, partition_id, row_count, offset_sum, "
-        f"offset_mix) VALUES ({session.grammar.marks(8)})",
+        session.grammar.insert(DIGESTS, _DIGEST),
         [
             (stream, token, each.table, of.topic, of.partition, digest.rows, digest.total, digest.mixed)
             for each in listed
@@ -131,16 +131,12 @@ def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str
     where, values = ("", []) if stream is None else (f" WHERE stream = {session.grammar.mark}", [stream])
     digests: dict[tuple[str, str, str], dict[TopicPartition, OffsetDigest]] = {}
     for name, token, table, topic, partition, *of in session.execute(
-        "SELECT stream, token, table_name, topic, partition_id, row_count, offset_sum, offset_mix "
-        f"FROM {DIGESTS}{where}",
-        values,
+        f"SELECT {', '.join(_DIGEST)} FROM {DIGESTS}{where}", values
     ):
         kept = digests.setdefault((name, token, table), {})
         kept[TopicPartition(topic, int(partition))] = OffsetDigest(*map(int, of))
     accounts: dict[tuple[str, str], list[Account]] = {}
-    listed = session.execute(
-        f"SELECT stream, token, table_name, write_mode, row_count FROM {TABLES}{where}", values
-    )
+    listed = session.execute(f"SELECT {', '.join(_ACCOUNT)} FROM {TABLES}{where}", values)
     spelled = spell_alike(session, sorted({each[2] for each in listed}, key=lambda each: (len(each), each)))
     for name, token, table, mode, rows in listed:
         account = Account(spelled[table], mode, int(rows), digests.get((name, token, table), {}))

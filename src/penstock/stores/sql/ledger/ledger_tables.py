@@ -81,13 +81,8 @@ def lock_writer(session: Session, stream: str) -> int:
     question = f"SELECT epoch FROM {WRITERS} WHERE stream = {mark}{hold}"
     found = session.execute(question, [stream])
     if not found:
-        ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
-        conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
-        session.execute(
-            f"INSERT{ignore} INTO {WRITERS} (stream, epoch, owner, generation, taken_ms) "
-            f"VALUES ({mark}, 0, '', 1, 0){conflict}",
-            [stream],
-        )
+        columns = ("stream", "epoch", "owner", "generation", "taken_ms")
+        session.execute(session.grammar.insert_missing(WRITERS, columns), [stream, 0, "", 1, 0])
         found = session.execute(question, [stream])
     return int(found[0][0])
 
@@ -132,14 +127,10 @@ def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[
 def write_entries(
     session: Session, stream: str, entries: tuple[tuple[TopicPartition, LedgerEntry], ...]
 ) -> None:
-    columns = (*_KEY, *_ENTRY)
-    if session.dialect == "mysql":
-        conflict, new = "ON DUPLICATE KEY UPDATE", "VALUES({})"
-    else:
-        conflict, new = f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET", "excluded.{}"
+    grammar = session.grammar
+    upsert = grammar.upsert(_KEY, [f"{each} = {grammar.new(each)}" for each in _ENTRY])
     session.execute_many(
-        f"INSERT INTO {POSITIONS} ({', '.join(columns)}) VALUES ({session.grammar.marks(len(columns))}) "
-        f"{conflict} {', '.join(f'{each} = {new.format(each)}' for each in _ENTRY)}",
+        f"{grammar.insert(POSITIONS, (*_KEY, *_ENTRY))} {upsert}",
         [
             (
                 stream,

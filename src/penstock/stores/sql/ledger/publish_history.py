@@ -147,7 +147,7 @@ def select_history(session: Session, stream: str) -> History:
 
 def _insert_batches(session: Session, stream: str, batches: Sequence[PublishedBatch]) -> None:
     session.execute_many(
-        f"INSERT INTO {BATCHES} (stream, {', '.join(_BATCH)}) VALUES ({session.grammar.marks(8)})",
+        session.grammar.insert(BATCHES, ("stream", *_BATCH)),
         [
             (
                 stream,
@@ -161,7 +161,7 @@ def _insert_batches(session: Session, stream: str, batches: Sequence[PublishedBa
 
 def _insert_ranges(session: Session, stream: str, ranges: Sequence[PublishedRange]) -> None:
     session.execute_many(
-        f"INSERT INTO {RANGES} (stream, {', '.join(_RANGE)}) VALUES ({session.grammar.marks(7)})",
+        session.grammar.insert(RANGES, ("stream", *_RANGE)),
         [
             (
                 stream,

@@ -72,10 +72,7 @@ def refuse_strange_numbers(dialect: Dialect, rows: pa.Table) -> None:
 
 
 def _load_sqlite(session: Session, table: str, rows: pa.Table) -> int:
-    names = rows.column_names
-    statement = (
-        f"INSERT INTO {table} ({quote_all('sqlite', names)}) VALUES ({session.grammar.marks(len(names))})"
-    )
+    statement = session.grammar.insert(table, [quote("sqlite", each) for each in rows.column_names])
     taken = 0
     for piece in rows.to_batches(max_chunksize=PIECE_ROWS):
         columns = [_for_sqlite(column).to_pylist() for column in piece.columns]

@@ -117,24 +117,18 @@ def _refuse_duplicates(session: Session, target: Target, staged: Staged) -> None
 
 
 def _on_conflict(session: Session, target: Target, columns: Sequence[str]) -> str:
-    table = target.table
-    changed = [each for each in columns if each not in table.key]
-    if session.dialect == "mysql":
-        settings = [_set(session, target, each) for each in changed]
-        kept = _name(session, table.key[0])
-        return "ON DUPLICATE KEY UPDATE " + (
-            ", ".join(settings) or f"{target.quoted}.{kept} = {target.quoted}.{kept}"
-        )
-    start = f"ON CONFLICT ({_list(session, table.key)}) DO "
-    if not changed:
-        return start + "NOTHING"
-    return start + "UPDATE SET " + ", ".join(_set(session, target, each) for each in changed)
+    key = [_name(session, each) for each in target.table.key]
+    settings = [_set(session, target, each) for each in columns if each not in target.table.key]
+    if not settings and session.dialect != "mysql":
+        return f"ON CONFLICT ({', '.join(key)}) DO NOTHING"
+    kept = f"{target.quoted}.{key[0]}"
+    return session.grammar.upsert(key, settings or [f"{kept} = {kept}"])
 
 
 def _set(session: Session, target: Target, column: str) -> str:
     name = _name(session, column)
     is_mysql = session.dialect == "mysql"
-    new = f"VALUES({name})" if is_mysql else f"excluded.{name}"
+    new = session.grammar.new(name)
     old = f"{target.quoted}.{name}" if is_mysql else f"old_row.{name}"
     if column in target.table.add:
         new = f"COALESCE({old}, 0) + COALESCE({new}, 0)"
