@@ -43,7 +43,7 @@ from penstock.core.sinks.file_batches import (
     name_batch,
 )
 from penstock.core.sinks.ledger_rules import explain_moved
-from penstock.core.sinks.sink_contract import BatchOutcome
+from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
 from penstock.core.streaming.next_batch import list_ranges
 from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
 from penstock.stores.offsets.file_store import FileOffsetStore
@@ -61,7 +61,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class FileSink:
+class FileSink(Sink):
     """Batches as folders of files. Settings only."""
 
     folder: Path | str
@@ -80,7 +80,7 @@ class FileSink:
         return FileWriter(self, stream)
 
 
-class FileWriter:
+class FileWriter(SinkWriter):
     """One stream's only writer, as long as it is open."""
 
     def __init__(self, sink: FileSink, stream: str) -> None:
@@ -130,10 +130,10 @@ class FileWriter:
         self._position, self._left, self._tried = end, [end], None
         return BatchOutcome(rows)
 
-    def check_shared(self, spark: SparkSession) -> None:
+    def check_shared(self, session: SparkSession) -> None:
         """Refuse a folder that the executors see otherwise than this program does."""
         with _telling(self._folder):
-            check_shared(spark, self._folder / OWN)
+            check_shared(session, self._folder / OWN)
 
     def close(self) -> None:
         """Let the next writer in. What was written stays."""

@@ -24,7 +24,7 @@ from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.ledger_positions import plan_ledger_moves, read_ledger
 from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, LedgerEntry, Stage, name_state
-from penstock.core.sinks.sink_contract import BatchOutcome
+from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
 from penstock.core.sinks.sql_commit_protocol import Result, Steps, drive, publish, settle, take_over
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections.database_outages import find_wait_s
@@ -54,7 +54,7 @@ log = get_logger(__name__)
 KEPT_STATES = 1000
 
 
-class SqlWriter:
+class SqlWriter(SinkWriter):
     """Made by `SqlSink.open`. For one thread."""
 
     def __init__(
@@ -172,8 +172,8 @@ class SqlWriter:
         was_asked = self._asked == (before, end, name)
         return (self._settle() and was_asked) or self.is_done(before, end, name)
 
-    def reach(self) -> None:
-        """Raise an error if the database does not take writes now. It is not waited for."""
+    def check_writable(self) -> None:
+        """Raise an error if the database takes no writes now. It is not waited for."""
         Database(self.sink.place).run(lambda session: session.execute("SELECT 1"), writes=True)
 
     def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
