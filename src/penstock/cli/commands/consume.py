@@ -245,7 +245,7 @@ class _Feed(Protocol):
     def look(self, most: int | None) -> list[ConsumedRecord]:
         """Return what has come, at most so many, waiting a moment for it."""
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """Take note that all of the last look was shown."""
 
     @property
@@ -294,7 +294,7 @@ class _Assigned:
             time.sleep(_WAIT_MS / 1000)
         return found
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """Nobody keeps a position."""
 
     @property
@@ -327,7 +327,7 @@ class _Member:
             complain_dated(self._member.news.pop(0))
         return found
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         if self._commits:
             self._member.commit()
 
@@ -351,7 +351,7 @@ def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[Consume
         found = feed.look(left)
         yield from found
         sys.stdout.flush()
-        feed.settle()
+        feed.acknowledge()
         if found:
             last_s = time.monotonic()
             left = None if left is None else left - len(found)

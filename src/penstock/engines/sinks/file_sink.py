@@ -37,10 +37,10 @@ from penstock.core.sinks.file_batches import (
     choose_dropped,
     explain_gone,
     find_ahead,
-    find_refusal,
+    find_folder_refusal,
     list_logs,
     make_batch,
-    name_batch,
+    name_folder,
 )
 from penstock.core.sinks.ledger_rules import explain_moved
 from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
@@ -180,7 +180,7 @@ class FileWriter(SinkWriter):
     def _check_left(self) -> None:
         """Refuse to write where another state is found than this writer has left."""
         with _telling(self._folder):
-            refusal = find_refusal(self._stream, self._left, self._store.load(self._stream))
+            refusal = find_folder_refusal(self._stream, self._left, self._store.load(self._stream))
             if refusal is None and self._newest is not None and not self._newest[0].exists():
                 refusal = explain_gone(self._stream, self._newest[0].name, self._newest[1])
             if refusal is None and not _is_held(self._lock):
@@ -191,7 +191,7 @@ class FileWriter(SinkWriter):
     def _choose_place(self, batch: StoredBatch) -> Path:
         """The batch's folder; where another batch has that name, the next number that is free. Batches that
         read nothing are all named alike: only one whose attempt has just failed is done again."""
-        name = f"batch={name_batch(batch.stream, batch.ranges)}"
+        name = f"batch={name_folder(batch.stream, batch.ranges)}"
         number, place = 1, self._folder / name
         while place.exists() and (read_batch(place) != batch or (not batch.ranges and place != self._tried)):
             number += 1

@@ -80,7 +80,7 @@ class FrameWriter(SinkWriter):
             return BatchOutcome(0, was_repeated=True)
         tables: dict[str, DataFrame | pa.Table] = self.writer.name_tables(results)
         for table, rows in tables.items():
-            self.writer.targets[table].check_rows(find_schema(rows))
+            self.writer.targets[table].check_schema(find_schema(rows))
         records = count_records(before, end)
         held = self._collect(tables, records)
         if held is None:

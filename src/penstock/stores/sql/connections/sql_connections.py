@@ -113,7 +113,7 @@ def identify_file(place: Place) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def tell_replaced(place: Place, said: str) -> OffsetStoreError:
+def explain_replaced_file(place: Place, said: str) -> OffsetStoreError:
     """Return the error for a file that is not the one that a connection has open."""
     return OffsetStoreError(
         "DATABASE_REPLACED",
@@ -136,10 +136,10 @@ def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
         if writes:
             _demand_writes(place, connection)
     else:
-        refuse_read_only(place, connection.execute(write_beginning()).fetchone(), writes=writes)
+        refuse_read_only(place, connection.execute(make_begin_statement()).fetchone(), writes=writes)
 
 
-def write_beginning() -> str:
+def make_begin_statement() -> str:
     """Return what begins a transaction of PostgreSQL's: our settings, and the question whether it may write.
 
     For this transaction only: a pooler may give the connection to somebody else afterwards, and refuses
@@ -155,7 +155,7 @@ def write_beginning() -> str:
 
 
 def refuse_read_only(place: Place, answers: Sequence[object] | None, *, writes: bool) -> None:
-    """Raise an error if the answer to `write_beginning` says that this server takes no writes."""
+    """Raise an error if the answer to `make_begin_statement` says that this server takes no writes."""
     assert answers is not None
     if writes and answers[-1] == "on":
         raise _read_only(place, "transaction_read_only is on")
@@ -342,7 +342,7 @@ def _explain(place: Place, error: Exception) -> OffsetStoreError:
     said = " ".join(redact_text(_read_text(place, error)).split()).rstrip(".")
     if isinstance(place, FilePlace):
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
-            return tell_replaced(place, "was replaced, moved or removed")
+            return explain_replaced_file(place, "was replaced, moved or removed")
         condition, what, hint, retriable = _explain_sqlite(error)
         if Path(place.path).is_dir():
             what, hint = "{place} is a folder, and no database file", "Name a file: results.db, say."

@@ -20,7 +20,7 @@ from penstock.core.audit.audit_findings import TableBook
 from penstock.core.audit.repeated_records import join_modes
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerBatch
-from penstock.core.sinks.offset_digests import Digests, OffsetDigest, add_digests
+from penstock.core.sinks.offset_digests import Digests, OffsetDigest, sum_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES
@@ -64,25 +64,25 @@ def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[
 
 
 def make_accounts(batch: LedgerBatch, modes: Mapping[str, str]) -> list[Account]:
-    """The batch's stages, by table."""
+    """Return one account for each table that the batch has stages of."""
     tables = dict.fromkeys(stage.table for stage in batch.stages)
     return [
         Account(
             table,
             modes[table],
             sum(stage.rows for stage in batch.stages if stage.table == table),
-            add_digests(dict(stage.digests) for stage in batch.stages if stage.table == table),
+            sum_digests(dict(stage.digests) for stage in batch.stages if stage.table == table),
         )
         for table in tables
     ]
 
 
-def name_move(generation: int) -> str:
+def make_move_token(generation: int) -> str:
     """Return a token, no batch's, for the move by hand that opens this generation."""
     return f"moved-g{generation}-{uuid.uuid4().hex}"
 
 
-def find_move(token: str) -> int | None:
+def parse_move_token(token: str) -> int | None:
     """Return the generation that the move of this token has opened; None if the token does not tell."""
     found = _MOVE.fullmatch(token)
     return int(found[1]) if found else None
@@ -102,10 +102,10 @@ def join_account_modes(accounts: Iterable[Account]) -> str:
     return join_modes({each.mode for each in accounts if each.mode not in _BY_HAND})
 
 
-def add_accounts(table: str, mode: str, accounts: Iterable[Account]) -> Account:
+def sum_accounts(table: str, mode: str, accounts: Iterable[Account]) -> Account:
     """Return one account of all these."""
     some = list(accounts)
-    return Account(table, mode, sum(each.rows for each in some), add_digests(each.digests for each in some))
+    return Account(table, mode, sum(each.rows for each in some), sum_digests(each.digests for each in some))
 
 
 def _make_book(table: str, accounts: Sequence[tuple[str, Account]]) -> TableBook:
@@ -122,12 +122,13 @@ def _make_book(table: str, accounts: Sequence[tuple[str, Account]]) -> TableBook
 
 
 def _list_generations(accounts: Iterable[tuple[str, Account]], mode: str) -> frozenset[int]:
-    moves = (find_move(token) for token, each in accounts if each.mode == mode)
+    moves = (parse_move_token(token) for token, each in accounts if each.mode == mode)
     return frozenset(move for move in moves if move is not None)
 
 
 def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str, str], list[Account]]:
-    """By stream and token; of one stream or of all. Each table has one name, however it was spelled."""
+    """Return accounts by stream and token, of one stream or of all. Each table has one name, however it was
+    spelled."""
     where, values = ("", []) if stream is None else (f" WHERE stream = {session.grammar.mark}", [stream])
     digests: dict[tuple[str, str, str], dict[TopicPartition, OffsetDigest]] = {}
     for name, token, table, topic, partition, *of in session.execute(
@@ -145,7 +146,7 @@ def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str
 
 
 def merge_accounts(session: Session, stream: str, tokens: Collection[str], into: str) -> None:
-    """Make one of the accounts of these batches."""
+    """Replace the accounts of these batches by their sum."""
     known = [
         account
         for (_, token), some in read_accounts(session, stream).items()
@@ -161,5 +162,5 @@ def merge_accounts(session: Session, stream: str, tokens: Collection[str], into:
     merged = []
     for table in dict.fromkeys(each.table for each in known):
         some = [each for each in known if each.table == table]
-        merged.append(add_accounts(table, join_account_modes(some), some))
+        merged.append(sum_accounts(table, join_account_modes(some), some))
     note_accounts(session, stream, into, merged)

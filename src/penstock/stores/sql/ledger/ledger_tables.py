@@ -76,7 +76,7 @@ LEDGER = Tables("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_LED
 
 
 def lock_writer(session: Session, stream: str) -> int:
-    """Hold the stream's row until the transaction ends; its epoch, 0 if nobody ever wrote it."""
+    """Lock the stream's writer row until the transaction ends; return its epoch, 0 if it was just made."""
     mark, hold = session.grammar.mark, "" if session.dialect == "sqlite" else " FOR UPDATE"
     question = f"SELECT epoch FROM {WRITERS} WHERE stream = {mark}{hold}"
     found = session.execute(question, [stream])
@@ -109,7 +109,7 @@ def was_moved(session: Session, stream: str) -> bool:
 
 
 def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, LedgerEntry]:
-    """All entries of the stream, held until the transaction ends."""
+    """Return all entries of the stream, locked until the transaction ends unless told otherwise."""
     hold = " FOR UPDATE" if locked and session.dialect != "sqlite" else ""
     rows = session.execute(
         f"SELECT topic, partition_id, {', '.join(_ENTRY)} FROM {POSITIONS} "
@@ -148,7 +148,7 @@ def write_entries(
     )
 
 
-def forget_entries(session: Session, stream: str, forgotten: tuple[TopicPartition, ...]) -> None:
+def delete_entries(session: Session, stream: str, forgotten: tuple[TopicPartition, ...]) -> None:
     mark = session.grammar.mark
     session.execute_many(
         f"DELETE FROM {POSITIONS} WHERE stream = {mark} AND topic = {mark} AND partition_id = {mark}",

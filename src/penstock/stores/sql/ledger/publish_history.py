@@ -58,7 +58,7 @@ class History:
 
 
 def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) -> None:
-    """Once per batch, and the ranges that it read; in the transaction that publishes it."""
+    """Insert the batch and the ranges that it read, in the transaction that publishes it."""
     generation = read_generation(session, batch.stream)
     rows = sum(stage.rows for stage in batch.stages)
     _insert_batches(
@@ -83,7 +83,7 @@ def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) ->
 
 
 def read_history(place: Place, stream: str) -> History:
-    """What the ledger knows of a stream's batches."""
+    """Return what the ledger knows of a stream's batches."""
     return Database(place).run(lambda session: select_history(session, stream))
 
 
@@ -112,7 +112,7 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
 
 
 def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same ranges, in the order they were read, with those joined that follow each other."""
+    """Return the ranges in the order they were read, with those joined that follow each other."""
     joined: dict[TopicPartition, list[OffsetRange]] = {}
     for each in ranges:
         mine = joined.setdefault(each.topic_partition, [])
@@ -127,7 +127,7 @@ def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def select_history(session: Session, stream: str) -> History:
-    """The same, in a transaction that is there."""
+    """Return what the ledger knows of a stream's batches, read in this transaction."""
     where = f"WHERE stream = {session.grammar.mark}"
     batches = [
         PublishedBatch(*row)

@@ -25,7 +25,7 @@ from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
 
 def look_at_writer(place: Place, stream: str) -> WriterNow | None:
-    """None: this stream has no writer here."""
+    """Return who may publish the stream and whether the row is locked; None: it has no writer here."""
     question = "SELECT epoch, owner, taken_ms FROM {} WHERE stream = {}"
 
     def read(session: Session) -> WriterNow | None:

@@ -135,7 +135,7 @@ class SqlSink(Sink):
         up records that the stream would read again; a new table does not hold them.
         """
         from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-        from penstock.stores.sql.ledger.rewound_rows import Rows
+        from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
         try:
             ledger = SinkOffsetStore(self.place)
@@ -148,7 +148,7 @@ class SqlSink(Sink):
             return False
         change = plan(stored)
         if change is not None:
-            ledger.move(stream, change, Rows(written=frozenset(each.name for each in self.tables)))
+            ledger.move(stream, change, RowRequest(written=frozenset(each.name for each in self.tables)))
         return True
 
 
