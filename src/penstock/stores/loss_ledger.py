@@ -16,12 +16,12 @@ tasks on several need a server.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.losses.loss_ranges import Loss, TopicLoss, summarise_losses
+from penstock.core.losses.loss_ranges import Loss
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
@@ -76,10 +76,6 @@ class LossLedger:
         return Database(self.place, RECONNECT_TIMEOUT_S).run(
             lambda session: _select(session, self.place, topic, since_ms)
         )
-
-    def summary(self, *, topic: str | None = None, since_ms: int | None = None) -> Mapping[str, TopicLoss]:
-        """How much each topic has lost; ranges that overlap are counted once."""
-        return summarise_losses(each.loss for each in self.read(topic=topic, since_ms=since_ms))
 
 
 def open_loss_ledger(

@@ -223,7 +223,7 @@ def _select(arguments: argparse.Namespace) -> Selection:
 
 def _read_position(arguments: argparse.Namespace) -> Position | None:
     """Where an assigned read begins; None leaves it to a group."""
-    from penstock.cli.shared.start_positions import parse_last, parse_moment, parse_offset
+    from penstock.cli.shared.start_positions import parse_last, parse_offset, parse_start_time
     from penstock.core.model import Earliest, Latest
 
     if arguments.offset is not None:
@@ -232,7 +232,7 @@ def _read_position(arguments: argparse.Namespace) -> Position | None:
         return parse_last("--last", arguments.last)
     if arguments.from_time is not None:
         now_ms = time.time_ns() // 1_000_000
-        return parse_moment("--from-time", arguments.from_time, now_ms=now_ms)
+        return parse_start_time("--from-time", arguments.from_time, now_ms=now_ms)
     if arguments.partition:
         return Earliest() if arguments.from_beginning else Latest()
     return None

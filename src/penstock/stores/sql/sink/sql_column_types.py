@@ -23,7 +23,6 @@ from penstock.core.options.storage_addresses import Dialect
 Kind: TypeAlias = Literal[
     "boolean", "integer", "float", "decimal", "text", "binary", "date", "timestamp", "other"
 ]
-_BITS = {"INTEGER": 32, "SMALLINT": 16, "BIGINT": 64}
 MICROSECONDS = 6
 
 
