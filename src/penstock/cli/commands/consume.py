@@ -35,7 +35,7 @@ from penstock.cli.shared.kafka_arguments import (
     add_connection_arguments,
     add_json_argument,
     connect,
-    parse_partition,
+    parse_partition_number,
 )
 from penstock.cli.shared.terminal import complain_dated, count
 from penstock.core.errors import OptionError
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", default=None, help="be a member of this group, and commit what was shown")
     parser.add_argument(
         "--partition",
-        type=parse_partition,
+        type=parse_partition_number,
         action="append",
         default=[],
         metavar="N",

@@ -46,15 +46,8 @@ INLINE_BYTES = 256 * 1024
 #: one before.
 COLLECTED_BYTES = 128 * 1024 * 1024
 _REPORT = "number BIGINT, rows BIGINT, bytes BIGINT, data BINARY, digests STRING"
-_REPORT_SCHEMA = pa.schema(
-    [
-        ("number", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("data", pa.binary()),
-        ("digests", pa.string()),
-    ]
-)
+_REPORT_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.binary(), pa.string())
+_REPORT_SCHEMA = pa.schema(zip(("number", "rows", "bytes", "data", "digests"), _REPORT_TYPES, strict=True))
 #: The driver's own stage; tasks have numbers from 0 on.
 _DRIVER = -1
 

@@ -46,24 +46,9 @@ _REFUSED_TEXT = re.compile(
 #: The server ended the connection of a client that said nothing for long: one that was stopped and goes on.
 _WAS_IDLE = ("25P03", "57P05", 1927, 4031)
 _CONNECTION = (
-    "57P01",
-    "57P02",
-    "57P03",
-    "53300",
-    1047,
-    2002,
-    2003,
-    2006,
-    2013,
-    2026,
-    2055,
-    1053,
-    1040,
-    0,
+    *("57P01", "57P02", "57P03", "53300", 1047, 2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 0),
     *_WAS_IDLE,
 )
-
-
 _POOLER = "08P01"  # PgBouncer has one code for all it says
 
 
@@ -346,21 +331,19 @@ def _explain(place: Place, error: Exception) -> OffsetStoreError:
         condition, what, hint, retriable = _explain_sqlite(error)
         if Path(place.path).is_dir():
             what, hint = "{place} is a folder, and no database file", "Name a file: results.db, say."
-    else:
-        if place.password and place.password.reveal():
-            said = said.replace(place.password.reveal(), HIDDEN)
-        condition, what, hint, retriable = _explain_server(_read_code(place, error))
-    return OffsetStoreError(
-        condition,
-        f"{what.format(place=place)}: {said}.",
-        hint=hint,
-        facts={"place": str(place)},
-        retriable=retriable,
-    )
+        return _make_error(place, said, condition, what, hint, retriable)
+    if place.password and place.password.reveal():
+        said = said.replace(place.password.reveal(), HIDDEN)
+    return _make_error(place, said, *_explain_server(_read_code(place, error)))
 
 
 def _read_only(place: Place, said: str) -> OffsetStoreError:
-    condition, what, hint, retriable = _explain_server(_READ_ONLY[0])
+    return _make_error(place, said, *_explain_server(_READ_ONLY[0]))
+
+
+def _make_error(
+    place: Place, said: str, condition: str, what: str, hint: str, retriable: bool
+) -> OffsetStoreError:
     return OffsetStoreError(
         condition,
         f"{what.format(place=place)}: {said}.",

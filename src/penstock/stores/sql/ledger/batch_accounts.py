@@ -23,7 +23,7 @@ from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.core.sinks.offset_digests import Digests, OffsetDigest, sum_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES
+from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES, delete_batches
 
 #: The mode of an account of rows that were deleted: its count is below zero.
 DELETED = "deleted"
@@ -153,12 +153,7 @@ def merge_accounts(session: Session, stream: str, tokens: Collection[str], into:
         if token in tokens
         for account in some
     ]
-    mark = session.grammar.mark
-    for table in (TABLES, DIGESTS):
-        session.execute_many(
-            f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}",
-            [(stream, token) for token in tokens],
-        )
+    delete_batches(session, (TABLES, DIGESTS), stream, tokens)
     merged = []
     for table in dict.fromkeys(each.table for each in known):
         some = [each for each in known if each.table == table]

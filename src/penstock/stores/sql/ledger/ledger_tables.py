@@ -11,6 +11,8 @@ nothing depends on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerEntry
 from penstock.stores.sql.connections.sql_sessions import Session
@@ -146,6 +148,13 @@ def write_entries(
             for each, entry in entries
         ],
     )
+
+
+def delete_batches(session: Session, tables: Iterable[str], stream: str, tokens: Iterable[str]) -> None:
+    """Delete what these tables have of batches of the stream."""
+    mark, rows = session.grammar.mark, [(stream, token) for token in tokens]
+    for table in tables:
+        session.execute_many(f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}", rows)
 
 
 def delete_entries(session: Session, stream: str, forgotten: tuple[TopicPartition, ...]) -> None:

@@ -17,7 +17,7 @@ from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.ledger.batch_accounts import merge_accounts
-from penstock.stores.sql.ledger.ledger_tables import BATCHES, RANGES, read_generation
+from penstock.stores.sql.ledger.ledger_tables import BATCHES, RANGES, delete_batches, read_generation
 
 #: Batches that are kept one by one, and how many more there may be before the rest is merged.
 KEPT_BATCHES = 1000
@@ -105,7 +105,7 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
             rows=sum(each.rows for each in batches),
             batches=sum(each.batches for each in batches),
         )
-        _delete(session, stream, tokens)
+        delete_batches(session, (BATCHES, RANGES), stream, tokens)
         _insert_batches(session, stream, [merged])
         _insert_ranges(session, stream, [PublishedRange(last.token, generation, each) for each in ranges])
         merge_accounts(session, stream, tokens, into=last.token)
@@ -171,12 +171,3 @@ def _insert_ranges(session: Session, stream: str, ranges: Sequence[PublishedRang
             for each in ranges
         ],
     )
-
-
-def _delete(session: Session, stream: str, tokens: Iterable[str]) -> None:
-    mark = session.grammar.mark
-    for table in (BATCHES, RANGES):
-        session.execute_many(
-            f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}",
-            [(stream, token) for token in tokens],
-        )

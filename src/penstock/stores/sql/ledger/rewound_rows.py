@@ -15,7 +15,7 @@ may have been made for a sink without that table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -256,14 +256,22 @@ def _demand_book(books: Sequence[TableBook], stream: str, name: str) -> TableBoo
     )
 
 
-def _refuse_other_streams(accounts: Books, stream: str, table: str) -> None:
-    others = sorted(
+def _list_others(
+    accounts: Books, stream: str, table: str, going: Collection[TopicPartition] | None = None
+) -> list[str]:
+    """Return the other streams that have filled the table; with `going`, from one of these partitions."""
+    return sorted(
         {
             owner
             for (owner, _), some in accounts.items()
-            if owner != stream and any(each.table == table for each in some)
+            if owner != stream
+            and any(each.table == table and (going is None or {*going} & {*each.digests}) for each in some)
         }
     )
+
+
+def _refuse_other_streams(accounts: Books, stream: str, table: str) -> None:
+    others = _list_others(accounts, stream, table)
     if others:
         raise OptionError(
             "ROWS_OF_OTHERS",
@@ -369,14 +377,7 @@ def _refuse_sums(accounts: Books, table: str) -> None:
 
 def _refuse_others(accounts: Books, stream: str, table: str, back: Sequence[tuple[str, int, int]]) -> None:
     """Rows say which record they came from, not which stream has written them."""
-    going = {TopicPartition(topic, partition) for topic, partition, _ in back}
-    others = sorted(
-        {
-            owner
-            for (owner, _), some in accounts.items()
-            if owner != stream and any(each.table == table and going & set(each.digests) for each in some)
-        }
-    )
+    others = _list_others(accounts, stream, table, {TopicPartition(*each[:2]) for each in back})
     if others:
         raise OptionError(
             "ROWS_OF_OTHERS",

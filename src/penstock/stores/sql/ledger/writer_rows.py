@@ -12,6 +12,7 @@ the stream (`penstock offsets rewind`).
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from penstock.core.diagnosis.manual_moves import HandMove
@@ -36,7 +37,7 @@ def look_at_writer(place: Place, stream: str) -> WriterNow | None:
     if seen is None:
         return None
     file = place.path if isinstance(place, FilePlace) else None
-    return WriterNow(seen.epoch, seen.owner, seen.taken_ms, _is_locked(place, stream), file=file)
+    return replace(seen, is_locked=_is_locked(place, stream), file=file)
 
 
 def find_hand_move(place: Place, stream: str) -> HandMove | None:

@@ -22,18 +22,10 @@ from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.sinks import sql_commit_protocol as protocol
 from penstock.core.sinks.ledger_positions import find_ledger_position, plan_ledger_moves
 from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, Stage, name_state
 from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
-from penstock.core.sinks.sql_commit_protocol import (
-    Result,
-    Steps,
-    drive,
-    list_entries,
-    publish,
-    resolve_commit,
-    take_over,
-)
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections.database_outages import find_wait_s
 from penstock.stores.sql.connections.rollback_test import check_rollback
@@ -76,7 +68,7 @@ class SqlWriter(SinkWriter):
         self._published = 0
         self._in_doubt: LedgerBatch | None = None
         self._asked: tuple[StreamPosition, StreamPosition, str] | None = None
-        self.epoch, found = drive(take_over(stream, owner), performer)
+        self.epoch, found = protocol.drive(protocol.take_over(stream, owner), performer)
         self._ledger: Ledger = dict(found)
         self._trail = deque([name_state(found)], maxlen=KEPT_STATES)
 
@@ -225,7 +217,7 @@ class SqlWriter(SinkWriter):
         self._performer.sources = sources
         self._in_doubt, self._asked = batch, (before, end, name)
         try:
-            published = self._drive(publish(batch, self.epoch))
+            published = self._drive(protocol.publish(batch, self.epoch))
         except PenstockError as error:
             if error.condition != "COMMIT_IN_DOUBT":
                 self._in_doubt = None
@@ -236,10 +228,10 @@ class SqlWriter(SinkWriter):
             self._merge_history()
         return BatchOutcome(published.rows)
 
-    def _drive(self, steps: Steps[Result]) -> Result:
+    def _drive(self, steps: protocol.Steps[protocol.Result]) -> protocol.Result:
         """Carry out the steps; a writer that was fenced is told whether another one or a person did it."""
         try:
-            return drive(steps, self._performer)
+            return protocol.drive(steps, self._performer)
         except SinkError as error:
             if error.condition != "WRITER_FENCED":
                 raise
@@ -261,14 +253,14 @@ class SqlWriter(SinkWriter):
         batch = self._in_doubt
         if batch is None:
             return False
-        is_there = self._drive(resolve_commit(batch, self.epoch))
+        is_there = self._drive(protocol.resolve_commit(batch, self.epoch))
         if is_there:
             self._note_published(batch)
         self._in_doubt = None
         return is_there
 
     def _note_published(self, batch: LedgerBatch) -> None:
-        self._ledger = list_entries(batch)
+        self._ledger = protocol.list_entries(batch)
         self._trail.append(name_state(self._ledger))
         self._in_doubt = None
 
@@ -285,10 +277,10 @@ def _refuse_rows_from_nowhere(batch: LedgerBatch) -> BatchOutcome:
 
 
 def open_writer(
-    sink: SqlSink, stream: str, *, owner: str = "", hands: type[Performer] = Performer
+    sink: SqlSink, stream: str, *, owner: str = "", performer_type: type[Performer] = Performer
 ) -> SqlWriter:
-    """Check the place and its tables, then take over the stream. `hands`: what carries out the steps; tests
-    put one in that looks on, or that ends the program at a step."""
+    """Check the place and its tables, then take over the stream. `performer_type` makes what carries out the
+    steps; tests put one in that looks on, or that ends the program at a step."""
     check_stream_name(stream)
 
     def prepare(session: Session) -> tuple[dict[str, Target], bool]:
@@ -305,7 +297,7 @@ def open_writer(
     if is_moved:
         _check_sums(sink, stream)
     check_rollback(sink.place, uuid.uuid4().hex)
-    performer = hands(sink.place, targets)
+    performer = performer_type(sink.place, targets)
     owner = owner or f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex[:8]}"
     return SqlWriter(sink, stream, targets, performer, owner)
 
