@@ -242,7 +242,7 @@ def _open(url: str, course: Course) -> SqlWriter:
         def __call__(self, step: Step) -> Any:
             return course.take(type(step).__name__, lambda: super(Mortal, self).__call__(step))
 
-    return open_writer(SqlSink(url, Table("numbers")), "s", hands=Mortal)
+    return open_writer(SqlSink(url, Table("numbers")), "s", performer_type=Mortal)
 
 
 def _write_all(writer: SqlWriter, plan: Plan, course: Course) -> None:

@@ -66,7 +66,7 @@ class GatedHands(Performer):
 
 class GatedSink(SqlSink):
     def open(self, stream: str, *, owner: str = "") -> SqlWriter:
-        return open_writer(self, stream, owner=owner, hands=GatedHands)
+        return open_writer(self, stream, owner=owner, performer_type=GatedHands)
 
 
 @dataclass(frozen=True)

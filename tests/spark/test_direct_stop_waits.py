@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, LogView, TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.sink_contract import BatchOutcome
+from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
 from penstock.direct import Batch, DirectStream, MemoryOffsetStore, RunOutcome, Subscribe
 from penstock.kafka.transport import deadlines
 from penstock.kafka.transport.deadlines import Attempts, Deadline
@@ -58,7 +58,7 @@ class BusyStore(MemoryOffsetStore):
 
 
 @dataclass
-class NotingSink:
+class NotingSink(Sink, SinkWriter):
     """Fences by noting it, and lets something happen then."""
 
     then: Callable[[], None]

@@ -21,7 +21,7 @@ from penstock.cli import main
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.file_batches import name_batch
+from penstock.core.sinks.file_batches import name_folder
 from penstock.direct import At, DirectStream, Subscribe
 from penstock.engines.sinks import file_sink as files
 from penstock.engines.sinks.file_checks import TaskCounts
@@ -157,9 +157,9 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 def test_a_long_name_is_told_by_a_digest() -> None:
     ranges = [OffsetRange(f"topic-{number}", 0, 0, number + 1) for number in range(100)]
-    name = name_batch("s", ranges)
+    name = name_folder("s", ranges)
     assert len(name) <= 180
-    assert name != name_batch("s", [*ranges[:-1], OffsetRange("topic-99", 0, 0, 5)])
+    assert name != name_folder("s", [*ranges[:-1], OffsetRange("topic-99", 0, 0, 5)])
 
 
 PROGRAM = """

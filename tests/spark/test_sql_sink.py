@@ -20,7 +20,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import open_sink
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.audit.audit_facts import gather
+from penstock.stores.sql.audit.audit_facts import gather_facts
 from tests.sql.databases import OwnDatabase, make_database, make_file_database
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
     ((stamp,),) = server.run("SELECT at_ FROM words WHERE id = 123")
     assert stamp.replace(tzinfo=None) == datetime(2023, 11, 14, 22, 13, 20, 123)
     assert stagings(server) == []
-    _, _, (facts,) = gather(sink.place, "s", ())
+    _, _, (facts,) = gather_facts(sink.place, "s", ())
     assert facts.digests is not None
     assert (facts.booked, check_table(facts).findings) == (40_000, ())
 

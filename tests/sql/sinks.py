@@ -77,4 +77,4 @@ def open_watched(sink: SqlSink, before: Callable[[Step], None]) -> SqlWriter:
             self.look(step)
             return super().__call__(step)
 
-    return open_writer(sink, "s", hands=Watched)
+    return open_writer(sink, "s", performer_type=Watched)

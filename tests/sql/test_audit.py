@@ -20,11 +20,11 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.loss_ledger import open_loss_ledger
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.audit.audit_facts import look_at_once
+from penstock.stores.sql.audit.audit_facts import read_in_snapshot
 from penstock.stores.sql.audit.provenance_digests import digest_rows, read_digests
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.ledger.publish_history import merge_history
-from penstock.stores.sql.ledger.rewound_rows import Rows
+from penstock.stores.sql.ledger.rewound_rows import RowRequest
 from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import at, make_numbers, make_sink, with_provenance
@@ -141,7 +141,7 @@ def test_a_moved_stream_is_audited_by_generation(
     sink = fill(own_database)
     end = POSITIONS[-1]
     store = SinkOffsetStore(own_database.url)
-    store.move("s", Change(1, "ann", "rewind", end, at(7, 11)), Rows(delete_from=("numbers",)))
+    store.move("s", Change(1, "ann", "rewind", end, at(7, 11)), RowRequest(delete_from=("numbers",)))
     assert audit(own_database, capsys)["findings"] == []
     with closing(sink.open("s")) as writer:
         writer.write(with_provenance(make_numbers(at(7, 11), end)), at(7, 11), end)
@@ -195,7 +195,7 @@ def test_rows_that_a_rewind_deleted_and_a_skip_did_not_bring_back_are_told(
     sink = fill(database)
     end = POSITIONS[-1]
     store = SinkOffsetStore(database.url)
-    store.move("s", Change(1, "ann", "rewind", end, at(7, 11)), Rows(delete_from=("numbers",)))
+    store.move("s", Change(1, "ann", "rewind", end, at(7, 11)), RowRequest(delete_from=("numbers",)))
     with closing(sink.open("s")) as writer:
         writer.write(with_provenance(make_numbers(at(7, 11), at(9, 11))), at(7, 11), at(9, 11))
     store.change("s", Change(1_000, "bob", "skip", at(9, 11), at(25, 11)))
@@ -387,7 +387,7 @@ def test_records_that_are_not_read_again_yet_are_no_finding(
     again = ("s", "--re-read", "--bootstrap-server", kafka.bootstrap)
     store = SinkOffsetStore(database.url)
     write(0, 25)
-    store.move("s", Change(1, "ann", "rewind", place(25), place(15)), Rows(delete_from=("numbers",)))
+    store.move("s", Change(1, "ann", "rewind", place(25), place(15)), RowRequest(delete_from=("numbers",)))
     told = audit(database, capsys, *again)
     assert told["findings"] == []
     assert any(
@@ -419,7 +419,7 @@ def test_an_audit_sees_one_moment_while_the_stream_goes_on(server_database: OwnD
             writer.write(with_provenance(make_numbers(end, further)), end, further)
         return [*seen, int(session.execute(question)[0][0])]
 
-    assert look_at_once(sink.place, look) == [31, 31]
-    assert look_at_once(sink.place, lambda session: session.execute("SELECT COUNT(*) FROM numbers")) == [
+    assert read_in_snapshot(sink.place, look) == [31, 31]
+    assert read_in_snapshot(sink.place, lambda session: session.execute("SELECT COUNT(*) FROM numbers")) == [
         (36,)
     ]

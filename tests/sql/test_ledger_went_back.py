@@ -109,7 +109,7 @@ class LostAnswer(Performer):
 def test_a_commit_in_doubt_of_a_batch_that_moved_nothing_is_not_made_twice(own_database: OwnDatabase) -> None:
     """T38: by its offsets it looks like the next one; its token says that it is there."""
     windows = make_numbers(at(0), at(2))
-    with closing(open_writer(make_sink(own_database.url), "s", hands=LostAnswer)) as writer:
+    with closing(open_writer(make_sink(own_database.url), "s", performer_type=LostAnswer)) as writer:
         write(writer, at(0), at(5))
         with pytest.raises(SinkError, match="COMMIT_IN_DOUBT"):
             write(writer, at(5), at(5), windows)
@@ -121,7 +121,7 @@ def test_a_commit_in_doubt_of_a_batch_that_moved_nothing_is_not_made_twice(own_d
 
 def test_a_commit_in_doubt_over_a_database_that_went_back_is_not_repeated(own_database: OwnDatabase) -> None:
     """T38: the ledger has neither the batch's token nor the state that it follows."""
-    with closing(open_writer(make_sink(own_database.url), "s", hands=LostAnswer)) as writer:
+    with closing(open_writer(make_sink(own_database.url), "s", performer_type=LostAnswer)) as writer:
         restore = keep_copy(own_database)
         write(writer, at(0), at(5))
         with pytest.raises(SinkError, match="COMMIT_IN_DOUBT"):

@@ -22,7 +22,7 @@ from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
 from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.stores.sql.ledger.publish_history import merge_history
-from penstock.stores.sql.ledger.rewound_rows import Rows
+from penstock.stores.sql.ledger.rewound_rows import RowRequest
 from penstock.stores.sql.sink.sink_writer import SqlWriter
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import NUMBERS, at, make_numbers, make_sink, read_numbers, with_provenance
@@ -84,7 +84,7 @@ def test_a_change_that_cannot_be_made_changes_nothing(own_database: OwnDatabase)
         with pytest.raises(OffsetStoreError, match="OFFSETS_MOVED"):
             store.change("s", Change(1, "ann", "rewind", at(4), at(1)))
         with pytest.raises(SinkError, match="COLUMN_NOT_FOUND"):
-            store.move("s", Change(1, "ann", "rewind", at(5), at(1)), Rows(delete_from=("numbers",)))
+            store.move("s", Change(1, "ann", "rewind", at(5), at(1)), RowRequest(delete_from=("numbers",)))
         with pytest.raises(OffsetStoreError, match="LEDGER_IS_THE_SINKS"):
             store.save("s", at(9))
         assert store.load("s") == at(5)
@@ -109,7 +109,7 @@ def test_rows_that_add_up_cannot_be_deleted_and_read_again(own_database: OwnData
     store = SinkOffsetStore(own_database.url)
     for name in ("sums", *(["main.sums"] if own_database.url.endswith(".db") else [])):
         with pytest.raises(OptionError, match="ROWS_ARE_SUMS"):
-            store.move("s", Change(1, "ann", "rewind", at(6), at(5)), Rows(delete_from=(name,)))
+            store.move("s", Change(1, "ann", "rewind", at(6), at(5)), RowRequest(delete_from=(name,)))
     assert own_database.run("SELECT name, total FROM sums") == [("all", 6)]
     assert store.load("s") == at(6)
 
@@ -122,7 +122,7 @@ def test_rows_of_another_stream_in_the_same_table_are_not_deleted(own_database: 
             writer.write(with_provenance(make_numbers(at(0), at(3))), at(0), at(3))
     store = SinkOffsetStore(own_database.url)
     with pytest.raises(OptionError, match=r"ROWS_OF_OTHERS.*two"):
-        store.move("one", Change(1, "ann", "rewind", at(3), at(1)), Rows(delete_from=("numbers",)))
+        store.move("one", Change(1, "ann", "rewind", at(3), at(1)), RowRequest(delete_from=("numbers",)))
     assert len(read_numbers(own_database)) == 6
     assert store.load("one") == at(3)
 
@@ -173,17 +173,17 @@ def test_a_table_of_sums_is_not_taken_back_a_little_but_emptied_and_filled_anew(
         with closing(sink.open("s")) as writer:
             writer.write(add_up(9, start), at(start), at(9))
 
-    for rows in (Rows(), Rows(delete_from=("numbers",))):
+    for rows in (RowRequest(), RowRequest(delete_from=("numbers",))):
         for ask in (store.preview, store.move):
             with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*t-0 \[5, 9\).*sums \(mode merge"):
                 ask("s", Change(1, "ann", "rewind", at(9), at(5)), rows)
     for ask in (store.preview, store.move):
         with pytest.raises(OptionError, match=r"REBUILD_INCOMPLETE.*begin at 5, and the table holds"):
-            ask("s", Change(1, "ann", "rewind", at(9), at(5)), Rows(rebuild=("sums",)))
+            ask("s", Change(1, "ann", "rewind", at(9), at(5)), RowRequest(rebuild=("sums",)))
     assert read_all(own_database) == truth
 
     # Records that count twice because somebody said so are found by an audit, until the table is built anew.
-    twice = Rows(delete_from=("numbers",), may_count_twice=True)
+    twice = RowRequest(delete_from=("numbers",), may_count_twice=True)
     assert store.preview("s", Change(1, "ann", "rewind", at(9), at(5)), twice).deleted == {"numbers": 4}
     assert store.move("s", Change(1, "ann", "rewind", at(9), at(5)), twice).deleted == {"numbers": 4}
     fill(5)
@@ -197,7 +197,7 @@ def test_a_table_of_sums_is_not_taken_back_a_little_but_emptied_and_filled_anew(
     assert "latest: t-0 [5, 9) was written again" in printed
     assert "1 finding." in printed
 
-    anew = Rows(delete_from=("numbers",), rebuild=("sums", "latest"))
+    anew = RowRequest(delete_from=("numbers",), rebuild=("sums", "latest"))
     back = Change(2, "ann", "rewind", at(9), at(0))
     assert store.preview("s", back, anew).deleted == {"numbers": 9, "sums": 1, "latest": 2}
     assert read_all(own_database) == found
@@ -218,7 +218,7 @@ def test_state_that_a_stream_reads_back_is_not_fed_twice(tmp_path: Path) -> None
     with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*sessions \(mode state"):
         store.change("s", back)
     # A sink that fills another table from now on adds nothing to this one.
-    store.move("s", back, Rows(written=frozenset({"sessions_2"})))
+    store.move("s", back, RowRequest(written=frozenset({"sessions_2"})))
     assert store.load("s") == at(4)
 
 
@@ -227,7 +227,7 @@ def test_a_stream_that_began_in_the_middle_of_the_log_is_sent_back_to_there(tmp_
     database = make_file_database(tmp_path)
     with closing(make_adding_sink(database.url).open("s")) as writer:
         writer.write(add_up(9, 4), at(4), at(9))
-    store, anew = SinkOffsetStore(database.url), Rows(rebuild=("sums", "latest", "numbers"))
+    store, anew = SinkOffsetStore(database.url), RowRequest(rebuild=("sums", "latest", "numbers"))
     with pytest.raises(OptionError, match=r"SUMS_WOULD.*rewind ... s --offset t-0=4 --rebuild sums"):
         store.preview("s", Change(1, "ann", "rewind", at(9), at(5)))
     told = store.preview("s", Change(1, "ann", "rewind", at(9), at(0)), anew)
@@ -255,7 +255,7 @@ def test_a_row_of_an_upsert_that_was_deleted_comes_back_with_its_last_record(tmp
     question = "SELECT name, n FROM latest ORDER BY name"
     truth = database.run(question)
     store = SinkOffsetStore(database.url)
-    store.move("s", Change(1, "ann", "rewind", at(4), at(1)), Rows(delete_from=("latest",)))
+    store.move("s", Change(1, "ann", "rewind", at(4), at(1)), RowRequest(delete_from=("latest",)))
     assert database.run(question) == []  # not a=0, which a=2 had replaced
     with closing(sink.open("s")) as writer:
         for offset, name in enumerate(("b", "a", "c"), start=1):
@@ -271,10 +271,10 @@ def test_a_table_can_only_be_emptied_by_the_one_stream_that_can_fill_it(tmp_path
             writer.write(add_up(5), at(0), at(5))
     store, back = SinkOffsetStore(database.url), Change(1, "ann", "rewind", at(5), at(0))
     for rows, condition in (
-        (Rows(rebuild=("sums",)), "ROWS_OF_OTHERS.*two fills sums"),
-        (Rows(rebuild=("nothing",)), "TABLE_NOT_IN_LEDGER.*It has filled: latest, numbers, sums"),
-        (Rows(delete_from=("numbers", "main.numbers")), "TABLE_NAMED_TWICE"),
-        (Rows(delete_from=("numbers",), rebuild=("numbers",)), "TABLE_NAMED_TWICE"),
+        (RowRequest(rebuild=("sums",)), "ROWS_OF_OTHERS.*two fills sums"),
+        (RowRequest(rebuild=("nothing",)), "TABLE_NOT_IN_LEDGER.*It has filled: latest, numbers, sums"),
+        (RowRequest(delete_from=("numbers", "main.numbers")), "TABLE_NAMED_TWICE"),
+        (RowRequest(delete_from=("numbers",), rebuild=("numbers",)), "TABLE_NAMED_TWICE"),
     ):
         with pytest.raises(OptionError, match=condition):
             store.move("one", back, rows)
@@ -288,7 +288,7 @@ def test_rows_deleted_under_another_name_of_the_table_are_booked_under_its_own(
     sink = make_sink(database.url, provenance=True)
     with closing(sink.open("s")) as writer:
         writer.write(with_provenance(make_numbers(at(0), at(5))), at(0), at(5))
-    rows = Rows(delete_from=("main.numbers",))
+    rows = RowRequest(delete_from=("main.numbers",))
     SinkOffsetStore(database.url).move("s", Change(1, "ann", "rewind", at(5), at(2)), rows)
     assert main(["audit", database.url]) == 0, capsys.readouterr().out
 
@@ -445,10 +445,12 @@ def test_a_rewind_that_moves_nothing_is_not_made_and_fences_nobody(
     # Rows that were lost are still booked; that is something to change.
     database.run("DELETE FROM numbers")
     store.move("s", Change(1, "ann", "rewind", at(7), at(0)))
-    moved = store.move("s", Change(1, "ann", "rewind", at(0), at(0)), Rows(rebuild=("numbers",)))
+    moved = store.move("s", Change(1, "ann", "rewind", at(0), at(0)), RowRequest(rebuild=("numbers",)))
     assert (moved.is_empty, moved.deleted) == (False, {"numbers": 0})
     assert main(["audit", database.url]) == 0
-    assert store.move("s", Change(1, "ann", "rewind", at(0), at(0)), Rows(rebuild=("numbers",))).is_empty
+    assert store.move(
+        "s", Change(1, "ann", "rewind", at(0), at(0)), RowRequest(rebuild=("numbers",))
+    ).is_empty
     assert len(store.list_changes("s")) == 2
 
 

@@ -20,7 +20,7 @@ from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
 from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.stores.sql.ledger.publish_history import merge_history
-from penstock.stores.sql.ledger.rewound_rows import Rows
+from penstock.stores.sql.ledger.rewound_rows import RowRequest
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import NUMBERS, at, make_numbers, make_sink, read_numbers, with_provenance
 from tests.support.topic_filling import produce
@@ -80,17 +80,17 @@ def test_a_table_under_another_spelling_is_the_same_table(
     spellings = [long_name, "sums", *(["SUMS"] if url.startswith("sqlite") else [])]
     for written in ({each} for each in spellings):
         with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*sums \(mode merge") as told:
-            store.move("s", rewind(at(9), at(5), "seek"), Rows(written=frozenset(written)))
+            store.move("s", rewind(at(9), at(5), "seek"), RowRequest(written=frozenset(written)))
         # A program has no such option: it is named with the command that has it.
         assert "`penstock offsets rewind ... s --offset t-0=5 --sums-count-twice`" in str(told.value)
     with pytest.raises(OptionError, match="TABLE_NAMED_TWICE"):
-        store.move("s", rewind(at(9), at(0)), Rows(rebuild=("sums", long_name)))
+        store.move("s", rewind(at(9), at(0)), RowRequest(rebuild=("sums", long_name)))
 
     # Counted twice under one name each: found, and mended, as one table.
-    store.move("s", rewind(at(9), at(5)), Rows(may_count_twice=True))
+    store.move("s", rewind(at(9), at(5)), RowRequest(may_count_twice=True))
     add_up(make_sums(url, long_name), 5, 9)
     assert list_findings(url, capsys) == [("SUMS_COUNT_TWICE", "sums")]
-    store.move("s", rewind(at(9), at(0)), Rows(rebuild=(long_name,)))
+    store.move("s", rewind(at(9), at(0)), RowRequest(rebuild=(long_name,)))
     add_up(make_sums(url, long_name), 0, 9)
     assert own_database.run("SELECT name, n FROM sums") == [("all", 36)]
     assert list_findings(url, capsys) == []
@@ -102,7 +102,7 @@ def test_tables_of_one_name_in_two_schemas_are_two_tables(
     database = postgres_database
     database.run("CREATE SCHEMA other")
     add_up(make_sums(database.url, "other.sums"), 0, 9)
-    SinkOffsetStore(database.url).move("s", rewind(at(9), at(0)), Rows(written=frozenset({"sums"})))
+    SinkOffsetStore(database.url).move("s", rewind(at(9), at(0)), RowRequest(written=frozenset({"sums"})))
     add_up(make_sums(database.url), 0, 9)
     assert database.run("SELECT n FROM sums") == database.run("SELECT n FROM other.sums") == [(36,)]
     assert list_findings(database.url, capsys) == []
@@ -113,7 +113,7 @@ def test_a_table_left_out_of_a_seek_is_not_doubled_when_it_comes_back(own_databa
     sums = make_sums(url)
     add_up(sums, 0, 9)
     store = SinkOffsetStore(url)
-    store.move("s", rewind(at(9), at(5), "seek"), Rows(written=frozenset({"numbers"})))
+    store.move("s", rewind(at(9), at(5), "seek"), RowRequest(written=frozenset({"numbers"})))
     with closing(make_sink(url).open("s")) as writer:  # which has no sums
         writer.write(make_numbers(at(5), at(7)), at(5), at(7))
         with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*t-0 \[7, 9\)") as told:
@@ -141,7 +141,7 @@ def test_who_said_that_sums_may_count_twice_is_not_asked_again(
     add_up(sums, 5, 6)
     add_up(sums, 6, 9)
     assert database.run("SELECT n FROM sums") == [(36 + 5 + 6 + 7 + 8,)]
-    store.move("s", rewind(at(9), at(4), "seek"), Rows(written=frozenset({"other"})))
+    store.move("s", rewind(at(9), at(4), "seek"), RowRequest(written=frozenset({"other"})))
     with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*t-0 \[4, 9\)"):
         sums.open("s")
     # What the error says to do is done where the stream stands.
@@ -155,9 +155,9 @@ def test_ordinary_starts_are_not_refused(database: OwnDatabase) -> None:
     sums = make_sums(database.url)
     first, second = ({"t": bytes([n]) * 16} for n in (1, 2))
 
-    def move(verb: str, before: int, then: Any, after: int, now: Any, rows: Rows | None = None) -> None:
+    def move(verb: str, before: int, then: Any, after: int, now: Any, rows: RowRequest | None = None) -> None:
         change = rewind(at(before, topic_ids=then), at(after, topic_ids=now), verb)
-        SinkOffsetStore(database.url).move("s", change, rows or Rows())
+        SinkOffsetStore(database.url).move("s", change, rows or RowRequest())
 
     add_up(sums, 0, 9, topic_ids=first)
     # A topic made anew has other records at the same offsets.
@@ -171,7 +171,7 @@ def test_ordinary_starts_are_not_refused(database: OwnDatabase) -> None:
     move("rewind", 20, first, 8, first)
     add_up(sums, 8, 9, topic_ids=first)
     # Left out of a seek; and then the topic was made anew while the stream ran.
-    move("seek", 9, first, 5, first, Rows(written=frozenset({"numbers"})))
+    move("seek", 9, first, 5, first, RowRequest(written=frozenset({"numbers"})))
     with closing(make_sink(database.url).open("s")) as writer:
         assert writer.position is not None
         end = at(1, topic_ids=second, starts={TopicPartition("t", 0): 0})
@@ -247,15 +247,15 @@ def test_a_table_that_was_mended_by_filling_it_again_is_accused_no_more(
     for _ in range(2):  # rows that were deleted before are not deleted again
         own_database.run("DELETE FROM numbers WHERE number = 7")
         assert find() == lost
-        told = store.move("s", rewind(at(9), at(4)), Rows(delete_from=("numbers",)))
+        told = store.move("s", rewind(at(9), at(4)), RowRequest(delete_from=("numbers",)))
         assert (told.deleted, find()) == ({"numbers": 4}, set())
         fill(4)
         assert find() == set()
     own_database.run("DELETE FROM numbers WHERE number = 1")
-    store.move("s", rewind(at(9), at(4)), Rows(delete_from=("numbers",)))
+    store.move("s", rewind(at(9), at(4)), RowRequest(delete_from=("numbers",)))
     fill(4)
     assert find() == lost
-    told = store.move("s", rewind(at(9), at(0)), Rows(rebuild=("numbers",)))
+    told = store.move("s", rewind(at(9), at(0)), RowRequest(rebuild=("numbers",)))
     assert (told.deleted, find()) == ({"numbers": 8}, set())
     fill(0)
     assert find() == set()
@@ -275,7 +275,7 @@ def test_a_table_that_was_appended_to_and_then_replaced_never_becomes_one_of_sum
             writer.write(make_latest(n), at(n), at(n + 1))
     store = SinkOffsetStore(database.url)
     for _ in range(2):
-        told = store.preview("s", rewind(at(4), at(1)), Rows(delete_from=("latest",)))
+        told = store.preview("s", rewind(at(4), at(1)), RowRequest(delete_from=("latest",)))
         assert told.deleted == {"latest": 3}
         store.preview("s", rewind(at(4), at(1)))
         assert list_findings(database.url, capsys) == []

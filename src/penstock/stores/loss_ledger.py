@@ -16,12 +16,12 @@ tasks on several need a server.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.losses.loss_ranges import Loss, TopicLoss, summarise_losses
+from penstock.core.losses.loss_ranges import Loss
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
@@ -76,10 +76,6 @@ class LossLedger:
         return Database(self.place, RECONNECT_TIMEOUT_S).run(
             lambda session: _select(session, self.place, topic, since_ms)
         )
-
-    def summary(self, *, topic: str | None = None, since_ms: int | None = None) -> Mapping[str, TopicLoss]:
-        """How much each topic has lost; ranges that overlap are counted once."""
-        return summarise_losses(each.loss for each in self.read(topic=topic, since_ms=since_ms))
 
 
 def open_loss_ledger(
@@ -144,20 +140,15 @@ def _clean(text: str) -> str:
 def _upsert(session: Session, place: Place, rows: list[tuple[object, ...]]) -> None:
     ensure_tables(session, place, _TABLES)
     grammar, name = session.grammar, session.grammar.name
-    if session.dialect == "mysql":
-        conflict, old, new = "ON DUPLICATE KEY UPDATE", "{}", "VALUES({})"
-    else:
-        conflict = f"ON CONFLICT ({', '.join(map(name, _KEY))}) DO UPDATE SET"
-        old, new = f"{name(TABLE)}.{{}}", "excluded.{}"
+    old = "{}" if session.dialect == "mysql" else f"{name(TABLE)}.{{}}"
     first, last, times = map(name, _COUNTS)
-    session.execute_many(
-        f"INSERT INTO {name(TABLE)} ({', '.join(map(name, _COLUMNS))}) "
-        f"VALUES ({grammar.marks(len(_COLUMNS))}) {conflict} "
-        f"{first} = {grammar.least}({old.format(first)}, {new.format(first)}), "
-        f"{last} = {grammar.greatest}({old.format(last)}, {new.format(last)}), "
-        f"{times} = {old.format(times)} + {new.format(times)}",
-        rows,
+    settings = (
+        f"{first} = {grammar.least}({old.format(first)}, {grammar.new(first)})",
+        f"{last} = {grammar.greatest}({old.format(last)}, {grammar.new(last)})",
+        f"{times} = {old.format(times)} + {grammar.new(times)}",
     )
+    insert = grammar.insert(name(TABLE), [*map(name, _COLUMNS)])
+    session.execute_many(f"{insert} {grammar.upsert([*map(name, _KEY)], settings)}", rows)
 
 
 def _select(session: Session, place: Place, topic: str | None, since_ms: int | None) -> list[RecordedLoss]:

@@ -293,7 +293,7 @@ class SlowFeed:
             pass
         return [ConsumedRecord("t", 0, 7, 0, None, b"x")] if self.looks == 3 else []
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         self.settled += 1
 
 

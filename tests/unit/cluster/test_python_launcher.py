@@ -34,6 +34,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def other_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str) -> tuple[str, Path]:
     """A launcher that looks for the installed packages in a folder of the test's own, and that folder."""
+    assert launcher
     packages = tmp_path / "site packages"
     (packages / "pyspark").mkdir(parents=True)
     (packages / "pyspark" / "__init__.py").touch()
@@ -99,31 +100,31 @@ def test_another_version_is_left_alone(launcher: str, tmp_path: Path, release: s
     assert told.stdout.strip() == release
 
 
-def _without_package(packages: Path, home: Path) -> None:
+def _without_package(packages: Path, _home: Path) -> None:
     (packages / "pyspark" / "__init__.py").unlink()
 
 
-def _without_its_version(packages: Path, home: Path) -> None:
+def _without_its_version(packages: Path, _home: Path) -> None:
     (packages / f"pyspark-{version('pyspark')}.dist-info").rmdir()
 
 
-def _with_two_versions(packages: Path, home: Path) -> None:
+def _with_two_versions(packages: Path, _home: Path) -> None:
     (packages / "pyspark-4.9.9.dist-info").mkdir()
 
 
-def _upgraded_since(packages: Path, home: Path) -> None:
+def _upgraded_since(packages: Path, _home: Path) -> None:
     (packages / f"pyspark-{version('pyspark')}.dist-info").rename(packages / "pyspark-4.9.9.dist-info")
 
 
-def _with_another_py4j(packages: Path, home: Path) -> None:
+def _with_another_py4j(packages: Path, _home: Path) -> None:
     (packages / f"py4j-{version('py4j')}.dist-info").rename(packages / "py4j-0.1.dist-info")
 
 
-def _without_a_jar(packages: Path, home: Path) -> None:
+def _without_a_jar(_packages: Path, home: Path) -> None:
     (home / "jars" / f"spark-core_2.13-{version('pyspark')}.jar").unlink()
 
 
-def _with_two_jars(packages: Path, home: Path) -> None:
+def _with_two_jars(_packages: Path, home: Path) -> None:
     (home / "jars" / "spark-core_2.13-4.9.9.jar").touch()
 
 
@@ -238,7 +239,7 @@ def test_it_is_made_once_and_mended_if_it_is_not_whole(launcher: str) -> None:
     assert [each.name for each in Path(launcher).parent.iterdir()] == [Path(launcher).name]
 
 
-def _without_bash(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def _without_bash(monkeypatch: pytest.MonkeyPatch, _cache: Path) -> None:
     monkeypatch.setattr(python_launcher.shutil, "which", lambda name: None)
 
 
@@ -248,7 +249,7 @@ def _without_pyspark(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.syspath_prepend(str(cache))
 
 
-def _without_a_folder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def _without_a_folder(_monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     cache.write_text("a file")
 
 

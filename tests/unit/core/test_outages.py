@@ -498,7 +498,7 @@ def test_a_database_that_takes_a_statement_and_stands_still_is_told_and_told_aga
     monkeypatch.setattr(database_outages, "TOLD_AFTER_S", 0.01)
     monkeypatch.setattr(database_outages, "TOLD_EVERY_S", 0.01)
     place = parse_place("postgresql://ann:secret@db.example/stats")
-    with in_stream("visits"), waiting_for_servers(Patience(900)), database_outages.telling(place):
+    with in_stream("visits"), waiting_for_servers(Patience(900)), database_outages.warn_of_silence(place):
         wait_until(lambda: len(caplog.messages) >= 2, "it was told twice")
     for each in caplog.messages:
         assert each.startswith("visits: postgresql://ann@db.example:5432/stats has not answered for 0 s")

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _audit(arguments: argparse.Namespace) -> Report:
     from penstock.engines.sinks.file_audit import audit_files, is_file_sink
     from penstock.engines.sinks.file_sink import OWN
-    from penstock.stores.sql.audit.audit_facts import gather
+    from penstock.stores.sql.audit.audit_facts import gather_facts
 
     if arguments.filters and not arguments.re_read:
         raise OptionError(
@@ -121,7 +121,7 @@ def _audit(arguments: argparse.Namespace) -> Report:
             "stands that keeps its offsets here, `penstock offsets show --at FOLDER` says.",
             facts={"place": str(place)},
         )
-    streams, others, tables = gather(place, arguments.stream, arguments.table)
+    streams, others, tables = gather_facts(place, arguments.stream, arguments.table)
     report = Report()
     for stream in streams:
         report += check_tiling(stream, losses) + check_repeats(stream, losses) + check_gaps(stream)

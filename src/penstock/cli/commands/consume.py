@@ -35,7 +35,7 @@ from penstock.cli.shared.kafka_arguments import (
     add_connection_arguments,
     add_json_argument,
     connect,
-    parse_partition,
+    parse_partition_number,
 )
 from penstock.cli.shared.terminal import complain_dated, count
 from penstock.core.errors import OptionError
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", default=None, help="be a member of this group, and commit what was shown")
     parser.add_argument(
         "--partition",
-        type=parse_partition,
+        type=parse_partition_number,
         action="append",
         default=[],
         metavar="N",
@@ -223,7 +223,7 @@ def _select(arguments: argparse.Namespace) -> Selection:
 
 def _read_position(arguments: argparse.Namespace) -> Position | None:
     """Where an assigned read begins; None leaves it to a group."""
-    from penstock.cli.shared.start_positions import parse_last, parse_moment, parse_offset
+    from penstock.cli.shared.start_positions import parse_last, parse_offset, parse_start_time
     from penstock.core.model import Earliest, Latest
 
     if arguments.offset is not None:
@@ -232,7 +232,7 @@ def _read_position(arguments: argparse.Namespace) -> Position | None:
         return parse_last("--last", arguments.last)
     if arguments.from_time is not None:
         now_ms = time.time_ns() // 1_000_000
-        return parse_moment("--from-time", arguments.from_time, now_ms=now_ms)
+        return parse_start_time("--from-time", arguments.from_time, now_ms=now_ms)
     if arguments.partition:
         return Earliest() if arguments.from_beginning else Latest()
     return None
@@ -245,7 +245,7 @@ class _Feed(Protocol):
     def look(self, most: int | None) -> list[ConsumedRecord]:
         """Return what has come, at most so many, waiting a moment for it."""
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """Take note that all of the last look was shown."""
 
     @property
@@ -294,7 +294,7 @@ class _Assigned:
             time.sleep(_WAIT_MS / 1000)
         return found
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         """Nobody keeps a position."""
 
     @property
@@ -327,7 +327,7 @@ class _Member:
             complain_dated(self._member.news.pop(0))
         return found
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         if self._commits:
             self._member.commit()
 
@@ -351,7 +351,7 @@ def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[Consume
         found = feed.look(left)
         yield from found
         sys.stdout.flush()
-        feed.settle()
+        feed.acknowledge()
         if found:
             last_s = time.monotonic()
             left = None if left is None else left - len(found)

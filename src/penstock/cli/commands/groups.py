@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, add_json_argument, connect_to_look
+from penstock.cli.shared.moments import show_moment
 from penstock.cli.shared.terminal import escape, say
 from penstock.cli.shared.text_tables import align
 
@@ -161,7 +161,7 @@ def _show_record(stored: StoredRecord) -> tuple[str, ...]:
         _show_number(record.partition),
         "deleted" if deleted else _show_number(record.offset),
         record.metadata or "-",
-        _show_time(stored.timestamp_ms if record.commit_time_ms is None else record.commit_time_ms),
+        show_moment(stored.timestamp_ms if record.commit_time_ms is None else record.commit_time_ms),
         f"{stored.log_partition}:{stored.log_offset}",
     )
 
@@ -180,7 +180,3 @@ def _record_to_json(stored: StoredRecord) -> dict[str, object]:
         "log_offset": stored.log_offset,
         "timestamp_ms": stored.timestamp_ms,
     }
-
-
-def _show_time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19] + "Z"

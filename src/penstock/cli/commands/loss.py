@@ -14,10 +14,9 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from penstock.cli.shared.moments import parse_moment
+from penstock.cli.shared.moments import parse_moment, show_moment
 from penstock.cli.shared.terminal import escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.losses.loss_ranges import TopicLoss, summarise_losses
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(_write_json(str(ledger.place), recorded, summary))
     elif not recorded:
         chosen = f" for topic {arguments.topic}" if arguments.topic is not None else ""
-        chosen += f" since {_show_time(arguments.since)}" if arguments.since is not None else ""
+        chosen += f" since {show_moment(arguments.since)}" if arguments.since is not None else ""
         say(f"No losses recorded at {escape(str(ledger.place))}{escape(chosen)}.")
     else:
         for line in _write_tables(recorded, summary):
@@ -71,8 +70,8 @@ def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicL
             f"{each.loss.start}",
             f"{each.loss.until}" if each.loss.has_known_end else "?",
             f"{each.loss.size}" if each.loss.has_known_end else "?",
-            _show_time(each.first_seen_ms),
-            _show_time(each.last_seen_ms),
+            show_moment(each.first_seen_ms),
+            show_moment(each.last_seen_ms),
             f"{each.times}",
             each.stream or "-",
             each.loss.condition,
@@ -118,7 +117,3 @@ def _write_json(place: str, recorded: Sequence[RecordedLoss], summary: Mapping[s
         ],
     }
     return json.dumps(content, indent=1)  # only ASCII comes out, so nothing can reach the terminal's controls
-
-
-def _show_time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19] + "Z"

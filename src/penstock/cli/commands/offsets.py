@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.rewinding.offset_changes import ask_rows, settle
+from penstock.cli.rewinding.offset_changes import ask_rows, show_and_apply
 from penstock.cli.rewinding.offset_reports import (
     change_to_json,
     find_beyond,
@@ -262,7 +262,7 @@ def _move(arguments: argparse.Namespace) -> int:
     looked = sorted(position.offsets) if is_rebuilt else chosen
     log, anew = look_at_log(arguments, position, looked, target, is_needed=needs_log(target) or is_rebuilt)
     plan = plan_rewind(position, target, _DIRECTIONS[arguments.verb], only=only, log=log, anew=anew)
-    return settle(arguments, store, arguments.stream, plan, log)
+    return show_and_apply(arguments, store, arguments.stream, plan, log)
 
 
 def _adopt(arguments: argparse.Namespace) -> int:
@@ -285,7 +285,9 @@ def _adopt(arguments: argparse.Namespace) -> int:
         if each.topic == arguments.topic and each.partition in topic.partitions
     ]
     log = LogBounds(view.earliest(mine), view.latest(mine))
-    return settle(arguments, store, arguments.stream, plan_adoption(position, arguments.topic, topic, log))
+    return show_and_apply(
+        arguments, store, arguments.stream, plan_adoption(position, arguments.topic, topic, log)
+    )
 
 
 def _copy(arguments: argparse.Namespace) -> int:
@@ -316,7 +318,7 @@ def _put(arguments: argparse.Namespace, address: str, stream: str, position: Str
 
         store = MemoryOffsetStore()  # only looked at: there is none yet, and nothing is in it
     log = _look_at_whole(arguments, position)
-    return settle(arguments, store, stream, plan_replacement(store.load(stream), position, log))
+    return show_and_apply(arguments, store, stream, plan_replacement(store.load(stream), position, log))
 
 
 def _look_at_whole(arguments: argparse.Namespace, position: StreamPosition) -> LogBounds | None:

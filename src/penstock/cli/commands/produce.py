@@ -38,7 +38,7 @@ from penstock.cli.shared.kafka_arguments import (
     add_json_argument,
     gather_settings,
     parse_pair,
-    parse_partition,
+    parse_partition_number,
     read_settings,
 )
 from penstock.cli.shared.moments import parse_moment
@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--partition",
-        type=parse_partition,
+        type=parse_partition_number,
         default=None,
         metavar="N",
         help="send all messages to this partition (default: the key decides)",

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add nothing: the interpreter is the one that runs this."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(_arguments: argparse.Namespace) -> int:
     path = make_launcher()
     if path == sys.executable:
         complain(

@@ -206,15 +206,15 @@ def _make_records(messages: Sequence[Message], fixed: MessageDefaults) -> pa.Rec
 
     from penstock.kafka.console.line_records import HEADERS
 
-    def settle(said: int | None, values: Iterable[int | None]) -> list[int | None]:
+    def choose(said: int | None, values: Iterable[int | None]) -> list[int | None]:
         return [said if said is not None else each for each in values]
 
     headers = [
         [{"key": name, "value": value} for name, value in (*each.headers, *fixed.headers)]
         for each in messages
     ]
-    times = settle(fixed.timestamp_ms, (each.timestamp_ms for each in messages))
-    partitions = settle(fixed.partition, (each.partition for each in messages))
+    times = choose(fixed.timestamp_ms, (each.timestamp_ms for each in messages))
+    partitions = choose(fixed.partition, (each.partition for each in messages))
     return pa.record_batch(
         {
             "key": pa.array([each.key for each in messages], pa.large_binary()),

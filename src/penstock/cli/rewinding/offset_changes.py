@@ -24,13 +24,13 @@ from penstock.core.offsets.stream_position import StreamPosition
 
 if TYPE_CHECKING:
     from penstock.stores.offsets.file_store import FileOffsetStore
-    from penstock.stores.sql.ledger.rewound_rows import Rows
+    from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
 #: Folders that are named one by one.
 _SHOWN = 5
 
 
-def settle(
+def show_and_apply(
     arguments: argparse.Namespace,
     store: OffsetStore,
     stream: str,
@@ -61,12 +61,12 @@ def settle(
     return 0
 
 
-def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> Rows:
+def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> RowRequest:
     """Return what is asked for the rows of a sink; an error if the store has none."""
     from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-    from penstock.stores.sql.ledger.rewound_rows import Rows
+    from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
-    asked = Rows(
+    asked = RowRequest(
         delete_from=tuple(getattr(arguments, "delete_from", None) or ()),
         rebuild=tuple(getattr(arguments, "rebuild", None) or ()),
         may_count_twice=getattr(arguments, "sums_count_twice", False),
@@ -82,7 +82,7 @@ def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> Rows:
 
 
 def _apply(
-    store: OffsetStore, stream: str, change: Change, rows: Rows, is_wanted: bool
+    store: OffsetStore, stream: str, change: Change, rows: RowRequest, is_wanted: bool
 ) -> tuple[dict[str, int], list[str], bool]:
     """Make the change, or only ask whether it could be made; return what goes, what to know, and whether
     there was nothing to change."""

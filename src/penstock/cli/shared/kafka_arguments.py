@@ -75,7 +75,7 @@ def parse_pair(option: str, text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def parse_partition(text: str) -> int:
+def parse_partition_number(text: str) -> int:
     """Return the number of a partition, for an argument of a command."""
     try:
         return parse_integer(text, least=0, most=INT32_MAX)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from datetime import UTC, datetime
 
 from penstock.core.options.option_values import (
     find_length_ago,
@@ -53,6 +54,11 @@ def parse_moment(text: str) -> int:
         return find_moment(text, now_ms=time.time_ns() // 1_000_000)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+
+def show_moment(time_ms: int) -> str:
+    """Return a moment in UTC, in whole seconds."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19] + "Z"
 
 
 def parse_wait(text: str) -> float:

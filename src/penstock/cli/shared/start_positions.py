@@ -33,7 +33,7 @@ def parse_last(option: str, records: int) -> Position:
     return RecordsBeforeEnd(records)
 
 
-def parse_moment(option: str, text: str, *, now_ms: int) -> Position:
+def parse_start_time(option: str, text: str, *, now_ms: int) -> Position:
     try:
         return Since(find_moment(text, now_ms=now_ms))
     except ValueError as error:

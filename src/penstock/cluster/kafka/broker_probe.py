@@ -20,6 +20,7 @@ from penstock.core.errors import BrokerError
 _CREATE_TOPICS, _METADATA = 19, 3
 _LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
 _TOPIC_ALREADY_EXISTS = 36
+_CREATE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,12 @@ def ask_cluster(port: int, *, timeout_s: float = 5.0) -> ClusterView:
     return ClusterView(frozenset(ids), answer.int32() >= 0)
 
 
-def create_topic(
-    port: int, name: str, partitions: int, factor: int, configs: Mapping[str, str], *, timeout_s: float = 30.0
-) -> None:
-    """CreateTopics version 2; a topic that is there already is left as it is."""
+def create_topic(port: int, name: str, partitions: int, factor: int, configs: Mapping[str, str]) -> None:
+    """Create a topic (CreateTopics version 2); one that is there already is left as it is."""
     body = struct.pack(">i", 1) + _text(name) + struct.pack(">ih", partitions, factor) + struct.pack(">i", 0)
     body += struct.pack(">i", len(configs)) + b"".join(_text(k) + _text(v) for k, v in configs.items())
-    body += struct.pack(">i?", int(timeout_s * 1000), False)
-    answer = _Answer(_ask(port, _CREATE_TOPICS, 2, body, timeout_s))
+    body += struct.pack(">i?", int(_CREATE_TIMEOUT_S * 1000), False)
+    answer = _Answer(_ask(port, _CREATE_TOPICS, 2, body, _CREATE_TIMEOUT_S))
     answer.int32()  # throttle time
     for _ in range(answer.int32()):
         answer.text()

@@ -169,8 +169,8 @@ class LocalKafka:
     def is_ready(self) -> bool:
         return bool(self.brokers) and all(b.is_ready({o.node_id for o in self.brokers}) for b in self.brokers)
 
-    def add_broker(self, node_id: int, *, wait: bool = True) -> Broker:
-        """One more broker (not a controller) in its own folder on a free port."""
+    def add_broker(self, node_id: int) -> Broker:
+        """Start one more broker (not a controller) in its own folder on a free port, and return it."""
         assert self._plan is not None
         names = [name for name in self._listener_names() if name != "CONTROLLER"]
         folder = self.data_dir / f"node-{node_id}-{new_id()}"
@@ -179,7 +179,7 @@ class LocalKafka:
         broker = self._make_broker(node)
         self.brokers.append(broker)
         try:
-            broker.start(wait=wait)
+            broker.start()
         except ClusterError:
             broker.kill()
             self.brokers.remove(broker)

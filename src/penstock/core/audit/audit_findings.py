@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
-from penstock.core.sinks.offset_digests import Digests, Kept
+from penstock.core.sinks.offset_digests import Digests, HeldOffsets
 
 #: What a finding rests on.
 LEDGER = "the ledger"
@@ -160,9 +160,9 @@ class TableFacts:
     booked: int | None = None
     mode: str = ""
     streams: tuple[str, ...] = ()
-    kept: Mapping[TopicPartition, Kept] | None = None
+    kept: Mapping[TopicPartition, HeldOffsets] | None = None
     digests: Digests | None = None
-    strays: Mapping[TopicPartition, Kept] = field(default_factory=dict)
+    strays: Mapping[TopicPartition, HeldOffsets] = field(default_factory=dict)
     spoiled: tuple[Spoiled, ...] = ()
 
 

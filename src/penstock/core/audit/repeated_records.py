@@ -187,7 +187,10 @@ def check_repeats(facts: StreamFacts, losses: Sequence[Loss] | None) -> Report:
         for generation in sorted({number for number, _ in repeats}):
             mine = [each for number, each in sure if number == generation]
             every = [each for number, each in repeats if number == generation]
-            for some, word in ((mine, ""), (subtract_ranges(every, mine), _tell_adoption(every, changes))):
+            for some, word in (
+                (mine, ""),
+                (subtract_ranges(every, mine), _describe_adoption(every, changes)),
+            ):
                 some = [each for each in some if each.topic_partition not in anew]
                 if some:
                     _judge(book, facts.stream, table, generation, some, remedy, word)
@@ -207,16 +210,16 @@ def _advise_rebuild(stream: str, table: TableBook, *, can_rebuild: bool) -> str:
     )
 
 
-def _tell_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change]) -> str:
+def _describe_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change]) -> str:
     """Return on whose word it rests that these records are the same."""
     adopted = [(each.topic, change) for each in ranges if (change := find_adoption(each.topic, changes))]
     if not adopted:
         return ""
     topic, change = adopted[0]
-    return tell_adoption(topic, change)
+    return describe_adoption(topic, change)
 
 
-def tell_adoption(topic: str, change: Change) -> str:
+def describe_adoption(topic: str, change: Change) -> str:
     """Return who has said that a topic has the same records as the one before it."""
     when = datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{topic} was adopted ({change.who} at {when} UTC) as one that holds the same records as before"
@@ -232,7 +235,7 @@ def _judge(
     word: str,
 ) -> None:
     """`word`: why the records count as the same, if that is not known for sure."""
-    named = tell_ranges(repeated)
+    named = describe_ranges(repeated)
     doubt = f" That holds if they are the same records: {word}." if word else ""
     if table.mode in ADDING and word:
         what = (
@@ -259,7 +262,7 @@ def _judge(
         )
 
 
-def tell_ranges(ranges: Sequence[OffsetRange]) -> str:
+def describe_ranges(ranges: Sequence[OffsetRange]) -> str:
     """Return the ranges in words."""
     told = [f"{each.topic_partition} [{each.start}, {each.until})" for each in ranges]
     more = f" and {len(told) - _SHOWN} ranges more" if len(told) > _SHOWN else ""

@@ -29,12 +29,12 @@ from penstock.core.audit.audit_findings import (
 )
 from penstock.core.audit.repeated_records import (
     ADDING,
+    describe_adoption,
+    describe_ranges,
     intersect_ranges,
     join_modes,
     list_held,
     subtract_ranges,
-    tell_adoption,
-    tell_ranges,
     unite_ranges,
 )
 from penstock.core.audit.replaced_logs import find_adoption, is_other_log, list_cuts
@@ -73,9 +73,9 @@ def _judge(book: Notebook, one: _Part, other: _Part, anew: set[TopicPartition]) 
         )
     shared = [each for each in shared if each.topic_partition not in anew]
     if shared:
-        doubt = _tell_doubt(subtract_ranges(shared, sure), (one[0], other[0]))
+        doubt = _describe_doubt(subtract_ranges(shared, sure), (one[0], other[0]))
         what = (
-            f"its rows (mode {join_modes((one[1].mode, other[1].mode))}) got {tell_ranges(shared)} from "
+            f"its rows (mode {join_modes((one[1].mode, other[1].mode))}) got {describe_ranges(shared)} from "
             f"{first} and from {second}. If both add to the same keys, these records count twice, and "
             f"nothing in a row shows it.{doubt} If each stream fills keys of its own, nothing is to be "
             "mended; otherwise let one stream, of another name, fill a new table."
@@ -120,10 +120,10 @@ def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | N
                     yield change.after.topic_ids.get(topic), replace(each.range, until=until)
 
 
-def _tell_doubt(ranges: Sequence[OffsetRange], streams: Sequence[StreamFacts]) -> str:
+def _describe_doubt(ranges: Sequence[OffsetRange], streams: Sequence[StreamFacts]) -> str:
     """Return on whose word it rests that these are the same records; empty if on nobody's."""
     for topic, facts in product(sorted({each.topic for each in ranges}), streams):
         change = find_adoption(topic, facts.changes)
         if change is not None:
-            return f" That holds if they are the same records: {tell_adoption(topic, change)}."
+            return f" That holds if they are the same records: {describe_adoption(topic, change)}."
     return ""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from penstock.core.audit.audit_findings import NotedRange, Report, StreamFacts, TableBook
-from penstock.core.audit.repeated_records import subtract_ranges, tell_ranges, unite_ranges
+from penstock.core.audit.repeated_records import describe_ranges, subtract_ranges, unite_ranges
 from penstock.core.audit.replaced_logs import is_other_log
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.offset_store_contract import Change
@@ -34,18 +34,20 @@ def check_gaps(facts: StreamFacts) -> Report:
         passed = list(_list_passed(change))
         unread = subtract_ranges(passed, _list_read(facts, number, None))
         if unread:
-            notes.append(f"{_tell_move(facts, change)} {tell_ranges(unread)}: never read, so no rows.")
+            notes.append(
+                f"{_describe_move(facts, change)} {describe_ranges(unread)}: never read, so no rows."
+            )
         for table in facts.books:
             gone = subtract_ranges(passed, [*_list_read(facts, number, table), *unread])
             if gone:
                 notes.append(
-                    f"{_tell_move(facts, change)} {tell_ranges(gone)}: a rewind had deleted the rows of "
-                    f"{table.name}, and they were not read again."
+                    f"{_describe_move(facts, change)} {describe_ranges(gone)}: a rewind had deleted the rows "
+                    f"of {table.name}, and they were not read again."
                 )
     return Report(notes=tuple(notes))
 
 
-def _tell_move(facts: StreamFacts, change: Change) -> str:
+def _describe_move(facts: StreamFacts, change: Change) -> str:
     when = datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{facts.stream}: moved ahead by hand ({change.who} did `{change.verb}` at {when} UTC), past"
 

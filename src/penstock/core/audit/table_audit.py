@@ -24,7 +24,7 @@ from penstock.core.audit.audit_findings import (
     TableFacts,
 )
 from penstock.core.model import OffsetRange, TopicPartition
-from penstock.core.sinks.offset_digests import Kept, OffsetDigest
+from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest
 
 # --- tables -----------------------------------------------------------------------------------------------
 
@@ -74,7 +74,9 @@ def _check_rows(book: Notebook, facts: TableFacts, held: int) -> None:
         book.checked.append(f"{facts.name}: {_rows(held)}, as published (evidence: {MESSAGES}).")
 
 
-def _check_digests(book: Notebook, facts: TableFacts, held: int, kept: Mapping[TopicPartition, Kept]) -> None:
+def _check_digests(
+    book: Notebook, facts: TableFacts, held: int, kept: Mapping[TopicPartition, HeldOffsets]
+) -> None:
     nowhere = held - sum(each.digest.rows for each in kept.values())
     if nowhere:
         what = f"{_rows(nowhere)} say nothing of where they came from."
@@ -84,7 +86,7 @@ def _check_digests(book: Notebook, facts: TableFacts, held: int, kept: Mapping[T
             f"{facts.name}: its rows against digests; there is none for some or all of them."
         )
     same = 0
-    nothing = Kept(OffsetDigest(), 0, 0, 0)
+    nothing = HeldOffsets(OffsetDigest(), 0, 0, 0)
     for partition in sorted({*kept, *(facts.digests or ())}):
         there = kept.get(partition, nothing)
         twice = there.digest.rows - there.distinct
@@ -112,7 +114,7 @@ def _check_digests(book: Notebook, facts: TableFacts, held: int, kept: Mapping[T
         )
 
 
-def _compare(there: Kept, booked: OffsetDigest) -> str:
+def _compare(there: HeldOffsets, booked: OffsetDigest) -> str:
     if there.digest.rows == booked.rows:
         return f"{_rows(booked.rows)}, as published, but of other offsets."
     return f"{_rows(there.digest.rows)}, and {booked.rows} were published."

@@ -5,7 +5,7 @@ have that name, too: a topic that was made anew counts from 0 again, and a strea
 so that together they read like two others. What is in the folder tells; two batches never share one. A name
 too long for a file system is told by a digest.
 
->>> name_batch("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
+>>> name_folder("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
 'visits.t-0.0-40'
 """
 
@@ -50,7 +50,7 @@ class StoredBatch:
 
 
 def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, last: int | None) -> bool:
-    """Whether offsets of the partition from the first to the last can be the batch's."""
+    """Return whether offsets of the partition from the first to the last can be the batch's."""
     if first is None or last is None:
         return False
     return any(
@@ -60,15 +60,15 @@ def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, l
 
 
 def make_batch(stream: str, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> StoredBatch:
-    """The batch of these offsets; empty ranges leave no trace in a folder."""
+    """Return the batch of these offsets; empty ranges leave no trace in a folder."""
     sized = tuple(each for each in ranges if each.size)
     topics = {each.topic for each in sized}
     ids = sorted((topic, each.hex()) for topic, each in topic_ids.items() if topic in topics)
     return StoredBatch(stream, sized, tuple(ids))
 
 
-def name_batch(stream: str, ranges: Sequence[OffsetRange]) -> str:
-    """A name for the folder of these offsets."""
+def name_folder(stream: str, ranges: Sequence[OffsetRange]) -> str:
+    """Return the name of the folder of these offsets."""
     parts = [f"{each.topic}-{each.partition}.{each.start}-{each.until}" for each in ranges if each.size]
     whole = f"{quote(stream, safe='')}.{'_'.join(parts)}"
     if len(whole) <= _LONGEST:
@@ -106,7 +106,7 @@ def _is_same_log(one: str | None, other: bytes | None, logs: Logs) -> bool:
 
 
 def choose_dropped(stored: Mapping[Path, StoredBatch], position: StreamPosition, logs: Logs) -> list[Path]:
-    """The folders that lie beyond a position. One that lies on both sides of it is an error."""
+    """Return the folders that lie beyond a position. One that lies on both sides of it is an error."""
     dropped = []
     for path, batch in stored.items():
         beyond = list_ahead(batch, position, logs)
@@ -131,7 +131,7 @@ def _begins_before(batch: StoredBatch, position: StreamPosition) -> bool:
 # --- what a writer finds --------------------------------------------------------------------------------
 
 
-def find_refusal(
+def find_folder_refusal(
     stream: str, left: Sequence[StreamPosition | None], found: StreamPosition | None
 ) -> OffsetStoreError | None:
     """Return why nothing may be published over the offsets that were found; None if the writer may have left

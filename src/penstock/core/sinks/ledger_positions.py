@@ -19,7 +19,7 @@ from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry, LedgerMove
 
 
 def plan_ledger_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[LedgerMove, ...]:
-    """What a batch between these positions does to a ledger of which the stream last knew `known`."""
+    """Return what a batch between these positions does to a ledger of which the stream last knew `known`."""
     moved = [_plan(each, before, end, each in known) for each in sorted({*end.offsets, *end.gone})]
     left = sorted(set(known) - set(end.offsets) - set(end.gone))
     return (*moved, *(_forget(each, before, known[each]) for each in left))
@@ -50,8 +50,8 @@ def _forget(each: TopicPartition, before: StreamPosition, entry: LedgerEntry) ->
     return LedgerMove(each, stood, stood, known_id=before.topic_ids.get(each.topic), is_forgotten=True)
 
 
-def read_ledger(ledger: Ledger) -> StreamPosition | None:
-    """Where the stream stands; None: it has published nothing."""
+def find_ledger_position(ledger: Ledger) -> StreamPosition | None:
+    """Return how far the stream's results go; None: it has published nothing."""
     if not ledger:
         return None
     return StreamPosition(

@@ -102,7 +102,7 @@ def name_state(ledger: Ledger) -> str:
     return "+".join(sorted({entry.token for entry in ledger.values()}))
 
 
-def find_refusal(batch: LedgerBatch, ledger: Ledger) -> OffsetStoreError | None:
+def find_ledger_refusal(batch: LedgerBatch, ledger: Ledger) -> OffsetStoreError | None:
     """Return why the batch may not be published over this ledger; None if it is the state that it follows."""
     state, follows = name_state(ledger), batch.trail[-1]
     missing = _list_missing(batch, ledger)
@@ -174,7 +174,7 @@ def explain_went_back(
     return OffsetStoreError(
         "LEDGER_WENT_BACK",
         f"The {place} has gone back to an earlier state. Of the stream {stream} it lacks {lost}; "
-        f"{tell_missing(missing)}.",
+        f"{describe_missing(missing)}.",
         hint=hint
         or back
         + (
@@ -191,7 +191,7 @@ def explain_went_back(
     )
 
 
-def tell_missing(missing: Missing) -> str:
+def describe_missing(missing: Missing) -> str:
     """Return which offsets are missing, in words."""
     if not missing:
         return "what is lost moved no offsets"

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_positions import read_ledger
-from penstock.core.sinks.ledger_rules import Ledger, explain_went_back, list_missing, tell_missing
+from penstock.core.sinks.ledger_positions import find_ledger_position
+from penstock.core.sinks.ledger_rules import Ledger, describe_missing, explain_went_back, list_missing
 
 
-def name_batch(query: str, batch_id: int) -> str:
+def name_numbered_batch(query: str, batch_id: int) -> str:
     """Return the name of a query's batch in the ledger."""
     return f"{query}/{batch_id}"
 
@@ -25,14 +25,14 @@ def name_batch(query: str, batch_id: int) -> str:
 def is_next(ledger: Ledger, query: str, batch_id: int) -> bool:
     """Return whether the results end with the batch before this one."""
     last = next(iter(ledger.values())).batch if ledger else None
-    return last == (name_batch(query, batch_id - 1) if batch_id else None)
+    return last == (name_numbered_batch(query, batch_id - 1) if batch_id else None)
 
 
 def is_written(
     ledger: Ledger, stream: str, query: str, batch_id: int, before: StreamPosition, end: StreamPosition
 ) -> bool:
     """Return whether this batch is in the results already; if it is not the next one either, raise."""
-    position = read_ledger(ledger)
+    position = find_ledger_position(ledger)
     if position is None:
         if before.offsets or before.gone:
             raise _explain_empty(stream, batch_id, before)
@@ -91,7 +91,7 @@ def _explain_empty(stream: str, batch_id: int, before: StreamPosition) -> Offset
     return OffsetStoreError(
         "LEDGER_EMPTY",
         f"The query is at batch {batch_id}, and the ledger knows nothing of the stream {stream}: the results "
-        f"of all batches before are not in this database; {tell_missing(missing)}.",
+        f"of all batches before are not in this database; {describe_missing(missing)}.",
         hint="Use the database and the stream name that the query had, or start it with a new checkpoint.",
         facts={"stream": stream, "batch": batch_id},
     )

@@ -47,7 +47,7 @@ class OffsetDigest:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class HeldOffsets:
     """What a table holds of one partition, or of one range of it: rows, how many different offsets, which."""
 
     digest: OffsetDigest
@@ -59,8 +59,8 @@ class Kept:
 Digests: TypeAlias = Mapping[TopicPartition, OffsetDigest]
 
 
-def add_digests(some: Iterable[Digests]) -> dict[TopicPartition, OffsetDigest]:
-    """The sum for each partition."""
+def sum_digests(some: Iterable[Digests]) -> dict[TopicPartition, OffsetDigest]:
+    """Return the sum for each partition."""
     sums: dict[TopicPartition, OffsetDigest] = {}
     for digests in some:
         for each, digest in digests.items():

@@ -28,10 +28,9 @@ from penstock.core.sinks.ledger_rules import (
     Ledger,
     LedgerBatch,
     LedgerEntry,
-    LedgerMove,
     Stage,
     explain_old_epoch,
-    find_refusal,
+    find_ledger_refusal,
 )
 
 Result = TypeVar("Result")
@@ -152,7 +151,7 @@ def drive(steps: Steps[Result], perform: Callable[[Step], Any]) -> Result:
 
 
 def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
-    """Become the stream's only writer: the epoch to publish with, and where the stream stands.
+    """Become the stream's only writer; return the epoch to publish with and where the stream stands.
 
     The epoch is raised and committed before anything is swept: a writer that was only slow then finds itself
     fenced at its next publish, and no stage that could still be published is dropped.
@@ -209,7 +208,7 @@ def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
         except StepFailedError as error:
             yield Abandon()
             if in_doubt:
-                raise _unsettled(batch.stream) from error
+                raise _explain_doubt(batch.stream) from error
             what = "The batch could not be published"
             raise _failed("PUBLISH_FAILED", what, batch.stream, error) from error
         try:
@@ -223,16 +222,16 @@ def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
             return Published(_count(batch), was_in_doubt=in_doubt)
 
 
-def settle(batch: LedgerBatch, epoch: int) -> Steps[bool]:
-    """Whether a batch whose COMMIT nobody answered is in the database: its own token says yes, the state that
-    it follows says no, and anything else is an error. It changes nothing."""
+def resolve_commit(batch: LedgerBatch, epoch: int) -> Steps[bool]:
+    """Return whether a batch whose COMMIT was not answered is in the database: its own token says yes, the
+    state that it follows says no, and anything else is an error. It changes nothing."""
     try:
         yield Begin()
         found = yield LockWriter(batch.stream)
         ledger: Ledger = yield ReadLedger(batch.stream)
     except StepFailedError as error:
         yield Abandon()
-        raise _unsettled(batch.stream) from error
+        raise _explain_doubt(batch.stream) from error
     yield Abandon()
     if found > epoch:
         raise _fenced(batch.stream, epoch, found)
@@ -247,7 +246,7 @@ def settle(batch: LedgerBatch, epoch: int) -> Steps[bool]:
 def _find_refusal(batch: LedgerBatch, ledger: Ledger, epoch: int, found: int) -> PenstockError | None:
     if found < epoch:
         return explain_old_epoch(batch, ledger, found, epoch)
-    return find_refusal(batch, ledger)
+    return find_ledger_refusal(batch, ledger)
 
 
 def _by_table(batch: LedgerBatch) -> dict[str, tuple[Stage, ...]]:
@@ -258,15 +257,22 @@ def _by_table(batch: LedgerBatch) -> dict[str, tuple[Stage, ...]]:
 def _write(batch: LedgerBatch, epoch: int) -> WriteLedger:
     return WriteLedger(
         batch.stream,
-        tuple((each.partition, _end(each, batch)) for each in batch.moves if not each.is_forgotten),
+        tuple(list_entries(batch).items()),
         tuple(each.partition for each in batch.moves if each.is_forgotten),
         batch,
         epoch,
     )
 
 
-def _end(move: LedgerMove, batch: LedgerBatch) -> LedgerEntry:
-    return LedgerEntry(move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name)
+def list_entries(batch: LedgerBatch) -> dict[TopicPartition, LedgerEntry]:
+    """Return the stream's entries in the ledger once the batch is published."""
+    return {
+        move.partition: LedgerEntry(
+            move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name
+        )
+        for move in batch.moves
+        if not move.is_forgotten
+    }
 
 
 def _count(batch: LedgerBatch) -> int:
@@ -274,9 +280,9 @@ def _count(batch: LedgerBatch) -> int:
 
 
 def _is_done(batch: LedgerBatch, ledger: Ledger) -> bool:
-    """This very attempt is in the ledger. Its token tells it from another one that went equally far."""
-    kept = [each for each in batch.moves if not each.is_forgotten]
-    return bool(kept) and all(ledger.get(each.partition) == _end(each, batch) for each in kept)
+    """Return whether this very attempt is in the ledger. Its token tells it from another that went as far."""
+    entries = list_entries(batch)
+    return bool(entries) and all(ledger.get(each) == entry for each, entry in entries.items())
 
 
 # --- what is told ---------------------------------------------------------------------------------------
@@ -302,7 +308,7 @@ def _fenced(stream: str, epoch: int, found: int) -> SinkError:
     )
 
 
-def _unsettled(stream: str) -> SinkError:
+def _explain_doubt(stream: str) -> SinkError:
     return SinkError(
         "COMMIT_IN_DOUBT",
         f"The database answered neither the COMMIT of a batch of the stream {stream} nor the question after.",

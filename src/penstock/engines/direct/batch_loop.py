@@ -70,7 +70,7 @@ class Job:
     make_frame: Callable[[StreamPosition, StreamPosition], DataFrame]
     work: Callable[[Batch], int | None]
     tell: Callable[[Event, BatchReport], None]
-    read_state: Callable[[str], DataFrame] | None = None
+    read_state: Callable[[str], DataFrame | None] = lambda _table: None
     register: Callable[[StreamPosition], None] = lambda _start: None
     reach: Callable[[], None] = lambda: None
 

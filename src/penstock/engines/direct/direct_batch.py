@@ -72,7 +72,7 @@ class BatchRun:
         make_frame: Callable[[], DataFrame],
         store: Callable[[StreamPosition], None] | None,
         store_later: Callable[[StreamPosition, CommitCallback | None], None] | None,
-        read_state: Callable[[str], DataFrame] | None = None,
+        read_state: Callable[[str], DataFrame | None] = lambda _table: None,
     ) -> None:
         self.before, self.end = before, end
         self.make_frame = make_frame
@@ -112,13 +112,14 @@ class Batch:
 
         Change it and return the changed rows for the same table: they are published with the batch.
         """
-        if self._run.read_state is None:
+        rows = self._run.read_state(table)
+        if rows is None:
             raise OffsetStoreError(
                 "NO_STATE",
                 "This stream has no sink, so there are no tables to read.",
                 hint="Write to a sink: `stream.write(SqlSink(...), transform)`.",
             )
-        return self._run.read_state(table)
+        return rows
 
     def commit(self) -> None:
         """Store the batch's end now; returns when it is durable."""

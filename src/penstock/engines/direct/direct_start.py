@@ -17,9 +17,6 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.direct_options import DirectOptions
 from penstock.core.streaming.start_precedence import choose_start
 from penstock.engines.reading.stream_watch import StreamWatch
-from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-from penstock.stores.sql.ledger.rewound_rows import Rows
-from penstock.stores.sql.sink.sql_sink import SqlSink
 
 log = get_logger(__name__)
 
@@ -62,34 +59,17 @@ def find_start(
     return _name_logs(choice.position, (rule, explicit, forced))
 
 
-def move_results(
-    sink: SqlSink,
-    stream: str,
+def plan_seek(
     watch: StreamWatch,
     options: DirectOptions,
     seek: Mapping[TopicPartition, Position],
-) -> bool:
-    """Carry out a seek where a database keeps the results; False when it has none of this stream yet.
-
-    As `penstock offsets rewind` does: it is recorded, and opens a generation. What is read again is written
-    again, and an audit must be able to tell that from a batch that was written twice. A seek back is refused
-    if a table of the sink adds up records that it would read again; a new table does not hold them.
-    """
-    try:
-        ledger = SinkOffsetStore(sink.place)
-    except OffsetStoreError as error:
-        if error.condition not in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND"):
-            raise
-        return False
-    stored = ledger.load(stream)
-    if stored is None:
-        return False
+    stored: StreamPosition,
+) -> Change | None:
+    """Return the move by hand that a seek is; None if the stream stands there already."""
     start = find_start(watch, options, stored, seek)
-    if start != stored:
-        who = f"{socket.gethostname()}/{os.getpid()}"
-        change = Change(time.time_ns() // 1_000_000, who, SEEK, stored, start)
-        ledger.move(stream, change, Rows(written=frozenset(each.name for each in sink.tables)))
-    return True
+    if start == stored:
+        return None
+    return Change(time.time_ns() // 1_000_000, f"{socket.gethostname()}/{os.getpid()}", SEEK, stored, start)
 
 
 def doubt_seek(error: BrokerError) -> BrokerError:

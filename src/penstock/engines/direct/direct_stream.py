@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -40,7 +41,7 @@ from penstock.core.streaming.next_batch import plan_batch
 from penstock.engines.direct.batch_loop import BatchLoop, Job, LoopSettings
 from penstock.engines.direct.direct_backpressure import DirectPace
 from penstock.engines.direct.direct_batch import Batch, BatchReport
-from penstock.engines.direct.direct_start import doubt_seek, find_start, move_results
+from penstock.engines.direct.direct_start import doubt_seek, find_start, plan_seek
 from penstock.engines.direct.offset_keeper import Keeper
 from penstock.engines.direct.order_frames import ArrowFunction, make_frame, read_schema
 from penstock.engines.direct.record_functions import RecordFunction, handle_records
@@ -52,7 +53,6 @@ from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.engines.reading.typed_column_setup import make_typed, refuse_missing_letter_box
 from penstock.engines.sinks import open_sink
 from penstock.stores.offsets.offset_store_addresses import open_offset_store
-from penstock.stores.sql.sink.sql_sink import SqlSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -286,22 +286,21 @@ class DirectStream:
             writer, seek = None, self._seek
             if self._sink is not None:
                 sink = self._sink[0]
-                if seek and isinstance(sink, SqlSink):
+                if seek:
                     with self._switch.hearing():  # by the looks at the log, which come before the move
-                        is_done = move_results(sink, self.name, watch, self._options, seek)
+                        is_done = sink.move(self.name, partial(plan_seek, watch, self._options, seek))
                     seek = {} if is_done else seek
                 self._is_writer = True
                 writer = open_sink(sink, self.name, self._spark)
                 stack.callback(writer.close)
             start = self._find_start(watch, writer, seek)
-            read_state = None if writer is None else self._make_state_reader(writer)
             job = Job(
                 self._make_frame,
                 lambda batch: self._work(batch, writer),
                 self._tell,
-                read_state,
+                lambda table: self._read_state(writer, table),
                 lambda begin: self._register(begin, _NOWHERE, writer),
-                getattr(writer, "reach", lambda: None),
+                (lambda: None) if writer is None else writer.check_writable,
             )
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
             stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all
@@ -413,16 +412,14 @@ class DirectStream:
             patience=self._patience if is_waiting else None,
         )
 
-    def _make_state_reader(self, writer: SinkWriter) -> Callable[[str], DataFrame] | None:
-        """Only a sink that can read its tables as of its own offsets has one."""
-        read = getattr(writer, "read_state", None)
-        return None if read is None else lambda table: self._spark.createDataFrame(read(table))
+    def _read_state(self, writer: SinkWriter | None, table: str) -> DataFrame | None:
+        rows = None if writer is None else writer.read_state(table)
+        return None if rows is None else self._spark.createDataFrame(rows)
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
         # An attempt whose COMMIT was not answered may have been written. What `transform` would make of the
         # tables now is not what was written then.
-        is_written = getattr(writer, "is_written", None)
-        if is_written is not None and is_written(batch.start, batch.end):
+        if writer is not None and writer.is_written(batch.start, batch.end):
             return None  # how many rows it had, it did not live to tell
         for function in self._functions:
             function(batch)

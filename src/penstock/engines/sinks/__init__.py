@@ -17,22 +17,19 @@ __all__ = ["for_each_batch", "keep_provenance", "open_sink"]
 
 
 def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
-    """Become the stream's writer. A sink of another kind than ours is asked itself, and takes frames."""
+    """Become the stream's writer; return one that takes frames. An SQL sink's own takes Arrow tables."""
     from penstock.stores.sql import SqlSink
 
     if isinstance(sink, SqlSink):
         from penstock.engines.sinks.sql_frames import FrameWriter
 
         return FrameWriter(sink.open(stream), spark)
-    from penstock.engines.sinks.file_sink import FileWriter
-
     writer = sink.open(stream)
-    if isinstance(writer, FileWriter):
-        try:
-            writer.check_shared(spark)
-        except BaseException:
-            writer.close()
-            raise
+    try:
+        writer.check_shared(spark)
+    except BaseException:
+        writer.close()
+        raise
     return writer
 
 

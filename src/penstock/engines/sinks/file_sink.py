@@ -37,13 +37,13 @@ from penstock.core.sinks.file_batches import (
     choose_dropped,
     explain_gone,
     find_ahead,
-    find_refusal,
+    find_folder_refusal,
     list_logs,
     make_batch,
-    name_batch,
+    name_folder,
 )
 from penstock.core.sinks.ledger_rules import explain_moved
-from penstock.core.sinks.sink_contract import BatchOutcome
+from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
 from penstock.core.streaming.next_batch import list_ranges
 from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
 from penstock.stores.offsets.file_store import FileOffsetStore
@@ -61,7 +61,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class FileSink:
+class FileSink(Sink):
     """Batches as folders of files. Settings only."""
 
     folder: Path | str
@@ -80,7 +80,7 @@ class FileSink:
         return FileWriter(self, stream)
 
 
-class FileWriter:
+class FileWriter(SinkWriter):
     """One stream's only writer, as long as it is open."""
 
     def __init__(self, sink: FileSink, stream: str) -> None:
@@ -130,10 +130,10 @@ class FileWriter:
         self._position, self._left, self._tried = end, [end], None
         return BatchOutcome(rows)
 
-    def check_shared(self, spark: SparkSession) -> None:
+    def check_shared(self, session: SparkSession) -> None:
         """Refuse a folder that the executors see otherwise than this program does."""
         with _telling(self._folder):
-            check_shared(spark, self._folder / OWN)
+            check_shared(session, self._folder / OWN)
 
     def close(self) -> None:
         """Let the next writer in. What was written stays."""
@@ -180,7 +180,7 @@ class FileWriter:
     def _check_left(self) -> None:
         """Refuse to write where another state is found than this writer has left."""
         with _telling(self._folder):
-            refusal = find_refusal(self._stream, self._left, self._store.load(self._stream))
+            refusal = find_folder_refusal(self._stream, self._left, self._store.load(self._stream))
             if refusal is None and self._newest is not None and not self._newest[0].exists():
                 refusal = explain_gone(self._stream, self._newest[0].name, self._newest[1])
             if refusal is None and not _is_held(self._lock):
@@ -191,7 +191,7 @@ class FileWriter:
     def _choose_place(self, batch: StoredBatch) -> Path:
         """The batch's folder; where another batch has that name, the next number that is free. Batches that
         read nothing are all named alike: only one whose attempt has just failed is done again."""
-        name = f"batch={name_batch(batch.stream, batch.ranges)}"
+        name = f"batch={name_folder(batch.stream, batch.ranges)}"
         number, place = 1, self._folder / name
         while place.exists() and (read_batch(place) != batch or (not batch.ranges and place != self._tried)):
             number += 1

@@ -22,7 +22,7 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.log_lines import in_stream
 from penstock.core.offsets.spark_offset_log import read_entry
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.numbered_batches import is_next, is_written, name_batch
+from penstock.core.sinks.numbered_batches import is_next, is_written, name_numbered_batch
 from penstock.engines.sinks.sql_frames import FrameWriter
 from penstock.stores.sql import SqlSink
 
@@ -70,7 +70,7 @@ class BatchFunction:
             if self._is_written(spark, query, batch_id, before, end):
                 return
             results = frame if self._transform is None else self._transform(frame, batch_id)
-            self._open(spark).write(results, before, end, name=name_batch(query, batch_id))
+            self._open(spark).write(results, before, end, name=name_numbered_batch(query, batch_id))
         except BaseException:
             self.close()
             raise

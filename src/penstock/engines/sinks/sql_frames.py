@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.core.errors import OptionError
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import FilePlace
-from penstock.core.sinks.sink_contract import BatchOutcome
+from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
 from penstock.stores.sql.audit.provenance_digests import parse_digests, write_digests
 from penstock.stores.sql.sink.sink_writer import SqlWriter
 from penstock.stores.sql.sink.sql_sink import Strategy
@@ -46,20 +46,13 @@ INLINE_BYTES = 256 * 1024
 #: one before.
 COLLECTED_BYTES = 128 * 1024 * 1024
 _REPORT = "number BIGINT, rows BIGINT, bytes BIGINT, data BINARY, digests STRING"
-_REPORT_SCHEMA = pa.schema(
-    [
-        ("number", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("data", pa.binary()),
-        ("digests", pa.string()),
-    ]
-)
+_REPORT_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.binary(), pa.string())
+_REPORT_SCHEMA = pa.schema(zip(("number", "rows", "bytes", "data", "digests"), _REPORT_TYPES, strict=True))
 #: The driver's own stage; tasks have numbers from 0 on.
 _DRIVER = -1
 
 
-class FrameWriter:
+class FrameWriter(SinkWriter):
     """A `SinkWriter` for frames: the writer of one stream, and the session that runs its tasks."""
 
     def __init__(self, writer: SqlWriter, spark: SparkSession) -> None:
@@ -80,7 +73,7 @@ class FrameWriter:
             return BatchOutcome(0, was_repeated=True)
         tables: dict[str, DataFrame | pa.Table] = self.writer.name_tables(results)
         for table, rows in tables.items():
-            self.writer.targets[table].check_rows(find_schema(rows))
+            self.writer.targets[table].check_schema(find_schema(rows))
         records = count_records(before, end)
         held = self._collect(tables, records)
         if held is None:
@@ -91,17 +84,17 @@ class FrameWriter:
         self._last = Measured(records, size) if records else self._last
         return written
 
-    def is_written(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
+    def is_written(self, before: StreamPosition, end: StreamPosition) -> bool:
         """Return whether this batch is in the results, from an attempt before. Ask before working on it."""
-        return self.writer.is_written(before, end, name)
+        return self.writer.is_written(before, end)
 
-    def reach(self) -> None:
-        """Raise an error if the database does not take writes now."""
-        self.writer.reach()
+    def check_writable(self) -> None:
+        """Raise an error if the database takes no writes now."""
+        self.writer.check_writable()
 
-    def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
-        """A table of the sink as of `position`."""
-        return self.writer.read_state(table, columns)
+    def read_state(self, table: str) -> pa.Table:
+        """Return a table of the sink as of `position`."""
+        return self.writer.read_state(table)
 
     def close(self) -> None:
         self.writer.close()

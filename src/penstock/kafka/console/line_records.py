@@ -1,8 +1,7 @@
 """Lines of text into records: what a console producer reads, cut in bulk.
 
 Rules: a newline ends a record and nothing else does; a last line without one counts; bytes pass unchanged,
-valid text or not. No line is touched alone: newlines are found in a whole block at once, and keys are cut off
-by Arrow. Why not `for line in file`: a Python object for each line costs more than writing it to Kafka.
+valid text or not. No line is touched alone: `cut_lines` cuts a whole block, and Arrow cuts off the keys.
 
 >>> cutter = LineCutter()
 >>> cutter.cut(b"one\\ntw").to_pylist(), cutter.cut(b"o\\n\\nend").to_pylist(), cutter.rest().to_pylist()
@@ -18,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import SinkError
+from penstock.kernels.newline_cutting import cut_lines
 
 #: A line that is longer than this is no message: brokers take 1 MB unless they are told otherwise.
 LONGEST_LINE_BYTES = 100 << 20
-_NEWLINE = 0x0A
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -33,7 +32,7 @@ class LineCutter:
         self._begun_bytes = 0
 
     def cut(self, block: bytes) -> pa.Array:
-        """The lines that end in this block."""
+        """Return the lines that end in this block."""
         last = block.rfind(b"\n") + 1
         if not last:
             self._keep(block)
@@ -41,10 +40,10 @@ class LineCutter:
         whole = b"".join([*self._begun, block[:last]])
         self._begun, self._begun_bytes = [], 0
         self._keep(block[last:])
-        return _cut_whole(whole)
+        return cut_lines(whole)[0]
 
     def rest(self) -> pa.Array:
-        """The last line, if it did not end with a newline; none otherwise."""
+        """Return the last line if it did not end with a newline; none otherwise."""
         rest, self._begun, self._begun_bytes = b"".join(self._begun), [], 0
         return pa.array([rest] if rest else [], pa.large_binary())
 
@@ -60,18 +59,6 @@ class LineCutter:
                 hint="Each line becomes one message; check that the input is text with line ends.",
                 facts={"limit_bytes": LONGEST_LINE_BYTES},
             )
-
-
-def _cut_whole(text: bytes) -> pa.Array:
-    """Lines of a text that ends with a newline. The newlines are taken out, so each start moves forward."""
-    octets = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(octets == _NEWLINE)
-    bare = octets[octets != _NEWLINE]
-    starts = np.zeros(ends.size + 1, np.int64)
-    starts[1:] = ends - np.arange(ends.size)
-    return pa.Array.from_buffers(
-        pa.large_binary(), ends.size, [None, pa.py_buffer(starts), pa.py_buffer(bare)]
-    )
 
 
 def make_records(

@@ -30,10 +30,6 @@ What = TypeVar("What")
 Callback: TypeAlias = Callable[[What, BaseException | None], None]
 
 
-def take_newer(_older: What, newer: What) -> What:
-    return newer
-
-
 class GroupCommits(Generic[What]):
     """`merge` makes one of an older and a newer offer; by itself the newer takes the older's place. `renew`
     commits once more what stands, when `renewal` says so."""
@@ -42,7 +38,7 @@ class GroupCommits(Generic[What]):
         self,
         commit: Callable[[What], None],
         group: str,
-        merge: Callable[[What, What], What] = take_newer,
+        merge: Callable[[What, What], What] = lambda _, newer: newer,
         *,
         renew: Callable[[What], None] | None = None,
         renewal: Renewal | None = None,

@@ -9,7 +9,7 @@ provenance those that are read again can be deleted in the same transaction, and
 anew or left alone.
 
     store = SinkOffsetStore("results.db")
-    store.move("visits", change, Rows(delete_from=("visits",)))
+    store.move("visits", change, RowRequest(delete_from=("visits",)))
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import Change, check_stream_name, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import Place, parse_place
-from penstock.core.sinks.ledger_positions import read_ledger
+from penstock.core.sinks.ledger_positions import find_ledger_position
 from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry
 from penstock.stores.offsets.sql_store import SqlOffsetStore, note_change
 from penstock.stores.sql.connections.sql_connections import BULK_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import read_version
-from penstock.stores.sql.ledger.batch_accounts import name_move, note_accounts
+from penstock.stores.sql.ledger.batch_accounts import make_move_token, note_accounts
 from penstock.stores.sql.ledger.ledger_tables import (
     LEDGER,
     WRITERS,
-    forget_entries,
+    delete_entries,
     lock_writer,
     raise_epoch,
     read_entries,
     read_generation,
     write_entries,
 )
-from penstock.stores.sql.ledger.rewound_rows import AS_THEY_ARE, RowPlan, Rows, delete_rows, plan_rows
+from penstock.stores.sql.ledger.rewound_rows import KEEP_ROWS, RowPlan, RowRequest, delete_rows, plan_rows
 
 #: Under which the changes are kept, in the tables of the offset store in the same database.
 NAMESPACE = "sink ledger"
@@ -72,7 +72,9 @@ class SinkOffsetStore:
 
     def load(self, stream: str) -> StreamPosition | None:
         check_stream_name(stream)
-        return self._database.run(lambda session: read_ledger(read_entries(session, stream, locked=False)))
+        return self._database.run(
+            lambda session: find_ledger_position(read_entries(session, stream, locked=False))
+        )
 
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:  # noqa: ARG002
         raise OffsetStoreError(
@@ -89,7 +91,7 @@ class SinkOffsetStore:
         """Move it and leave all rows as they are; refused if records would count twice in a table of sums."""
         self.move(stream, change)
 
-    def move(self, stream: str, change: Change, rows: Rows = AS_THEY_ARE) -> Moved:
+    def move(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
         """Move it; return what that did to rows. `rows`: what happens to those of what is read again."""
         check_stream_name(stream)
         SqlOffsetStore(self._place, namespace=NAMESPACE)  # its tables; MySQL commits where tables are made
@@ -107,17 +109,17 @@ class SinkOffsetStore:
             session.execute(
                 f"UPDATE {WRITERS} SET generation = generation + 1 WHERE stream = {mark}", [stream]
             )
-            token = name_move(read_generation(session, stream))
+            token = make_move_token(read_generation(session, stream))
             note_accounts(session, stream, token, delete_rows(session, plan))
             after = _make_entries(change.after, token)
             write_entries(session, stream, after)
-            forget_entries(session, stream, tuple(set(entries) - {each for each, _ in after}))
+            delete_entries(session, stream, tuple(set(entries) - {each for each, _ in after}))
             note_change(session, NAMESPACE, stream, epoch, change)
             return moved
 
         return self._database.run(make, writes=True, limit_s=BULK_TIMEOUT_S)
 
-    def preview(self, stream: str, change: Change, rows: Rows = AS_THEY_ARE) -> Moved:
+    def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
         """Raise what `move` would raise; return what it would do. It changes nothing and waits for nobody."""
         check_stream_name(stream)
         changes = self.list_changes(stream)
@@ -135,13 +137,13 @@ class SinkOffsetStore:
         stream: str,
         change: Change,
         changes: list[Change],
-        rows: Rows,
+        rows: RowRequest,
         entries: Ledger,
     ) -> tuple[RowPlan, Moved]:
         named = next((each.batch for each in entries.values() if each.batch), "")
         if named:
             raise _follows_checkpoint(stream, named)
-        refuse_moved(stream, read_ledger(entries), change)
+        refuse_moved(stream, find_ledger_position(entries), change)
         plan = plan_rows(session, stream, change, changes, rows)
         is_empty = change.before == change.after and plan.is_empty
         return plan, Moved({each.account.table: each.rows for each in plan.deletions}, plan.notes, is_empty)

@@ -147,18 +147,11 @@ class SqlOffsetStore:
 
         Whether it was known before, and how often it has been saved with this time.
         """
-        name, marks = session.grammar.name, session.grammar.marks(3)
+        grammar, name = session.grammar, session.grammar.name
         bump = f"{name('saves')} = {name(STREAMS)}.{name('saves')} + 1"
-        conflict = (
-            f"ON DUPLICATE KEY UPDATE {bump}"
-            if session.dialect == "mysql"
-            else f"ON CONFLICT ({', '.join(map(name, _WHOSE))}) DO UPDATE SET {bump}"
-        )
-        session.execute(
-            f"INSERT INTO {name(STREAMS)} ({', '.join(map(name, (*_WHOSE, 'saves')))}) VALUES ({marks}) "
-            f"{conflict}",
-            [self._namespace, stream, 1],
-        )
+        key = [*map(name, _WHOSE)]
+        statement = f"{grammar.insert(name(STREAMS), [*key, name('saves')])} {grammar.upsert(key, [bump])}"
+        session.execute(statement, [self._namespace, stream, 1])
         saves = int(self._select(session, STREAMS, ["saves"], stream)[0][0])
         return saves > 1, saves
 
@@ -193,11 +186,10 @@ def _insert(
     columns: Sequence[str],
     rows: Sequence[tuple[object, ...]],
 ) -> None:
-    name, all_columns = session.grammar.name, (*_WHOSE, *columns)
+    name = session.grammar.name
     if rows:
         session.execute_many(
-            f"INSERT INTO {name(table)} ({', '.join(map(name, all_columns))}) "
-            f"VALUES ({session.grammar.marks(len(all_columns))})",
+            session.grammar.insert(name(table), [*map(name, (*_WHOSE, *columns))]),
             [(*whose, *row) for row in rows],
         )
 

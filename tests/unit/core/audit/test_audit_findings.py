@@ -22,7 +22,7 @@ from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.offset_digests import Kept, OffsetDigest, add_digests
+from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest, sum_digests
 from penstock.stores.sql.audit.provenance_digests import digest_rows, parse_digests, write_digests
 
 ONE = TopicPartition("t", 0)
@@ -131,8 +131,8 @@ def test_batches_their_ranges_and_their_accounts_must_agree() -> None:
     assert name(report) == ["BOOKS_DISAGREE", "RANGE_MISSING", "BOOKS_DISAGREE"]
 
 
-def kept(rows: int, distinct: int | None = None, total: int = 0) -> Kept:
-    return Kept(OffsetDigest(rows, total, total), rows if distinct is None else distinct, 0, 9)
+def kept(rows: int, distinct: int | None = None, total: int = 0) -> HeldOffsets:
+    return HeldOffsets(OffsetDigest(rows, total, total), rows if distinct is None else distinct, 0, 9)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_digest_depends_on_no_order_and_on_no_cut() -> None:
 
     whole = digest_rows(rows(1, 2, 3, 2**40, 5))
     assert whole == digest_rows(rows(5, 2**40, 3, 2, 1))
-    assert whole == add_digests([digest_rows(rows(1, 2)), digest_rows(rows(3, 2**40, 5, None))])
+    assert whole == sum_digests([digest_rows(rows(1, 2)), digest_rows(rows(3, 2**40, 5, None))])
     assert parse_digests(write_digests(whole)) == whole
     assert whole != digest_rows(rows(1, 2, 4, 2**40, 4))  # the same sum
     assert digest_rows(rows(0, 4, 7, 11)) != digest_rows(rows(1, 2, 9, 10))  # the same squares and cubes

@@ -17,10 +17,10 @@ import pytest
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_positions import plan_ledger_moves, read_ledger
+from penstock.core.sinks.ledger_positions import find_ledger_position, plan_ledger_moves
 from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, LedgerEntry, Stage, name_state
-from penstock.core.sinks.numbered_batches import is_written, name_batch
-from penstock.core.sinks.sql_commit_protocol import ReadLedger, Steps, publish, settle, take_over
+from penstock.core.sinks.numbered_batches import is_written, name_numbered_batch
+from penstock.core.sinks.sql_commit_protocol import ReadLedger, Steps, publish, resolve_commit, take_over
 from penstock.testing.checker import Answer, Ended, Exploration, Reply, explore
 from tests.unit.core.sinks.test_protocol_model import (
     FAULTS,
@@ -150,7 +150,7 @@ class Writer:
             except SinkError as error:
                 if error.condition != "COMMIT_IN_DOUBT":
                     raise
-                if not (yield from self.between(settle(batch, self.epoch), self.epoch, batch)):
+                if not (yield from self.between(resolve_commit(batch, self.epoch), self.epoch, batch)):
                     continue
             break
         self.ledger = {
@@ -164,7 +164,7 @@ def write_direct(who: str, between: Between, plan: Sequence[Planned]) -> Generat
     """A direct stream: it begins where the ledger says, and its state says whether the window is written."""
     epoch, ledger = yield from between(take_over("s", who), 0, None)
     has_window = yield ReadState()
-    position = read_ledger(ledger)
+    position = find_ledger_position(ledger)
     ends = [dict(each.end.offsets) for each in plan]
     number = 0 if position is None else ends.index(dict(position.offsets)) + 1
     number += number == 1 and has_window
@@ -180,13 +180,13 @@ def write_query(who: str, between: Between, plan: Sequence[Planned]) -> Generato
     writer = Writer(plan, epoch, ledger, between)
     for each in range(number, len(plan)):
         if not demand_predecessor(between, writer.ledger, plan, each):
-            yield from writer.write(each, name_batch(QUERY, each))
+            yield from writer.write(each, name_numbered_batch(QUERY, each))
         yield WriteCheckpoint(each)
 
 
 def demand_predecessor(between: Between, ledger: Ledger, plan: Sequence[Planned], number: int) -> bool:
     if between is no_predecessor:  # as it was: any older ledger would do
-        return name_batch(QUERY, number) == next((entry.batch for entry in ledger.values()), "")
+        return name_numbered_batch(QUERY, number) == next((entry.batch for entry in ledger.values()), "")
     return is_written(ledger, "s", QUERY, number, find_before(plan, number), plan[number].end)
 
 

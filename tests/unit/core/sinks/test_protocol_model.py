@@ -33,7 +33,7 @@ from penstock.core.sinks.sql_commit_protocol import (
     SweepStages,
     WriteLedger,
     publish,
-    settle,
+    resolve_commit,
     take_over,
 )
 from penstock.testing.checker import Answer, Ended, Exploration, Failure, Reply, Restart, explore
@@ -294,7 +294,7 @@ def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
         except SinkError as error:
             if error.condition != "COMMIT_IN_DOUBT":
                 raise
-            if not (yield from between(settle(batch, epoch), epoch, batch)):
+            if not (yield from between(resolve_commit(batch, epoch), epoch, batch)):
                 continue  # it is not there: the batch is done again, from the same offsets
         positions = {each: at + 1 for each, at in positions.items()}
         known, trail, told = set(PARTITIONS), (*trail, batch.token), (*told, *records)

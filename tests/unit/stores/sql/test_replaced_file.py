@@ -76,7 +76,7 @@ def open_meddling(database: OwnDatabase, kind: type[Step]) -> tuple[SqlWriter, l
             self.kind = kind
             made.append(self)
 
-    writer = open_writer(make_sink(database.url), "s", hands=Hands)
+    writer = open_writer(make_sink(database.url), "s", performer_type=Hands)
     return writer, made[0].meddle
 
 

@@ -92,12 +92,8 @@ class DecisionsTopic:
         self._database.run(partial(self._note, ids), writes=True)
 
     def _note(self, ids: list[str], session: Session) -> None:
-        ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
-        conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
-        session.execute_many(
-            f"INSERT{ignore} INTO {SENT} (topic, decision_id) VALUES ({session.grammar.marks(2)}){conflict}",
-            [(self.topic, each) for each in ids],
-        )
+        statement = session.grammar.insert_missing(SENT, ("topic", "decision_id"))
+        session.execute_many(statement, [(self.topic, each) for each in ids])
 
     def close(self) -> None:
         self._writer.close()

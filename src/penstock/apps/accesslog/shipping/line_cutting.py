@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_NEWLINE = 0x0A
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -51,22 +49,3 @@ def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) 
     if len(data) - begin > longest:
         return len(data), data[begin : begin + longest + 1] + b"\n", True
     return begin, b"", False
-
-
-def cut_lines(whole: bytes, longest: int) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Lines of a text that ends with a newline; of those that are too long, the first `longest` bytes."""
-    octets = np.frombuffer(whole, np.uint8)
-    ends = np.flatnonzero(octets == _NEWLINE)
-    begins = np.zeros(ends.size, np.int64)
-    begins[1:] = ends[:-1] + 1
-    sizes = ends - begins
-    cut_rows = np.flatnonzero(sizes > longest)
-    keep = octets != _NEWLINE
-    for row in cut_rows.tolist():  # rare: each is longer than a whole message may be
-        keep[begins[row] + longest : ends[row]] = False
-    starts = np.zeros(ends.size + 1, np.int64)
-    np.cumsum(np.minimum(sizes, longest), out=starts[1:])
-    lines = pa.Array.from_buffers(
-        pa.large_binary(), ends.size, [None, pa.py_buffer(starts), pa.py_buffer(octets[keep])]
-    )
-    return lines, cut_rows

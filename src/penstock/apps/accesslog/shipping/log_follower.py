@@ -27,11 +27,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock.apps.accesslog.shipping.followed_files import HEAD_BYTES, TAIL_BYTES, digest, is_behind_nuls
-from penstock.apps.accesslog.shipping.line_cutting import Piece, cut_lines, take_lines
+from penstock.apps.accesslog.shipping.line_cutting import Piece, take_lines
 from penstock.apps.accesslog.shipping.log_file_names import Family, is_rotated
 from penstock.apps.accesslog.shipping.log_rotation import CHUNK_BYTES, LONGEST_LINE_BYTES, Looking, Tracked
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from penstock.core.log_lines import get_logger
+from penstock.kernels.newline_cutting import cut_lines
 
 __all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "LogFollower", "Piece"]
 

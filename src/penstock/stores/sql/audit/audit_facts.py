@@ -3,7 +3,7 @@
 Rule: all of it as of one moment, so a stream may go on writing meanwhile; and nothing row by row, so a table
 of any size costs a few scans in the database. Where a digest differs, the place is searched by halves.
 
-    streams, others, tables = gather(place, "visits", ())
+    streams, others, tables = gather_facts(place, "visits", ())
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.core.errors import OptionError, SinkError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change, unknown_stream
 from penstock.core.options.storage_addresses import Place
-from penstock.core.sinks.offset_digests import Kept, OffsetDigest, add_digests
+from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest, sum_digests
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql.audit.provenance_digests import read_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
@@ -41,7 +41,7 @@ _CONDITIONS = 100
 _SPOILED = 5
 
 
-def gather(
+def gather_facts(
     place: Place, stream: str | None, named: Collection[str]
 ) -> tuple[list[StreamFacts], list[StreamFacts], list[TableFacts]]:
     """Return the facts of one stream or of all, of the others that fill the same tables, and of these tables
@@ -70,7 +70,7 @@ def gather(
         tables = [_read_table(session, name, books, histories, chosen) for name in sorted(spelled)]
         return mine, theirs, tables
 
-    return look_at_once(place, look)
+    return read_in_snapshot(place, look)
 
 
 def _demand_tables(session: Session, named: Iterable[str], filled: Sequence[str], stream: str | None) -> None:
@@ -91,12 +91,12 @@ def _demand_tables(session: Session, named: Iterable[str], filled: Sequence[str]
 
 
 def find_table(place: Place, name: str) -> Target:
-    """A table as the catalog has it."""
+    """Return a table as the catalog has it."""
     return Database(place).run(lambda session: find_target(session, Table(name)))
 
 
-def look_at_once(place: Place, work: Callable[[Session], Result]) -> Result:
-    """Do `work` in one transaction that sees one moment, however long it takes."""
+def read_in_snapshot(place: Place, work: Callable[[Session], Result]) -> Result:
+    """Return what `work` returns, from one transaction that sees one moment, however long it takes."""
     with (
         sql_connections.translate_errors(place),
         contextlib.closing(sql_connections.connect(place, writes=False)) as connection,
@@ -161,7 +161,7 @@ def _read_table(
     if not set(PROVENANCE) <= {each.name for each in target.columns}:
         return TableFacts(name, held, booked, mode, streams)
     kept = read_digests(session, target.quoted)
-    digests = add_digests(each.digests for _, each in mine)
+    digests = sum_digests(each.digests for _, each in mine)
     is_whole = booked is not None and sum(each.rows for each in digests.values()) == booked
     noted = [each.range for owner in streams for each in histories[owner].ranges]
     spoiled: list[Spoiled] = []
@@ -185,8 +185,8 @@ def _read_table(
 
 
 def _find_strays(
-    session: Session, target: Target, kept: Mapping[TopicPartition, Kept], noted: Iterable[OffsetRange]
-) -> dict[TopicPartition, Kept]:
+    session: Session, target: Target, kept: Mapping[TopicPartition, HeldOffsets], noted: Iterable[OffsetRange]
+) -> dict[TopicPartition, HeldOffsets]:
     """Rows outside all ranges: those before, between and after them."""
     regions: dict[TopicPartition, list[OffsetRange]] = {}
     for each in unite_ranges(noted):
@@ -213,8 +213,8 @@ def _find_strays(
     return strays
 
 
-def _join(one: Kept, other: Kept) -> Kept:
-    return Kept(
+def _join(one: HeldOffsets, other: HeldOffsets) -> HeldOffsets:
+    return HeldOffsets(
         one.digest + other.digest,
         one.distinct + other.distinct,
         min(one.first, other.first),
@@ -246,7 +246,7 @@ def _list_spans(
         for token, span in read.items():
             accounts = [each for each in books.get((stream, token), ()) if each.table == table]
             spans.append(
-                (span, add_digests(each.digests for each in accounts).get(partition, OffsetDigest()))
+                (span, sum_digests(each.digests for each in accounts).get(partition, OffsetDigest()))
             )
     spans.sort(key=lambda each: each[0])
     overlap = any(one.until > other.start for (one, _), (other, _) in pairwise(spans))

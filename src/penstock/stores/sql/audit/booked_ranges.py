@@ -17,11 +17,11 @@ from itertools import pairwise
 from penstock.core.audit.audit_findings import NotedRange
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
-from penstock.core.sinks.offset_digests import OffsetDigest, add_digests
+from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests
 from penstock.stores.sql.audit.provenance_digests import read_digests
 from penstock.stores.sql.connections.sql_names import quote
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.ledger.batch_accounts import DELETED, Account, find_move, make_books
+from penstock.stores.sql.ledger.batch_accounts import DELETED, Account, make_books, parse_move_token
 from penstock.stores.sql.sink.sql_sink import PROVENANCE
 from penstock.stores.sql.sink.target_tables import Target
 
@@ -51,7 +51,7 @@ def digest_booked(
     `accounts`: those of the stream, by token; `changes`: its moves by hand, in order."""
     partition, offset = start
     beyond_all = OffsetRange(partition.topic, partition.partition, offset, _FAR)
-    mine = add_digests(each.digests for some in accounts.values() for each in some if each.table == table)
+    mine = sum_digests(each.digests for some in accounts.values() for each in some if each.table == table)
     if mine.get(partition) == _digest_found(session, target, replace(beyond_all, start=0)):
         return _digest_found(session, target, beyond_all)
     pieces = _list_pieces(table, accounts, ranges, changes, partition)
@@ -83,7 +83,7 @@ def _list_pieces(
     cuts: dict[int, int] = {}
     for token, some in accounts.items():
         if any(each.table == table and each.mode == DELETED for each in some):
-            generation = find_move(token)
+            generation = parse_move_token(token)
             if generation is None or generation - 2 >= len(changes):
                 return None
             cuts[generation] = changes[generation - 2].after.offsets.get(partition, _FAR)
@@ -96,7 +96,7 @@ def _list_pieces(
     pieces = []
     for (token, generation), span in spans.items():
         until = min([span.until, *(cut for later, cut in cuts.items() if later > generation)])
-        mine = add_digests(each.digests for each in accounts[token] if each.table == table)
+        mine = sum_digests(each.digests for each in accounts[token] if each.table == table)
         if until == span.until:
             pieces.append(_Piece(span, mine.get(partition, OffsetDigest())))
         elif until > span.start:

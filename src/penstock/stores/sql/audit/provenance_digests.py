@@ -14,7 +14,7 @@ import json
 import pyarrow as pa
 
 from penstock.core.model import TopicPartition
-from penstock.core.sinks.offset_digests import FIRST, MODULUS, SECOND, SHIFT, Kept, OffsetDigest
+from penstock.core.sinks.offset_digests import FIRST, MODULUS, SECOND, SHIFT, HeldOffsets, OffsetDigest
 from penstock.stores.sql.connections.sql_names import quote
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.sink.sql_sink import PROVENANCE
@@ -55,7 +55,7 @@ def parse_digests(text: str) -> dict[TopicPartition, OffsetDigest]:
 
 def read_digests(
     session: Session, table: str, which: str = "1 = 1", values: tuple[object, ...] = ()
-) -> dict[TopicPartition, Kept]:
+) -> dict[TopicPartition, HeldOffsets]:
     """By partition, of a table (quoted) that keeps provenance, or of those rows that `which` names."""
     topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
     modulo = "%" if session.dialect == "sqlite" else "%%"  # the drivers of the others read % themselves
@@ -71,7 +71,7 @@ def read_digests(
         values,
     )
     return {
-        TopicPartition(topic, int(part)): Kept(
+        TopicPartition(topic, int(part)): HeldOffsets(
             OffsetDigest(int(count), int(total), int(mixed)), int(distinct), int(first), int(last)
         )
         for topic, part, count, distinct, first, last, total, mixed in rows

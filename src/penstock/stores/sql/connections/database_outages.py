@@ -57,10 +57,10 @@ def wait_out(place: Place, connect: Callable[[], Connection], wait_s: float) -> 
 
 
 @contextlib.contextmanager
-def telling(place: Place, *, may_lock: bool = False) -> Iterator[None]:
-    """Say so when what is asked inside is not answered for long, and again: a server that stands still takes
-    statements, and it takes two minutes until it is given up. `may_lock`: it may as well be another session's
-    lock, for which no stream waits longer than usual."""
+def warn_of_silence(place: Place, *, may_lock: bool = False) -> Iterator[None]:
+    """Log a warning when what is asked inside is not answered for long, and again later: a frozen server
+    takes statements, and it takes two minutes until it is given up. `may_lock`: it may as well be another
+    session's lock, for which no stream waits longer than usual."""
     answered = threading.Event()
     begun = time.monotonic()
 
@@ -68,7 +68,7 @@ def telling(place: Place, *, may_lock: bool = False) -> Iterator[None]:
         pause_s = TOLD_AFTER_S
         while not answered.wait(pause_s):
             pause_s = TOLD_EVERY_S
-            context.run(_tell_silence, place, time.monotonic() - begun, may_lock)
+            context.run(_log_silence, place, time.monotonic() - begun, may_lock)
 
     thread = threading.Thread(target=tell, args=(contextvars.copy_context(),), daemon=True)
     thread.start()
@@ -79,7 +79,7 @@ def telling(place: Place, *, may_lock: bool = False) -> Iterator[None]:
         thread.join()
 
 
-def _tell_silence(place: Place, waited_s: float, may_lock: bool) -> None:
+def _log_silence(place: Place, waited_s: float, may_lock: bool) -> None:
     patience = find_patience()
     more = "" if patience is None else f" {patience}"
     if may_lock:

@@ -46,24 +46,9 @@ _REFUSED_TEXT = re.compile(
 #: The server ended the connection of a client that said nothing for long: one that was stopped and goes on.
 _WAS_IDLE = ("25P03", "57P05", 1927, 4031)
 _CONNECTION = (
-    "57P01",
-    "57P02",
-    "57P03",
-    "53300",
-    1047,
-    2002,
-    2003,
-    2006,
-    2013,
-    2026,
-    2055,
-    1053,
-    1040,
-    0,
+    *("57P01", "57P02", "57P03", "53300", 1047, 2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 0),
     *_WAS_IDLE,
 )
-
-
 _POOLER = "08P01"  # PgBouncer has one code for all it says
 
 
@@ -113,7 +98,7 @@ def identify_file(place: Place) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def tell_replaced(place: Place, said: str) -> OffsetStoreError:
+def explain_replaced_file(place: Place, said: str) -> OffsetStoreError:
     """Return the error for a file that is not the one that a connection has open."""
     return OffsetStoreError(
         "DATABASE_REPLACED",
@@ -136,10 +121,10 @@ def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
         if writes:
             _demand_writes(place, connection)
     else:
-        refuse_read_only(place, connection.execute(write_beginning()).fetchone(), writes=writes)
+        refuse_read_only(place, connection.execute(make_begin_statement()).fetchone(), writes=writes)
 
 
-def write_beginning() -> str:
+def make_begin_statement() -> str:
     """Return what begins a transaction of PostgreSQL's: our settings, and the question whether it may write.
 
     For this transaction only: a pooler may give the connection to somebody else afterwards, and refuses
@@ -155,7 +140,7 @@ def write_beginning() -> str:
 
 
 def refuse_read_only(place: Place, answers: Sequence[object] | None, *, writes: bool) -> None:
-    """Raise an error if the answer to `write_beginning` says that this server takes no writes."""
+    """Raise an error if the answer to `make_begin_statement` says that this server takes no writes."""
     assert answers is not None
     if writes and answers[-1] == "on":
         raise _read_only(place, "transaction_read_only is on")
@@ -342,25 +327,23 @@ def _explain(place: Place, error: Exception) -> OffsetStoreError:
     said = " ".join(redact_text(_read_text(place, error)).split()).rstrip(".")
     if isinstance(place, FilePlace):
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
-            return tell_replaced(place, "was replaced, moved or removed")
+            return explain_replaced_file(place, "was replaced, moved or removed")
         condition, what, hint, retriable = _explain_sqlite(error)
         if Path(place.path).is_dir():
             what, hint = "{place} is a folder, and no database file", "Name a file: results.db, say."
-    else:
-        if place.password and place.password.reveal():
-            said = said.replace(place.password.reveal(), HIDDEN)
-        condition, what, hint, retriable = _explain_server(_read_code(place, error))
-    return OffsetStoreError(
-        condition,
-        f"{what.format(place=place)}: {said}.",
-        hint=hint,
-        facts={"place": str(place)},
-        retriable=retriable,
-    )
+        return _make_error(place, said, condition, what, hint, retriable)
+    if place.password and place.password.reveal():
+        said = said.replace(place.password.reveal(), HIDDEN)
+    return _make_error(place, said, *_explain_server(_read_code(place, error)))
 
 
 def _read_only(place: Place, said: str) -> OffsetStoreError:
-    condition, what, hint, retriable = _explain_server(_READ_ONLY[0])
+    return _make_error(place, said, *_explain_server(_READ_ONLY[0]))
+
+
+def _make_error(
+    place: Place, said: str, condition: str, what: str, hint: str, retriable: bool
+) -> OffsetStoreError:
     return OffsetStoreError(
         condition,
         f"{what.format(place=place)}: {said}.",

@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Where the dialects differ."""
+    """Where the dialects differ. `missing`: what begins and ends an INSERT of a row that may be there."""
 
     mark: str
     quote: str
@@ -46,6 +46,9 @@ class Grammar:
     table_end: str
     greatest: str
     least: str
+    missing: tuple[str, str]
+    conflict: str = "ON CONFLICT ({}) DO UPDATE SET {}"
+    inserted: str = "excluded.{}"
 
     def name(self, name: str) -> str:
         """A quoted name. Ours are plain words, so there is nothing to escape."""
@@ -54,11 +57,33 @@ class Grammar:
     def marks(self, count: int) -> str:
         return ", ".join([self.mark] * count)
 
+    def insert(self, table: str, columns: Sequence[str]) -> str:
+        """Return the statement that inserts one row."""
+        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({self.marks(len(columns))})"
+
+    def insert_missing(self, table: str, columns: Sequence[str]) -> str:
+        """Return the statement that inserts one row unless its key is there."""
+        begin, end = self.missing
+        return self.insert(table, columns).replace("INSERT", begin, 1) + end
+
+    def upsert(self, key: Sequence[str], settings: Sequence[str]) -> str:
+        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say."""
+        return self.conflict.format(", ".join(key), ", ".join(settings))
+
+    def new(self, column: str) -> str:
+        """Return the value, in these settings, that would have been inserted."""
+        return self.inserted.format(column)
+
 
 GRAMMARS: Mapping[Dialect, Grammar] = {
-    "sqlite": Grammar("?", '"', "TEXT", "", "MAX", "MIN"),
-    "postgresql": Grammar("%s", '"', "TEXT", "", "GREATEST", "LEAST"),
-    "mysql": Grammar("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
+    "sqlite": Grammar("?", '"', "TEXT", "", "MAX", "MIN", ("INSERT OR IGNORE", "")),
+    "postgresql": Grammar("%s", '"', "TEXT", "", "GREATEST", "LEAST", ("INSERT", " ON CONFLICT DO NOTHING")),
+    "mysql": Grammar(
+        *("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
+        missing=("INSERT IGNORE", ""),
+        conflict="ON DUPLICATE KEY UPDATE {1}",
+        inserted="VALUES({})",
+    ),
 }
 
 

@@ -66,7 +66,6 @@ def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
     tables.make(session)
     if read_version(session, place, tables) is None:  # somebody else may have had the lock before us
         session.execute(
-            f"INSERT INTO {name(VERSIONS_TABLE)} ({name('component')}, {name('version')}) "
-            f"VALUES ({session.grammar.marks(2)})",
+            session.grammar.insert(name(VERSIONS_TABLE), (name("component"), name("version"))),
             [tables.component, tables.version],
         )

@@ -20,10 +20,10 @@ from penstock.core.audit.audit_findings import TableBook
 from penstock.core.audit.repeated_records import join_modes
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerBatch
-from penstock.core.sinks.offset_digests import Digests, OffsetDigest, add_digests
+from penstock.core.sinks.offset_digests import Digests, OffsetDigest, sum_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES
+from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES, delete_batches
 
 #: The mode of an account of rows that were deleted: its count is below zero.
 DELETED = "deleted"
@@ -32,6 +32,8 @@ EMPTIED = "emptied"
 #: The mode of an account of no rows: what is read again may be added to the table a second time.
 ALLOWED = "allowed"
 _BY_HAND = frozenset({DELETED, EMPTIED, ALLOWED})
+_ACCOUNT = ("stream", "token", "table_name", "write_mode", "row_count")
+_DIGEST = (*_ACCOUNT[:3], "topic", "partition_id", "row_count", "offset_sum", "offset_mix")
 _MOVE = re.compile(r"moved-g([0-9]+)-[0-9a-f]{32}")
 
 
@@ -48,13 +50,11 @@ class Account:
 def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[Account]) -> None:
     listed = list(accounts)
     session.execute_many(
-        f"INSERT INTO {TABLES} (stream, token, table_name, write_mode, row_count) "
-        f"VALUES ({session.grammar.marks(5)})",
+        session.grammar.insert(TABLES, _ACCOUNT),
         [(stream, token, each.table, each.mode, each.rows) for each in listed],
     )
     session.execute_many(
-        f"INSERT INTO {DIGESTS} (stream, token, table_name, topic, partition_id, row_count, offset_sum, "
-        f"offset_mix) VALUES ({session.grammar.marks(8)})",
+        session.grammar.insert(DIGESTS, _DIGEST),
         [
             (stream, token, each.table, of.topic, of.partition, digest.rows, digest.total, digest.mixed)
             for each in listed
@@ -64,25 +64,25 @@ def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[
 
 
 def make_accounts(batch: LedgerBatch, modes: Mapping[str, str]) -> list[Account]:
-    """The batch's stages, by table."""
+    """Return one account for each table that the batch has stages of."""
     tables = dict.fromkeys(stage.table for stage in batch.stages)
     return [
         Account(
             table,
             modes[table],
             sum(stage.rows for stage in batch.stages if stage.table == table),
-            add_digests(dict(stage.digests) for stage in batch.stages if stage.table == table),
+            sum_digests(dict(stage.digests) for stage in batch.stages if stage.table == table),
         )
         for table in tables
     ]
 
 
-def name_move(generation: int) -> str:
+def make_move_token(generation: int) -> str:
     """Return a token, no batch's, for the move by hand that opens this generation."""
     return f"moved-g{generation}-{uuid.uuid4().hex}"
 
 
-def find_move(token: str) -> int | None:
+def parse_move_token(token: str) -> int | None:
     """Return the generation that the move of this token has opened; None if the token does not tell."""
     found = _MOVE.fullmatch(token)
     return int(found[1]) if found else None
@@ -102,10 +102,10 @@ def join_account_modes(accounts: Iterable[Account]) -> str:
     return join_modes({each.mode for each in accounts if each.mode not in _BY_HAND})
 
 
-def add_accounts(table: str, mode: str, accounts: Iterable[Account]) -> Account:
+def sum_accounts(table: str, mode: str, accounts: Iterable[Account]) -> Account:
     """Return one account of all these."""
     some = list(accounts)
-    return Account(table, mode, sum(each.rows for each in some), add_digests(each.digests for each in some))
+    return Account(table, mode, sum(each.rows for each in some), sum_digests(each.digests for each in some))
 
 
 def _make_book(table: str, accounts: Sequence[tuple[str, Account]]) -> TableBook:
@@ -122,25 +122,22 @@ def _make_book(table: str, accounts: Sequence[tuple[str, Account]]) -> TableBook
 
 
 def _list_generations(accounts: Iterable[tuple[str, Account]], mode: str) -> frozenset[int]:
-    moves = (find_move(token) for token, each in accounts if each.mode == mode)
+    moves = (parse_move_token(token) for token, each in accounts if each.mode == mode)
     return frozenset(move for move in moves if move is not None)
 
 
 def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str, str], list[Account]]:
-    """By stream and token; of one stream or of all. Each table has one name, however it was spelled."""
+    """Return accounts by stream and token, of one stream or of all. Each table has one name, however it was
+    spelled."""
     where, values = ("", []) if stream is None else (f" WHERE stream = {session.grammar.mark}", [stream])
     digests: dict[tuple[str, str, str], dict[TopicPartition, OffsetDigest]] = {}
     for name, token, table, topic, partition, *of in session.execute(
-        "SELECT stream, token, table_name, topic, partition_id, row_count, offset_sum, offset_mix "
-        f"FROM {DIGESTS}{where}",
-        values,
+        f"SELECT {', '.join(_DIGEST)} FROM {DIGESTS}{where}", values
     ):
         kept = digests.setdefault((name, token, table), {})
         kept[TopicPartition(topic, int(partition))] = OffsetDigest(*map(int, of))
     accounts: dict[tuple[str, str], list[Account]] = {}
-    listed = session.execute(
-        f"SELECT stream, token, table_name, write_mode, row_count FROM {TABLES}{where}", values
-    )
+    listed = session.execute(f"SELECT {', '.join(_ACCOUNT)} FROM {TABLES}{where}", values)
     spelled = spell_alike(session, sorted({each[2] for each in listed}, key=lambda each: (len(each), each)))
     for name, token, table, mode, rows in listed:
         account = Account(spelled[table], mode, int(rows), digests.get((name, token, table), {}))
@@ -149,21 +146,16 @@ def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str
 
 
 def merge_accounts(session: Session, stream: str, tokens: Collection[str], into: str) -> None:
-    """Make one of the accounts of these batches."""
+    """Replace the accounts of these batches by their sum."""
     known = [
         account
         for (_, token), some in read_accounts(session, stream).items()
         if token in tokens
         for account in some
     ]
-    mark = session.grammar.mark
-    for table in (TABLES, DIGESTS):
-        session.execute_many(
-            f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}",
-            [(stream, token) for token in tokens],
-        )
+    delete_batches(session, (TABLES, DIGESTS), stream, tokens)
     merged = []
     for table in dict.fromkeys(each.table for each in known):
         some = [each for each in known if each.table == table]
-        merged.append(add_accounts(table, join_account_modes(some), some))
+        merged.append(sum_accounts(table, join_account_modes(some), some))
     note_accounts(session, stream, into, merged)

@@ -11,6 +11,8 @@ nothing depends on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerEntry
 from penstock.stores.sql.connections.sql_sessions import Session
@@ -76,18 +78,13 @@ LEDGER = Tables("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_LED
 
 
 def lock_writer(session: Session, stream: str) -> int:
-    """Hold the stream's row until the transaction ends; its epoch, 0 if nobody ever wrote it."""
+    """Lock the stream's writer row until the transaction ends; return its epoch, 0 if it was just made."""
     mark, hold = session.grammar.mark, "" if session.dialect == "sqlite" else " FOR UPDATE"
     question = f"SELECT epoch FROM {WRITERS} WHERE stream = {mark}{hold}"
     found = session.execute(question, [stream])
     if not found:
-        ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
-        conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
-        session.execute(
-            f"INSERT{ignore} INTO {WRITERS} (stream, epoch, owner, generation, taken_ms) "
-            f"VALUES ({mark}, 0, '', 1, 0){conflict}",
-            [stream],
-        )
+        columns = ("stream", "epoch", "owner", "generation", "taken_ms")
+        session.execute(session.grammar.insert_missing(WRITERS, columns), [stream, 0, "", 1, 0])
         found = session.execute(question, [stream])
     return int(found[0][0])
 
@@ -114,7 +111,7 @@ def was_moved(session: Session, stream: str) -> bool:
 
 
 def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, LedgerEntry]:
-    """All entries of the stream, held until the transaction ends."""
+    """Return all entries of the stream, locked until the transaction ends unless told otherwise."""
     hold = " FOR UPDATE" if locked and session.dialect != "sqlite" else ""
     rows = session.execute(
         f"SELECT topic, partition_id, {', '.join(_ENTRY)} FROM {POSITIONS} "
@@ -132,14 +129,10 @@ def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[
 def write_entries(
     session: Session, stream: str, entries: tuple[tuple[TopicPartition, LedgerEntry], ...]
 ) -> None:
-    columns = (*_KEY, *_ENTRY)
-    if session.dialect == "mysql":
-        conflict, new = "ON DUPLICATE KEY UPDATE", "VALUES({})"
-    else:
-        conflict, new = f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET", "excluded.{}"
+    grammar = session.grammar
+    upsert = grammar.upsert(_KEY, [f"{each} = {grammar.new(each)}" for each in _ENTRY])
     session.execute_many(
-        f"INSERT INTO {POSITIONS} ({', '.join(columns)}) VALUES ({session.grammar.marks(len(columns))}) "
-        f"{conflict} {', '.join(f'{each} = {new.format(each)}' for each in _ENTRY)}",
+        f"{grammar.insert(POSITIONS, (*_KEY, *_ENTRY))} {upsert}",
         [
             (
                 stream,
@@ -157,7 +150,14 @@ def write_entries(
     )
 
 
-def forget_entries(session: Session, stream: str, forgotten: tuple[TopicPartition, ...]) -> None:
+def delete_batches(session: Session, tables: Iterable[str], stream: str, tokens: Iterable[str]) -> None:
+    """Delete what these tables have of batches of the stream."""
+    mark, rows = session.grammar.mark, [(stream, token) for token in tokens]
+    for table in tables:
+        session.execute_many(f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}", rows)
+
+
+def delete_entries(session: Session, stream: str, forgotten: tuple[TopicPartition, ...]) -> None:
     mark = session.grammar.mark
     session.execute_many(
         f"DELETE FROM {POSITIONS} WHERE stream = {mark} AND topic = {mark} AND partition_id = {mark}",

@@ -17,7 +17,7 @@ from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.ledger.batch_accounts import merge_accounts
-from penstock.stores.sql.ledger.ledger_tables import BATCHES, RANGES, read_generation
+from penstock.stores.sql.ledger.ledger_tables import BATCHES, RANGES, delete_batches, read_generation
 
 #: Batches that are kept one by one, and how many more there may be before the rest is merged.
 KEPT_BATCHES = 1000
@@ -58,7 +58,7 @@ class History:
 
 
 def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) -> None:
-    """Once per batch, and the ranges that it read; in the transaction that publishes it."""
+    """Insert the batch and the ranges that it read, in the transaction that publishes it."""
     generation = read_generation(session, batch.stream)
     rows = sum(stage.rows for stage in batch.stages)
     _insert_batches(
@@ -83,7 +83,7 @@ def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) ->
 
 
 def read_history(place: Place, stream: str) -> History:
-    """What the ledger knows of a stream's batches."""
+    """Return what the ledger knows of a stream's batches."""
     return Database(place).run(lambda session: select_history(session, stream))
 
 
@@ -105,14 +105,14 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
             rows=sum(each.rows for each in batches),
             batches=sum(each.batches for each in batches),
         )
-        _delete(session, stream, tokens)
+        delete_batches(session, (BATCHES, RANGES), stream, tokens)
         _insert_batches(session, stream, [merged])
         _insert_ranges(session, stream, [PublishedRange(last.token, generation, each) for each in ranges])
         merge_accounts(session, stream, tokens, into=last.token)
 
 
 def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same ranges, in the order they were read, with those joined that follow each other."""
+    """Return the ranges in the order they were read, with those joined that follow each other."""
     joined: dict[TopicPartition, list[OffsetRange]] = {}
     for each in ranges:
         mine = joined.setdefault(each.topic_partition, [])
@@ -127,7 +127,7 @@ def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def select_history(session: Session, stream: str) -> History:
-    """The same, in a transaction that is there."""
+    """Return what the ledger knows of a stream's batches, read in this transaction."""
     where = f"WHERE stream = {session.grammar.mark}"
     batches = [
         PublishedBatch(*row)
@@ -147,7 +147,7 @@ def select_history(session: Session, stream: str) -> History:
 
 def _insert_batches(session: Session, stream: str, batches: Sequence[PublishedBatch]) -> None:
     session.execute_many(
-        f"INSERT INTO {BATCHES} (stream, {', '.join(_BATCH)}) VALUES ({session.grammar.marks(8)})",
+        session.grammar.insert(BATCHES, ("stream", *_BATCH)),
         [
             (
                 stream,
@@ -161,7 +161,7 @@ def _insert_batches(session: Session, stream: str, batches: Sequence[PublishedBa
 
 def _insert_ranges(session: Session, stream: str, ranges: Sequence[PublishedRange]) -> None:
     session.execute_many(
-        f"INSERT INTO {RANGES} (stream, {', '.join(_RANGE)}) VALUES ({session.grammar.marks(7)})",
+        session.grammar.insert(RANGES, ("stream", *_RANGE)),
         [
             (
                 stream,
@@ -171,12 +171,3 @@ def _insert_ranges(session: Session, stream: str, ranges: Sequence[PublishedRang
             for each in ranges
         ],
     )
-
-
-def _delete(session: Session, stream: str, tokens: Iterable[str]) -> None:
-    mark = session.grammar.mark
-    for table in (BATCHES, RANGES):
-        session.execute_many(
-            f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}",
-            [(stream, token) for token in tokens],
-        )

@@ -15,11 +15,11 @@ from penstock.core.audit.audit_findings import NotedRange, TableBook
 from penstock.core.audit.repeated_records import (
     ADDING,
     Rebuild,
+    describe_adoption,
+    describe_ranges,
     intersect_ranges,
     list_held,
     plan_rebuild,
-    tell_adoption,
-    tell_ranges,
     unite_ranges,
 )
 from penstock.core.audit.replaced_logs import find_adoption, list_adopted
@@ -31,10 +31,12 @@ from penstock.core.offsets.offset_store_contract import Change
 _SHOWN = 5
 
 
-def tell_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Sequence[str]) -> list[str]:
+def describe_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Sequence[str]) -> list[str]:
     """Return what is told of a table that keeps its rows."""
     if book.mode in ADDING:
-        return [f"{book.name} ({book.mode}) counts {tell_ranges(repeated)} twice from now on, as you asked."]
+        return [
+            f"{book.name} ({book.mode}) counts {describe_ranges(repeated)} twice from now on, as you asked."
+        ]
     if book.mode == "upsert":
         return [
             f"{book.name} (upsert): rows of records that are read again are replaced again, by older "
@@ -43,7 +45,7 @@ def tell_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Sequenc
     if book.name in deleted:
         return []
     return [
-        f"{book.name} keeps its rows: those of {tell_ranges(repeated)} will be there twice, unless "
+        f"{book.name} keeps its rows: those of {describe_ranges(repeated)} will be there twice, unless "
         + ("--delete-from" if book.keeps_provenance else "--rebuild")
         + " names it."
     ]
@@ -62,15 +64,15 @@ def name_offsets(offsets: Mapping[TopicPartition, int]) -> str:
     return " ".join(f"--offset {each}={offset}" for each, offset in sorted(offsets.items())[:_SHOWN])
 
 
-def tell_doubt(
+def describe_doubt(
     held: Sequence[NotedRange], changes: Sequence[Change], repeated: Sequence[OffsetRange]
 ) -> list[str]:
     """Return on whose word it rests that records which are read again are those that the table holds."""
     doubtful = intersect_ranges(unite_ranges(list_adopted(held, changes)), repeated)
     adopted = ((topic, find_adoption(topic, changes)) for topic in sorted({each.topic for each in doubtful}))
     return [
-        f"They are the same records if that was right: {tell_adoption(topic, change)}. If it holds others, "
-        "none of them counts twice."
+        f"They are the same records if that was right: {describe_adoption(topic, change)}. "
+        "If it holds others, none of them counts twice."
         for topic, change in adopted
         if change is not None
     ]
@@ -92,7 +94,7 @@ def explain_sums(
     for book in sums:
         needed = plan_rebuild(list_held(book, ranges), changes)
         can_rebuild = can_rebuild and not (needed.lost or needed.adopted)
-        doubt = doubt or " ".join(tell_doubt(list_held(book, ranges), changes, repeated[book.name]))
+        doubt = doubt or " ".join(describe_doubt(list_held(book, ranges), changes, repeated[book.name]))
         for each, start in needed.starts.items():
             starts[each] = min(start, starts.get(each, start))
     named = ", ".join(f"{each.name} (mode {each.mode})" for each in sums)
@@ -106,7 +108,7 @@ def explain_sums(
     )
     return OptionError(
         "SUMS_WOULD_COUNT_TWICE",
-        f"{stream} would read {tell_ranges(again)} again, and the rows of {named} hold these records "
+        f"{stream} would read {describe_ranges(again)} again, and the rows of {named} hold these records "
         f"already: they would count twice. Nothing was changed.{' ' if doubt else ''}{doubt}",
         hint=f"Let a stream of another name fill new tables{anew if can_rebuild else ''}. To have the "
         f"records counted {'all the same' if doubt else 'twice'}, say {twice or '--sums-count-twice'}.",
@@ -118,7 +120,7 @@ def explain_sums(
     )
 
 
-def tell_earlier(book: TableBook, needed: Rebuild, change: Change) -> list[str]:
+def describe_earlier(book: TableBook, needed: Rebuild, change: Change) -> list[str]:
     """Return what a table will hold more than before: a stream that once started in the middle of the log is
     easily sent to its beginning."""
     earlier = [

@@ -8,27 +8,27 @@ table of sums cannot be taken back a little: either it is emptied and filled aga
 What a table holds beyond the position is judged once more when a writer opens (`refuse_repeats`): the move
 may have been made for a sink without that table.
 
-    plan = plan_rows(session, "visits", change, changes, Rows(delete_from=("raw",)))
+    plan = plan_rows(session, "visits", change, changes, RowRequest(delete_from=("raw",)))
     accounts = delete_rows(session, plan)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.core.audit.audit_findings import NotedRange, TableBook
 from penstock.core.audit.repeated_records import (
     ADDING,
+    describe_ranges,
     find_marks,
     intersect_ranges,
     join_modes,
     list_held,
     list_repeated,
     plan_rebuild,
-    tell_ranges,
     unite_ranges,
 )
 from penstock.core.audit.replaced_logs import list_adopted, list_lost
@@ -47,17 +47,17 @@ from penstock.stores.sql.ledger.batch_accounts import (
     DELETED,
     EMPTIED,
     Account,
-    add_accounts,
     make_books,
     read_accounts,
+    sum_accounts,
 )
 from penstock.stores.sql.ledger.publish_history import select_history
 from penstock.stores.sql.ledger.rewind_explanations import (
+    describe_doubt,
+    describe_earlier,
+    describe_kept,
     explain_sums,
     name_offsets,
-    tell_doubt,
-    tell_earlier,
-    tell_kept,
 )
 from penstock.stores.sql.sink.sql_sink import PROVENANCE, Table
 from penstock.stores.sql.sink.target_tables import Target, find_target
@@ -67,9 +67,9 @@ Books: TypeAlias = Mapping[tuple[str, str], Sequence[Account]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What is asked for besides the move. `written`: the only tables that the stream fills from now on; None:
-    all that it has filled so far. `ends`: where the logs end, as far as they were looked at."""
+class RowRequest:
+    """What is to happen to rows besides the move. `written`: the only tables that the stream fills from now
+    on; None: all that it has filled so far. `ends`: where the logs end, as far as they were looked at."""
 
     delete_from: tuple[str, ...] = ()
     rebuild: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ _SHOWN = 5
 #: Further than any log goes.
 _FAR = 2**63 - 1
 #: Nothing is deleted.
-AS_THEY_ARE = Rows()
+KEEP_ROWS = RowRequest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ class RowPlan:
 
 
 def plan_rows(
-    session: Session, stream: str, change: Change, changes: Sequence[Change], asked: Rows
+    session: Session, stream: str, change: Change, changes: Sequence[Change], asked: RowRequest
 ) -> RowPlan:
     """Return what the move does to rows. It changes nothing."""
     accounts = read_accounts(session)
     asked = _spell(session, accounts, asked)
     _refuse_twice((*asked.delete_from, *asked.rebuild))
     mine = {token: some for (owner, token), some in accounts.items() if owner == stream}
-    books, ranges = make_books(mine), read_ranges(session, stream)
+    books, ranges = make_books(mine), list_noted_ranges(session, stream)
     rebuilt = [_demand_book(books, stream, name) for name in asked.rebuild]
     for book in rebuilt:
         _refuse_other_streams(accounts, stream, book.name)
@@ -148,13 +148,13 @@ def plan_rows(
         # A program that seeks has no option to allow it: who means it does the move by hand, before.
         stands = "" if asked.written is None else name_offsets(change.after.offsets)
         raise explain_sums(stream, sums, ranges, [*changes, change], repeated, asked.delete_from, stands)
-    notes = [_tell_deletion(each) for each in deletions]
+    notes = [_describe_deletion(each) for each in deletions]
     for book in books:
         if repeated.get(book.name):
-            notes += tell_kept(book, repeated[book.name], asked.delete_from)
-            notes += tell_doubt(list_held(book, ranges), [*changes, change], repeated[book.name])
+            notes += describe_kept(book, repeated[book.name], asked.delete_from)
+            notes += describe_doubt(list_held(book, ranges), [*changes, change], repeated[book.name])
     for book in rebuilt:
-        notes += tell_earlier(book, plan_rebuild(list_held(book, ranges), changes), change)
+        notes += describe_earlier(book, plan_rebuild(list_held(book, ranges), changes), change)
     return RowPlan(tuple(deletions), tuple(each.name for each in sums), tuple(notes))
 
 
@@ -171,7 +171,7 @@ def refuse_repeats(
     books = make_books({token: some for (_, token), some in accounts.items()})
     spelled = spell_alike(session, [*(each.name for each in books), *(each.name for each in listed)])
     modes = {spelled[each.name]: each.mode for each in listed}
-    ranges = read_ranges(session, stream)
+    ranges = list_noted_ranges(session, stream)
     sums = [each for each in books if join_modes((each.mode, modes.get(each.name, "append"))) in ADDING]
     repeated = {
         each.name: list_repeated(each, ranges, changes, position) for each in sums if each.name in modes
@@ -182,14 +182,14 @@ def refuse_repeats(
         raise explain_sums(stream, sums, ranges, changes, repeated, (), stands)
 
 
-def read_ranges(session: Session, stream: str) -> list[NotedRange]:
+def list_noted_ranges(session: Session, stream: str) -> list[NotedRange]:
     """Return what each batch of the stream says it has read, in order."""
     history = select_history(session, stream)
     return [NotedRange(each.token, each.generation, each.range) for each in history.ranges]
 
 
 def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
-    """Delete them; return how the plan is booked."""
+    """Delete the plan's rows; return how the plan is booked."""
     accounts = [Account(each, ALLOWED, 0) for each in plan.allowed]
     for each in plan.deletions:
         if each.values:
@@ -203,7 +203,7 @@ def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
 # --- names ------------------------------------------------------------------------------------------------
 
 
-def _spell(session: Session, accounts: Books, asked: Rows) -> Rows:
+def _spell(session: Session, accounts: Books, asked: RowRequest) -> RowRequest:
     """Return the same with each table named as the ledger names it."""
     known = sorted({each.table for some in accounts.values() for each in some})
     names = (*asked.delete_from, *asked.rebuild, *sorted(asked.written or ()))
@@ -236,7 +236,7 @@ def _plan_emptying(session: Session, book: TableBook, mine: Mapping[str, Sequenc
     target = find_target(session, Table(book.name))
     rows = int(session.execute(f"SELECT COUNT(*) FROM {target.quoted}")[0][0])
     booked = [each for some in mine.values() for each in some if each.table == book.name]
-    return Deletion(target, "", (), rows, _negate(add_accounts(book.name, EMPTIED, booked)))
+    return Deletion(target, "", (), rows, _negate(sum_accounts(book.name, EMPTIED, booked)))
 
 
 def _negate(account: Account) -> Account:
@@ -256,14 +256,22 @@ def _demand_book(books: Sequence[TableBook], stream: str, name: str) -> TableBoo
     )
 
 
-def _refuse_other_streams(accounts: Books, stream: str, table: str) -> None:
-    others = sorted(
+def _list_others(
+    accounts: Books, stream: str, table: str, going: Collection[TopicPartition] | None = None
+) -> list[str]:
+    """Return the other streams that have filled the table; with `going`, from one of these partitions."""
+    return sorted(
         {
             owner
             for (owner, _), some in accounts.items()
-            if owner != stream and any(each.table == table for each in some)
+            if owner != stream
+            and any(each.table == table and (going is None or {*going} & {*each.digests}) for each in some)
         }
     )
+
+
+def _refuse_other_streams(accounts: Books, stream: str, table: str) -> None:
+    others = _list_others(accounts, stream, table)
     if others:
         raise OptionError(
             "ROWS_OF_OTHERS",
@@ -369,14 +377,7 @@ def _refuse_sums(accounts: Books, table: str) -> None:
 
 def _refuse_others(accounts: Books, stream: str, table: str, back: Sequence[tuple[str, int, int]]) -> None:
     """Rows say which record they came from, not which stream has written them."""
-    going = {TopicPartition(topic, partition) for topic, partition, _ in back}
-    others = sorted(
-        {
-            owner
-            for (owner, _), some in accounts.items()
-            if owner != stream and any(each.table == table and going & set(each.digests) for each in some)
-        }
-    )
+    others = _list_others(accounts, stream, table, {TopicPartition(*each[:2]) for each in back})
     if others:
         raise OptionError(
             "ROWS_OF_OTHERS",
@@ -402,7 +403,7 @@ def _refuse_other_logs(
     if found:
         raise OptionError(
             "ROWS_OF_ANOTHER_LOG",
-            f"{table} has rows of {tell_ranges(found)} from a topic that was made anew since"
+            f"{table} has rows of {describe_ranges(found)} from a topic that was made anew since"
             + (", or that another one was adopted for" if adopted else "")
             + ": they may not come back, and nothing in a row tells them apart. Nothing was changed.",
             hint="Rewind without --delete-from, or to an offset behind these; or let a stream of another "
@@ -411,7 +412,7 @@ def _refuse_other_logs(
         )
 
 
-def _tell_deletion(deletion: Deletion) -> str:
+def _describe_deletion(deletion: Deletion) -> str:
     rows = deletion.rows
     which = "of records that are read again" if deletion.which else "which is all of them"
     return f"Deletes {rows} row{'' if rows == 1 else 's'} of {deletion.account.table}, {which}."

@@ -12,6 +12,7 @@ the stream (`penstock offsets rewind`).
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from penstock.core.diagnosis.manual_moves import HandMove
@@ -25,7 +26,7 @@ from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
 
 def look_at_writer(place: Place, stream: str) -> WriterNow | None:
-    """None: this stream has no writer here."""
+    """Return who may publish the stream and whether the row is locked; None: it has no writer here."""
     question = "SELECT epoch, owner, taken_ms FROM {} WHERE stream = {}"
 
     def read(session: Session) -> WriterNow | None:
@@ -36,7 +37,7 @@ def look_at_writer(place: Place, stream: str) -> WriterNow | None:
     if seen is None:
         return None
     file = place.path if isinstance(place, FilePlace) else None
-    return WriterNow(seen.epoch, seen.owner, seen.taken_ms, _is_locked(place, stream), file=file)
+    return replace(seen, is_locked=_is_locked(place, stream), file=file)
 
 
 def find_hand_move(place: Place, stream: str) -> HandMove | None:

@@ -23,7 +23,7 @@ from penstock.core.errors import SinkError
 from penstock.core.options.storage_addresses import Dialect
 from penstock.stores.sql.connections.sql_names import quote, quote_all
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.sink.sql_column_types import find_kind, settle_type
+from penstock.stores.sql.sink.sql_column_types import find_kind, normalise_type
 
 #: Rows that are turned into text at once.
 PIECE_ROWS = 65_536
@@ -32,16 +32,16 @@ _LOADING_IS_OFF = (1148, 3948, 4166)
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
 
 
-def settle_rows(rows: pa.Table) -> pa.Table:
-    """The same rows in the types that we load."""
-    return rows.cast(pa.schema([pa.field(each.name, settle_type(each.type)) for each in rows.schema]))
+def normalise_rows(rows: pa.Table) -> pa.Table:
+    """Return the same rows in the types that we load."""
+    return rows.cast(pa.schema([pa.field(each.name, normalise_type(each.type)) for each in rows.schema]))
 
 
 def load_rows(session: Session, quoted_table: str, rows: pa.Table) -> int:
-    """Put rows into the table's columns of the same names; how many the database has taken."""
+    """Load rows into the table's columns of the same names; return how many the database has taken."""
     if not rows.num_rows:
         return 0
-    rows = settle_rows(rows)
+    rows = normalise_rows(rows)
     refuse_strange_numbers(session.dialect, rows)
     if session.dialect == "sqlite":
         return _load_sqlite(session, quoted_table, rows)
@@ -72,10 +72,7 @@ def refuse_strange_numbers(dialect: Dialect, rows: pa.Table) -> None:
 
 
 def _load_sqlite(session: Session, table: str, rows: pa.Table) -> int:
-    names = rows.column_names
-    statement = (
-        f"INSERT INTO {table} ({quote_all('sqlite', names)}) VALUES ({session.grammar.marks(len(names))})"
-    )
+    statement = session.grammar.insert(table, [quote("sqlite", each) for each in rows.column_names])
     taken = 0
     for piece in rows.to_batches(max_chunksize=PIECE_ROWS):
         columns = [_for_sqlite(column).to_pylist() for column in piece.columns]

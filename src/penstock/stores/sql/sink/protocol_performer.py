@@ -39,8 +39,8 @@ from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger import ledger_tables
 from penstock.stores.sql.ledger.batch_accounts import make_accounts, note_accounts
 from penstock.stores.sql.ledger.publish_history import KEPT_BATCHES, merge_history, note_batch
-from penstock.stores.sql.sink.publish_counts import count_held, count_staged
-from penstock.stores.sql.sink.staging_tables import HeldRows, StagedRows, drop_stagings, list_dead
+from penstock.stores.sql.sink.publish_counts import insert_held, insert_stages
+from penstock.stores.sql.sink.staging_tables import HeldRows, StagedRows, drop_stagings, list_dead_stagings
 from penstock.stores.sql.sink.target_tables import Target
 
 #: How long our transaction may lie still before the server ends it. Between steps we do next to nothing.
@@ -63,7 +63,7 @@ class Performer:
             self.abandon()
             return None
         try:
-            with sql_connections.translate_errors(self._place), self._telling(step):
+            with sql_connections.translate_errors(self._place), self._warn_of_silence(step):
                 return self._perform(step)
         except SinkError:
             self.abandon()  # about the rows themselves: no second attempt would end otherwise
@@ -74,12 +74,12 @@ class Performer:
             self.abandon()
             raise
 
-    def _telling(self, step: Step) -> contextlib.AbstractContextManager[None]:
+    def _warn_of_silence(self, step: Step) -> contextlib.AbstractContextManager[None]:
         """Return what says that the database is silent, for steps that take no time but a wait's."""
         is_short = isinstance(step, Begin | LockWriter | Commit) and self._place.dialect != "sqlite"
         if not is_short:
             return contextlib.nullcontext()
-        return database_outages.telling(self._place, may_lock=isinstance(step, LockWriter))
+        return database_outages.warn_of_silence(self._place, may_lock=isinstance(step, LockWriter))
 
     def abandon(self) -> None:
         """Roll back and close; whoever cannot be reached has rolled back."""
@@ -109,7 +109,7 @@ class Performer:
             if isinstance(step, Commit):
                 self._connection.commit()
                 if self._is_replaced():
-                    raise sql_connections.tell_replaced(self._place, "was replaced, moved or removed")
+                    raise sql_connections.explain_replaced_file(self._place, "was replaced, moved or removed")
                 return None
             return self._work(step, Session(self._connection, self._place))
 
@@ -125,7 +125,7 @@ class Performer:
                 return self._insert(session, self._targets[table], stages)
             case WriteLedger(stream, entries, forgotten, batch, epoch):
                 ledger_tables.write_entries(session, stream, entries)
-                ledger_tables.forget_entries(session, stream, forgotten)
+                ledger_tables.delete_entries(session, stream, forgotten)
                 if batch is not None:
                     note_batch(session, batch, epoch, _now_ms())
                     modes = {name: target.table.mode for name, target in self._targets.items()}
@@ -137,8 +137,8 @@ class Performer:
         sources = [self.sources[stage.name] for stage in stages]
         held = [each for each in sources if isinstance(each, HeldRows)]
         if held:
-            return count_held(session, target, held)
-        return count_staged(session, target, [each for each in sources if isinstance(each, StagedRows)])
+            return insert_held(session, target, held)
+        return insert_stages(session, target, [each for each in sources if isinstance(each, StagedRows)])
 
     def _sweep(self, step: SweepStages) -> None:
         if self._connection is None:
@@ -147,7 +147,7 @@ class Performer:
             sql_connections.begin(self._place, self._connection)
         with sql_connections.limit_silence(self._place, self._connection, sql_connections.BULK_TIMEOUT_S):
             session = Session(self._connection, self._place)
-            dead = list_dead(session, step.stream, step.epoch)
+            dead = list_dead_stagings(session, step.stream, step.epoch)
             merge_history(session, step.stream, KEPT_BATCHES)
             self._connection.commit()
         drop_stagings(self._place, dead)
@@ -162,7 +162,9 @@ class Performer:
         if self._is_replaced():
             self.abandon()
             if sql_connections.identify_file(self._place) is None:  # to connect would make an empty one
-                raise sql_connections.tell_replaced(self._place, "is not there any more: it was taken away")
+                raise sql_connections.explain_replaced_file(
+                    self._place, "is not there any more: it was taken away"
+                )
         if self._connection is not None:
             dead: tuple[type[BaseException], ...] = (OffsetStoreError, *sql_connections.foreign_errors())
             try:

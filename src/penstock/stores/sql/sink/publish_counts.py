@@ -3,7 +3,7 @@
 Rule: what counts is what the database says it has, stage by stage, in the transaction that publishes. A
 staging table that a restart has emptied, or half of which is another attempt's, is noticed here.
 
-    counts = count_staged(session, target, [StagedRows(staging, 4), StagedRows(staging, 7)])
+    counts = insert_stages(session, target, [StagedRows(staging, 4), StagedRows(staging, 7)])
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from collections.abc import Sequence
 from penstock.core.errors import SinkError
 from penstock.stores.sql.connections.sql_names import quote
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.sink.bulk_loading import load_rows, settle_rows
-from penstock.stores.sql.sink.publish_statements import Staged, insert_staged
-from penstock.stores.sql.sink.staging_tables import STAGE, HeldRows, StagedRows, list_columns
+from penstock.stores.sql.sink.bulk_loading import load_rows, normalise_rows
+from penstock.stores.sql.sink.publish_statements import RowSource, insert_rows
+from penstock.stores.sql.sink.staging_tables import STAGE, HeldRows, StagedRows, declare_columns
 from penstock.stores.sql.sink.target_tables import Target
 
 _HELD = "penstock_held"
 
 
-def count_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tuple[int, ...]:
-    """Rows that the driver holds: straight into the table if they are only added, else by a table of ours."""
+def insert_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tuple[int, ...]:
+    """Insert rows that the driver holds; return how many of each were taken. Rows that are only added go
+    straight into the table, others through a temporary one."""
     counts = []
     for each in held:
-        rows = settle_rows(each.rows)
+        rows = normalise_rows(each.rows)
         if target.table.mode == "append":
             counts.append(_check_taken(target, load_rows(session, target.quoted, rows), rows.num_rows))
             continue
@@ -33,21 +34,21 @@ def count_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tu
         kind, end = (
             ("TEMP TABLE", " ON COMMIT DROP") if session.dialect == "postgresql" else ("TEMPORARY TABLE", "")
         )
-        session.execute(f"CREATE {kind} {name} ({list_columns(target, rows.schema)}){end}")
+        session.execute(f"CREATE {kind} {name} ({declare_columns(target, rows.schema)}){end}")
         counts.append(load_rows(session, name, rows))
-        insert_staged(session, target, Staged(name, tuple(rows.column_names)))
+        insert_rows(session, target, RowSource(name, tuple(rows.column_names)))
         session.execute(f"DROP {'TEMPORARY ' if session.dialect == 'mysql' else ''}TABLE {name}")
     return tuple(counts)
 
 
-def count_staged(session: Session, target: Target, staged: Sequence[StagedRows]) -> tuple[int, ...]:
-    """Rows that tasks have left in one staging table."""
+def insert_stages(session: Session, target: Target, staged: Sequence[StagedRows]) -> tuple[int, ...]:
+    """Insert rows that tasks have left in one staging table; return how many each stage had."""
     (staging,) = {each.staging.table: each.staging for each in staged}.values()
     numbers = [each.number for each in staged]
     table, stage = quote(session.dialect, staging.table), quote(session.dialect, STAGE)
     which = f"{stage} IN ({', '.join(map(str, numbers))})"
     found = dict(session.execute(f"SELECT {stage}, COUNT(*) FROM {table} WHERE {which} GROUP BY {stage}"))
-    changed = insert_staged(session, target, Staged(table, tuple(staging.schema.names), which))
+    changed = insert_rows(session, target, RowSource(table, tuple(staging.schema.names), which))
     if target.table.mode == "append":
         _check_taken(target, changed, sum(found.values()))
     return tuple(int(found.get(number, 0)) for number in numbers)

@@ -5,7 +5,7 @@ the batch at once: two tasks may have a row of the same key, and which one count
 task was slower. With provenance columns the last by (topic, partition, offset) counts; without them two rows
 of one key are an error, except where all they do is to be added up.
 
-    insert_staged(session, target, "penstock_stage_x", columns, "penstock_stage IN (4, 7)")
+    insert_rows(session, target, RowSource("penstock_stage_x", columns, "penstock_stage IN (4, 7)"))
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _RANK = "penstock_rank"
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """Where rows wait: a table (quoted), the columns it has of the target's, and which of its rows count."""
+class RowSource:
+    """Where rows come from: a table (quoted), which of the target's columns it has, which rows count."""
 
     table: str
     columns: tuple[str, ...]
     which: str = "1 = 1"
 
 
-def insert_staged(session: Session, target: Target, staged: Staged) -> int:
-    """Bring the rows in as the table's mode says. How many rows that changed, as this database counts."""
+def insert_rows(session: Session, target: Target, staged: RowSource) -> int:
+    """Insert rows as the table's mode says; return how many that changed, as this database counts."""
     if target.table.mode == "append":
         return session.change(
             f"INSERT INTO {target.quoted} ({_list(session, staged.columns)}) "
@@ -56,7 +56,7 @@ def insert_staged(session: Session, target: Target, staged: Staged) -> int:
 # --- which rows count -------------------------------------------------------------------------------------
 
 
-def _pick(session: Session, target: Target, staged: Staged) -> str:
+def _pick(session: Session, target: Target, staged: RowSource) -> str:
     """One row for each key."""
     table, key = target.table, _list(session, target.table.key)
     source = f"FROM {staged.table} WHERE {staged.which}"
@@ -82,16 +82,16 @@ def _sum(session: Session, column: str) -> str:
     return f"SUM({_name(session, column)})"
 
 
-def _others(target: Target, staged: Staged) -> list[str]:
+def _others(target: Target, staged: RowSource) -> list[str]:
     known = {*target.table.key, *target.table.add}
     return [each for each in staged.columns if each not in known]
 
 
-def _has_provenance(staged: Staged) -> bool:
+def _has_provenance(staged: RowSource) -> bool:
     return set(PROVENANCE) <= set(staged.columns)
 
 
-def _refuse_duplicates(session: Session, target: Target, staged: Staged) -> None:
+def _refuse_duplicates(session: Session, target: Target, staged: RowSource) -> None:
     adds_only = target.table.mode == "merge" and not _others(target, staged)
     if adds_only or _has_provenance(staged):
         return
@@ -117,24 +117,18 @@ def _refuse_duplicates(session: Session, target: Target, staged: Staged) -> None
 
 
 def _on_conflict(session: Session, target: Target, columns: Sequence[str]) -> str:
-    table = target.table
-    changed = [each for each in columns if each not in table.key]
-    if session.dialect == "mysql":
-        settings = [_set(session, target, each) for each in changed]
-        kept = _name(session, table.key[0])
-        return "ON DUPLICATE KEY UPDATE " + (
-            ", ".join(settings) or f"{target.quoted}.{kept} = {target.quoted}.{kept}"
-        )
-    start = f"ON CONFLICT ({_list(session, table.key)}) DO "
-    if not changed:
-        return start + "NOTHING"
-    return start + "UPDATE SET " + ", ".join(_set(session, target, each) for each in changed)
+    key = [_name(session, each) for each in target.table.key]
+    settings = [_set(session, target, each) for each in columns if each not in target.table.key]
+    if not settings and session.dialect != "mysql":
+        return f"ON CONFLICT ({', '.join(key)}) DO NOTHING"
+    kept = f"{target.quoted}.{key[0]}"
+    return session.grammar.upsert(key, settings or [f"{kept} = {kept}"])
 
 
 def _set(session: Session, target: Target, column: str) -> str:
     name = _name(session, column)
     is_mysql = session.dialect == "mysql"
-    new = f"VALUES({name})" if is_mysql else f"excluded.{name}"
+    new = session.grammar.new(name)
     old = f"{target.quoted}.{name}" if is_mysql else f"old_row.{name}"
     if column in target.table.add:
         new = f"COALESCE({old}, 0) + COALESCE({new}, 0)"

@@ -22,10 +22,10 @@ from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.ledger_positions import plan_ledger_moves, read_ledger
-from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, LedgerEntry, Stage, name_state
-from penstock.core.sinks.sink_contract import BatchOutcome
-from penstock.core.sinks.sql_commit_protocol import Result, Steps, drive, publish, settle, take_over
+from penstock.core.sinks import sql_commit_protocol as protocol
+from penstock.core.sinks.ledger_positions import find_ledger_position, plan_ledger_moves
+from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, Stage, name_state
+from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections.database_outages import find_wait_s
 from penstock.stores.sql.connections.rollback_test import check_rollback
@@ -45,7 +45,7 @@ from penstock.stores.sql.sink.staging_tables import (
     drop_stagings,
     plan_staging,
 )
-from penstock.stores.sql.sink.table_state import read_rows
+from penstock.stores.sql.sink.table_state import read_table
 from penstock.stores.sql.sink.target_tables import Target, find_target
 
 log = get_logger(__name__)
@@ -54,7 +54,7 @@ log = get_logger(__name__)
 KEPT_STATES = 1000
 
 
-class SqlWriter:
+class SqlWriter(SinkWriter):
     """Made by `SqlSink.open`. For one thread."""
 
     def __init__(
@@ -66,9 +66,9 @@ class SqlWriter:
         self._performer = performer
         self._number = 0
         self._published = 0
-        self._unsettled: LedgerBatch | None = None
+        self._in_doubt: LedgerBatch | None = None
         self._asked: tuple[StreamPosition, StreamPosition, str] | None = None
-        self.epoch, found = drive(take_over(stream, owner), performer)
+        self.epoch, found = protocol.drive(protocol.take_over(stream, owner), performer)
         self._ledger: Ledger = dict(found)
         self._trail = deque([name_state(found)], maxlen=KEPT_STATES)
 
@@ -80,7 +80,7 @@ class SqlWriter:
     @property
     def position(self) -> StreamPosition | None:
         """How far the results go; None: this stream has written nothing here yet."""
-        return read_ledger(self._ledger)
+        return find_ledger_position(self._ledger)
 
     @property
     def last_batch(self) -> str:
@@ -116,7 +116,7 @@ class SqlWriter:
         sources: dict[str, HeldRows | StagedRows] = {}
         stages = []
         for table, rows in (held or {}).items():
-            self.targets[table].check_rows(rows.schema)
+            self.targets[table].check_schema(rows.schema)
             if rows.num_rows:
                 keeps = self.targets[table].table.mode == "append"
                 digests = tuple(digest_rows(rows).items()) if keeps else ()
@@ -130,7 +130,7 @@ class SqlWriter:
         return self._publish(tuple(stages), sources, before, end, name, token)
 
     def plan_staging(self, schemas: Mapping[str, pa.Schema]) -> dict[str, Staging]:
-        """Staging tables for one attempt at a batch, by the name of the table they are for."""
+        """Return staging tables for one attempt at a batch, by the name of the table they are for."""
         self._number += 1
         return {
             table: plan_staging(
@@ -147,11 +147,11 @@ class SqlWriter:
         }
 
     def drop_staging(self, stagings: Iterable[Staging]) -> None:
-        """What an attempt at a batch has left, whoever filled it."""
+        """Drop what an attempt at a batch has left, whoever filled it."""
         drop_stagings(self.sink.place, sorted({each.table for each in stagings}))
 
     def is_done(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
-        """Whether this very batch is in the results already: by its name, else by where it ends."""
+        """Return whether this very batch is in the results already: by its name, else by where it ends."""
         if not self._ledger:
             return False
         if name:
@@ -170,24 +170,24 @@ class SqlWriter:
         """
         # A batch without records ends where it begins: only the attempt itself tells that it is this one.
         was_asked = self._asked == (before, end, name)
-        return (self._settle() and was_asked) or self.is_done(before, end, name)
+        return (self._resolve_commit() and was_asked) or self.is_done(before, end, name)
 
-    def reach(self) -> None:
-        """Raise an error if the database does not take writes now. It is not waited for."""
+    def check_writable(self) -> None:
+        """Raise an error if the database takes no writes now. It is not waited for."""
         Database(self.sink.place).run(lambda session: session.execute("SELECT 1"), writes=True)
 
     def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
-        """A table of the sink as of `position`: only this writer changes it, and one that was replaced finds
-        out when it publishes what it made of it."""
+        """Return a table of the sink as of `position`: only this writer changes it, and one that was
+        replaced finds out when it publishes what it made of it."""
         target = self.targets[self.sink.find_table(table).name]
-        return read_rows(self.sink.place, target, columns)
+        return read_table(self.sink.place, target, columns)
 
     def close(self) -> None:
         """Give back connections. What was written stays."""
         self._performer.abandon()
 
     def name_tables(self, results: object) -> dict[str, pa.Table]:
-        """Results by table; those of a sink with one table need no name."""
+        """Return the results by table; those of a sink with one table need no name."""
         if isinstance(results, Mapping):
             return {self.sink.find_table(name).name: rows for name, rows in results.items()}
         if len(self.sink.tables) == 1:
@@ -215,23 +215,23 @@ class SqlWriter:
             # Nothing would be left in the ledger to tell that this batch was written.
             return _refuse_rows_from_nowhere(batch)
         self._performer.sources = sources
-        self._unsettled, self._asked = batch, (before, end, name)
+        self._in_doubt, self._asked = batch, (before, end, name)
         try:
-            published = self._drive(publish(batch, self.epoch))
+            published = self._drive(protocol.publish(batch, self.epoch))
         except PenstockError as error:
             if error.condition != "COMMIT_IN_DOUBT":
-                self._unsettled = None
+                self._in_doubt = None
             raise
-        self._take(batch)
+        self._note_published(batch)
         self._published += 1
         if self._published % MERGE_EVERY == 0:
             self._merge_history()
         return BatchOutcome(published.rows)
 
-    def _drive(self, steps: Steps[Result]) -> Result:
+    def _drive(self, steps: protocol.Steps[protocol.Result]) -> protocol.Result:
         """Carry out the steps; a writer that was fenced is told whether another one or a person did it."""
         try:
-            return drive(steps, self._performer)
+            return protocol.drive(steps, self._performer)
         except SinkError as error:
             if error.condition != "WRITER_FENCED":
                 raise
@@ -245,30 +245,24 @@ class SqlWriter:
         except OffsetStoreError as error:
             log.warning("The history of %s is merged another time: %s", self.stream, error)
 
-    def _settle(self) -> bool:
+    def _resolve_commit(self) -> bool:
         """Ask about the batch whose COMMIT nobody answered; return whether there is one and it is there.
 
         If it is not there, it is not wanted any more.
         """
-        batch = self._unsettled
+        batch = self._in_doubt
         if batch is None:
             return False
-        is_there = self._drive(settle(batch, self.epoch))
+        is_there = self._drive(protocol.resolve_commit(batch, self.epoch))
         if is_there:
-            self._take(batch)
-        self._unsettled = None
+            self._note_published(batch)
+        self._in_doubt = None
         return is_there
 
-    def _take(self, batch: LedgerBatch) -> None:
-        kept = {each.partition: each for each in batch.moves if not each.is_forgotten}
-        self._ledger = {
-            partition: LedgerEntry(
-                move.until, move.topic_id, batch.token, move.leader_epoch, move.is_gone, batch.name
-            )
-            for partition, move in kept.items()
-        }
+    def _note_published(self, batch: LedgerBatch) -> None:
+        self._ledger = protocol.list_entries(batch)
         self._trail.append(name_state(self._ledger))
-        self._unsettled = None
+        self._in_doubt = None
 
 
 def _refuse_rows_from_nowhere(batch: LedgerBatch) -> BatchOutcome:
@@ -283,10 +277,10 @@ def _refuse_rows_from_nowhere(batch: LedgerBatch) -> BatchOutcome:
 
 
 def open_writer(
-    sink: SqlSink, stream: str, *, owner: str = "", hands: type[Performer] = Performer
+    sink: SqlSink, stream: str, *, owner: str = "", performer_type: type[Performer] = Performer
 ) -> SqlWriter:
-    """Check the place and its tables, then take over the stream. `hands`: what carries out the steps; tests
-    put one in that looks on, or that ends the program at a step."""
+    """Check the place and its tables, then take over the stream. `performer_type` makes what carries out the
+    steps; tests put one in that looks on, or that ends the program at a step."""
     check_stream_name(stream)
 
     def prepare(session: Session) -> tuple[dict[str, Target], bool]:
@@ -303,7 +297,7 @@ def open_writer(
     if is_moved:
         _check_sums(sink, stream)
     check_rollback(sink.place, uuid.uuid4().hex)
-    performer = hands(sink.place, targets)
+    performer = performer_type(sink.place, targets)
     owner = owner or f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex[:8]}"
     return SqlWriter(sink, stream, targets, performer, owner)
 
@@ -321,7 +315,7 @@ def _check_sums(sink: SqlSink, stream: str) -> None:
         return
 
     def check(session: Session) -> None:
-        position = read_ledger(read_entries(session, stream, locked=False))
+        position = find_ledger_position(read_entries(session, stream, locked=False))
         if position is not None:
             refuse_repeats(session, stream, changes, sink.tables, position)
 

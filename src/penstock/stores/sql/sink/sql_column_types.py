@@ -23,7 +23,6 @@ from penstock.core.options.storage_addresses import Dialect
 Kind: TypeAlias = Literal[
     "boolean", "integer", "float", "decimal", "text", "binary", "date", "timestamp", "other"
 ]
-_BITS = {"INTEGER": 32, "SMALLINT": 16, "BIGINT": 64}
 MICROSECONDS = 6
 
 
@@ -42,10 +41,10 @@ class Column:
     collation: str = ""
 
 
-def settle_type(arrow: pa.DataType) -> pa.DataType:
-    """The one type we load for all that mean the same; None has no other way to say no."""
+def normalise_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the type that we load for all types that mean the same."""
     if pa.types.is_dictionary(arrow):
-        return settle_type(arrow.value_type)
+        return normalise_type(arrow.value_type)
     if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
         return pa.string()
     if pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow):
@@ -68,7 +67,7 @@ def settle_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def find_kind(arrow: pa.DataType) -> Kind | None:
-    """What a settled type is; None for what has no place in a table: lists, structs, maps."""
+    """Return the kind of a normalised type; None for what has no place in a table: lists, structs, maps."""
     tests: tuple[tuple[Kind, bool], ...] = (
         ("boolean", pa.types.is_boolean(arrow)),
         ("integer", pa.types.is_integer(arrow)),
@@ -83,8 +82,8 @@ def find_kind(arrow: pa.DataType) -> Kind | None:
 
 
 def name_type(dialect: Dialect, arrow: pa.DataType, *, in_key: bool = False) -> str:
-    """The type of a new column for this. MySQL cannot have long text in a key."""
-    arrow = settle_type(arrow)
+    """Return the type of a new column for such values. MySQL cannot have long text in a key."""
+    arrow = normalise_type(arrow)
     kind = find_kind(arrow)
     if kind is None:
         raise SinkError(
@@ -122,8 +121,8 @@ def name_type(dialect: Dialect, arrow: pa.DataType, *, in_key: bool = False) -> 
 
 
 def explain_misfit(dialect: Dialect, arrow: pa.DataType, column: Column) -> str | None:
-    """Why values of this type would not arrive as they are; None when they do."""
-    arrow = settle_type(arrow)
+    """Return why values of this type would not arrive as they are; None if they do."""
+    arrow = normalise_type(arrow)
     kind = find_kind(arrow)
     if kind is None:
         return "lists, structs and maps have no place in a column"

@@ -14,12 +14,15 @@ never is.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from penstock.core.errors import OptionError
+from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.sinks.sink_contract import Sink
 from penstock.stores.sql.connections.sql_names import check_name, check_table_name
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ def _find_wrong(table: Table) -> str:
 
 
 @dataclass(frozen=True, init=False)
-class SqlSink:
+class SqlSink(Sink):
     """Tables of one database. `strategy`: how rows travel; see `engines.sinks.sql_frames`."""
 
     place: Place
@@ -122,6 +125,31 @@ class SqlSink:
         from penstock.stores.sql.sink.sink_writer import open_writer
 
         return open_writer(self, stream, owner=owner)
+
+    def move(self, stream: str, plan: Callable[[StreamPosition], Change | None]) -> bool:
+        """Carry out a move by hand, as `penstock offsets rewind` does; return False if nothing of the stream
+        is here yet.
+
+        It is recorded, and opens a generation: what is read again is written again, and an audit must be able
+        to tell that from a batch that was written twice. A move back is refused if a table of the sink adds
+        up records that the stream would read again; a new table does not hold them.
+        """
+        from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+        from penstock.stores.sql.ledger.rewound_rows import RowRequest
+
+        try:
+            ledger = SinkOffsetStore(self.place)
+        except OffsetStoreError as error:
+            if error.condition not in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND"):
+                raise
+            return False
+        stored = ledger.load(stream)
+        if stored is None:
+            return False
+        change = plan(stored)
+        if change is not None:
+            ledger.move(stream, change, RowRequest(written=frozenset(each.name for each in self.tables)))
+        return True
 
 
 def _list(names: Iterable[str]) -> str:

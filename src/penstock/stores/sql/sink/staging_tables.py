@@ -26,7 +26,7 @@ from penstock.core.sinks.offset_digests import OffsetDigest
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_names import quote
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.sink.sql_column_types import find_kind, name_type, settle_type
+from penstock.stores.sql.sink.sql_column_types import find_kind, name_type, normalise_type
 from penstock.stores.sql.sink.sql_sink import DELETED, PROVENANCE
 from penstock.stores.sql.sink.target_tables import Target
 
@@ -95,12 +95,12 @@ def plan_staging(
     index: int,
     wait_s: float = RECONNECT_TIMEOUT_S,
 ) -> Staging:
-    """A staging table for one attempt at a batch; it is made when the first task needs it."""
-    settled = pa.schema([pa.field(each.name, settle_type(each.type)) for each in schema])
-    table = f"{_begin(stream)}{epoch}_{number}_{index}"
+    """Return a staging table for one attempt at a batch; it is made when the first task needs it."""
+    settled = pa.schema([pa.field(each.name, normalise_type(each.type)) for each in schema])
+    table = f"{_name_prefix(stream)}{epoch}_{number}_{index}"
     # Only rows that stay as they are can be compared with their digest later.
     is_digested = target.table.mode == "append" and set(PROVENANCE) <= set(settled.names)
-    columns = list_columns(target, settled)
+    columns = declare_columns(target, settled)
     return Staging(place, table, target.name, settled, columns, is_digested, stream, wait_s)
 
 
@@ -118,12 +118,12 @@ def ensure_staging(session: Session, staging: Staging) -> None:
     )
 
 
-def list_columns(target: Target, schema: pa.Schema) -> str:
-    """The columns of a table that rows wait in: the results' types, with the target's order of letters."""
+def declare_columns(target: Target, schema: pa.Schema) -> str:
+    """Return the columns of a staging table in SQL: the results' types, with the target's collations."""
     declared = []
     for each in schema:
         kind = name_type(target.dialect, each.type)
-        if find_kind(settle_type(each.type)) == "text" and each.name != DELETED:
+        if find_kind(normalise_type(each.type)) == "text" and each.name != DELETED:
             collation = target.column(each.name).collation
             kind = f"LONGTEXT {collation}" if collation else kind
         declared.append(f"{quote(target.dialect, each.name)} {kind}")
@@ -140,11 +140,11 @@ def drop_stagings(place: Place, tables: Sequence[str]) -> None:
             log.warning("The staging table %s is left behind: %s", table, error)
 
 
-def list_dead(session: Session, stream: str, epoch: int) -> list[str]:
-    """Staging tables of the stream's writers before this epoch."""
+def list_dead_stagings(session: Session, stream: str, epoch: int) -> list[str]:
+    """Return the staging tables of the stream's writers before this epoch."""
     if session.dialect == "sqlite":
         return []  # rows go through the driver
-    begin = _begin(stream)
+    begin = _name_prefix(stream)
     here = "current_schema()" if session.dialect == "postgresql" else "DATABASE()"
     found = session.execute(
         f"SELECT table_name FROM information_schema.tables WHERE table_schema = {here} "
@@ -154,6 +154,6 @@ def list_dead(session: Session, stream: str, epoch: int) -> list[str]:
     return sorted(name for (name,) in found if int(name[len(begin) :].split("_")[0]) < epoch)
 
 
-def _begin(stream: str) -> str:
-    """A stream's own beginning of a name: any stream's name fits into it."""
+def _name_prefix(stream: str) -> str:
+    """Return what the names of the stream's staging tables begin with; its own name may be too long."""
     return f"{_PREFIX}{hashlib.sha256(stream.encode()).hexdigest()[:16]}_"

@@ -31,7 +31,7 @@ def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
     """Make the named tables that are not there, and the sink's ledger: from Arrow schemas, Spark's types, or
     text as in Spark."""
     statements = [
-        _make_statement(sink.place.dialect, sink.find_table(name), read_schema(schema))
+        _make_statement(sink.place.dialect, sink.find_table(name), convert_schema(schema))
         for name, schema in schemas.items()
     ]
 
@@ -44,8 +44,8 @@ def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
     Database(sink.place).run(make, writes=True)
 
 
-def read_schema(schema: Any) -> pa.Schema:
-    """Arrow's own, or Spark's; Spark's text is read by Spark, which must be running then."""
+def convert_schema(schema: Any) -> pa.Schema:
+    """Return an Arrow schema for Arrow's own or Spark's; Spark reads its text, and must be running then."""
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.sql.pandas.types import to_arrow_schema

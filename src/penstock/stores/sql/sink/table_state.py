@@ -3,7 +3,7 @@
 Rule: one statement, so what is read is of one moment. PostgreSQL is read with ADBC where that is installed:
 columns arrive as columns. The other drivers give rows, which are turned into columns in one go.
 
-    rows = read_rows(place, target, columns=("page", "hits"))
+    rows = read_table(place, target, columns=("page", "hits"))
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.stores.sql.sink.target_tables import Target
 from penstock.stores.sql.sink.task_staging import has_adbc, open_adbc
 
 
-def read_rows(place: Place, target: Target, columns: Iterable[str] | None = None) -> pa.Table:
-    """The whole table, or these columns of it."""
+def read_table(place: Place, target: Target, columns: Iterable[str] | None = None) -> pa.Table:
+    """Return the whole table, or these columns of it."""
     known = [each.name for each in target.columns]
     names = known if columns is None else list(columns)
     missing = [each for each in names if each not in known]
@@ -49,12 +49,12 @@ def read_rows(place: Place, target: Target, columns: Iterable[str] | None = None
     rows = Database(place, find_wait_s()).run(lambda session: session.execute(statement))
     values = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     return pa.table(
-        {name: make_array(target.column(name), some) for name, some in zip(names, values, strict=True)}
+        {name: make_column(target.column(name), some) for name, some in zip(names, values, strict=True)}
     )
 
 
-def make_array(column: Column, values: Sequence[Any]) -> pa.Array:
-    """A driver's values as the column they came from. SQLite and MySQL have numbers for true and false."""
+def make_column(column: Column, values: Sequence[Any]) -> pa.Array:
+    """Return a driver's values as an Arrow column. SQLite and MySQL have numbers for true and false."""
     if column.kind == "boolean":
         return pa.array(values).cast(pa.bool_())
     kinds = {

@@ -79,7 +79,7 @@ class Target:
     def column(self, name: str) -> Column:
         return next(each for each in self.columns if each.name == name)
 
-    def check_rows(self, schema: pa.Schema) -> None:
+    def check_schema(self, schema: pa.Schema) -> None:
         """Refuse results that do not fit, with every reason."""
         known = {each.name: each for each in self.columns}
         wrong = [
@@ -113,7 +113,7 @@ class Target:
 
 
 def find_target(session: Session, table: Table) -> Target:
-    """The table in the database; an error if it is not there or cannot keep a sink's promises."""
+    """Return the table in the database; raise if it is not there or cannot keep a sink's promises."""
     columns = _FINDERS[session.dialect](session, table)
     target = Target(table, session.dialect, tuple(columns))
     known = {each.name for each in columns}

@@ -22,7 +22,7 @@ from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.log_lines import in_stream
 from penstock.core.model import TopicPartition
 from penstock.core.options.storage_addresses import FilePlace, Place, ServerPlace
-from penstock.core.sinks.offset_digests import OffsetDigest, add_digests
+from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections import sql_connections
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S, wait_out
@@ -33,7 +33,7 @@ from penstock.stores.sql.sink.staging_tables import STAGE, StageReport, Staging,
 
 
 def fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> StageReport:
-    """Load the rows as stage `number`, for good; how many there were."""
+    """Load and commit the rows as stage `number`; return how many there were and where they came from."""
     with in_stream(staging.stream):
         return _fill_stage(staging, number, batches)
 
@@ -84,7 +84,7 @@ class CountedRows:
                 for column, each in zip(batch.columns, self._staging.schema, strict=True)
             ]
             if self._staging.is_digested:
-                self.digests = add_digests([self.digests, digest_rows(batch)])
+                self.digests = sum_digests([self.digests, digest_rows(batch)])
             yield pa.RecordBatch.from_arrays([stage, *columns], schema=self.schema)
 
 
@@ -101,7 +101,7 @@ def _fill(staging: Staging, counted: CountedRows) -> None:
 
 
 def _gather(counted: CountedRows) -> Iterator[pa.Table]:
-    """Batches in pieces that are worth a statement."""
+    """Yield the batches in pieces that are worth a statement."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in counted:
@@ -118,7 +118,7 @@ def _gather(counted: CountedRows) -> Iterator[pa.Table]:
 
 
 def has_adbc(place: Place) -> bool:
-    """Whether this database is a PostgreSQL and the package for it is installed."""
+    """Return whether this is a PostgreSQL and the package for it is installed."""
     if place.dialect != "postgresql":
         return False
     try:
@@ -162,7 +162,7 @@ def open_adbc(place: ServerPlace, *, writes: bool, wait_s: float = RECONNECT_TIM
         connection = dbapi.connect(address)
         try:
             with contextlib.closing(connection.cursor()) as cursor:
-                cursor.execute(sql_connections.write_beginning())
+                cursor.execute(sql_connections.make_begin_statement())
                 sql_connections.refuse_read_only(place, cursor.fetchone(), writes=writes)
         except BaseException:
             connection.close()

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.parsing.line_parser import make_parser
-from penstock.apps.accesslog.shipping.line_cutting import Piece, cut_lines
+from penstock.apps.accesslog.shipping.line_cutting import Piece
 from penstock.apps.accesslog.shipping.shipper import find_clients, make_records
+from penstock.kernels.newline_cutting import cut_lines
 
 TAIL = b' - - [01/Feb/2026:10:00:00 +0000] "GET /a?b=[1] HTTP/1.1" 200 5'
 
