@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.detection import text_decoding_kernel as d
 from penstock.apps.accesslog.texts.text_grouping_kernel import hash_bytes
-from penstock.kernels.format_compilation import copy_bytes, inlined, part
+from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 # Regions of a decoded text that a probe can look at.
 PATH, QUERY, WHOLE, BARE = range(4)

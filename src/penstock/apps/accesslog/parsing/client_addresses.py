@@ -21,10 +21,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.parsing import client_prefixes as prefixes
 from penstock.core.errors import OptionError
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, kernel, part
 from penstock.kernels.kernel_input import Array
 
 _MAPPED = np.uint64(0xFFFF00000000)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.core.errors import DecodeError
-from penstock.kernels.format_compilation import copy_bytes
+from penstock.kernels.compilation import copy_bytes, kernel
 from penstock.kernels.kernel_input import Array
 
 

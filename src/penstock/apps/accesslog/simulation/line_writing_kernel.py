@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
-from penstock.kernels.format_compilation import copy_bytes, inlined, part
+from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 TIME_BYTES = 26  # 01/Feb/2026:10:00:00 +0000
 #: A line without its three texts is never longer: address, time, status, size, latency, quotes, newline.
