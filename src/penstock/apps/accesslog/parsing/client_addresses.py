@@ -23,8 +23,8 @@ import numpy as np
 
 from penstock.apps.accesslog.parsing import client_prefixes as prefixes
 from penstock.core.errors import OptionError
+from penstock.kernels.byte_columns import Array
 from penstock.kernels.compilation import inlined, kernel, part
-from penstock.kernels.kernel_input import Array
 
 _MAPPED = np.uint64(0xFFFF00000000)
 #: Bytes of addresses and host names: letters, digits, `.`, `:`, `-`, `_`, and `%` of a zone.

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import DecodeError
+from penstock.kernels.byte_columns import Array
 from penstock.kernels.compilation import copy_bytes, kernel
-from penstock.kernels.kernel_input import Array
 
 
 @kernel
