@@ -19,6 +19,7 @@ from confluent_kafka import Consumer
 
 from penstock.cli import main
 from penstock.kafka.records import record_warmup
+from penstock.kernels import compilation_lock
 from tests.support.console import Run, make_console, read_json, read_lines
 from tests.support.topic_filling import commit_offsets, delete_before, produce, wait_until
 
@@ -330,7 +331,7 @@ def test_a_command_that_decodes_tells_of_the_first_compilation(
         return number + 1
 
     monkeypatch.setattr(record_warmup, "_done", False)
-    monkeypatch.setattr(record_warmup, "_cache_place", lambda: tmp_path)
+    monkeypatch.setattr(compilation_lock, "_cache_place", lambda: tmp_path)
     monkeypatch.setattr(record_warmup, "_decode_nothing", lambda: stand_in(1))
     name = topic(1)
     produce(kafka.bootstrap, name, [b"value"])

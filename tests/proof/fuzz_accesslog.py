@@ -30,7 +30,7 @@ from penstock.apps.accesslog.parsing.line_parser import (
     parse_input,
     take_texts,
 )
-from penstock.kernels.kernel_input import Input
+from penstock.kernels.byte_columns import ByteColumn
 from tests.proof.recording import record
 from tests.reference.accesslog_parser import parse_line
 from tests.support.guard_page import GuardedMemory, guarded_array
@@ -399,7 +399,7 @@ class Kernel:
         ends[:] = np.cumsum([0, *(len(each) for each in values)])
         present = guarded_array(len(values), np.uint8)
         present[:] = 1
-        lines = parse_input(Input(data, ends, present), make_parser(log_format, proxies), _allocate)
+        lines = parse_input(ByteColumn(data, ends, present), make_parser(log_format, proxies), _allocate)
         return as_rows(lines, len(values))
 
 

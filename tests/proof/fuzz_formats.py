@@ -38,7 +38,7 @@ from penstock.formats.json.json_decoder import parse_schema
 from penstock.formats.protobuf import protobuf_columns
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
 from penstock.formats.protobuf.protobuf_plan import load_message
-from penstock.kernels.kernel_input import Input
+from penstock.kernels.byte_columns import ByteColumn
 from tests.support.guard_page import GuardedMemory, guarded_array
 from tests.support.proto_all_types import ALL, expect_row
 
@@ -299,7 +299,7 @@ class Decoders:
     def decode(self, kind: str, values: list[bytes]) -> tuple[list[Any], list[str | None]]:
         data = self._memory.place(b"".join(values))
         ends = np.cumsum([0, *(len(each) for each in values)]).astype(np.int32)
-        source = Input(data, ends, np.ones(len(values), np.uint8))
+        source = ByteColumn(data, ends, np.ones(len(values), np.uint8))
         if kind == "json":
             decoded = self._json.decode(source, 0, False)
         elif kind == "avro":

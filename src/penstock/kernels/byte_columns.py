@@ -1,38 +1,51 @@
-"""Arrow's byte columns as the plain arrays a kernel can walk.
+"""Arrow's byte columns as the plain arrays a kernel can walk, without copying their bytes.
 
-Rule: three states stay apart all the way: null, empty, and bytes. A kernel sees a row's bytes as
-`data[starts[row]:starts[row + 1]]` and asks `valid[row]`; an empty `valid` means that no row is null.
+Rules: three states stay apart all the way: null, empty, and bytes. An array is never read-only: numba would
+compile every kernel twice, for those that are and for those that are not.
 
 Why not `column.to_pylist()`: a Python object for each record costs more than everything else together.
 
 >>> import pyarrow as pa
 >>> column = byte_column(pa.array([b"ab", None, b""]))
->>> column.starts.tolist(), column.valid.tolist()
+>>> column.ends.tolist(), column.present.tolist()
 ([0, 2, 2, 2], [1, 0, 1])
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+import ctypes
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
-
-_NO_BYTES: Bytes = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class ByteColumn:
-    """`rows + 1` starts into `data`; `valid` holds one byte a row, or nothing when no row is null."""
+    """A column of bytes: value `i` is `data[ends[i]:ends[i + 1]]` if `present[i]`."""
 
-    starts: Longs
-    valid: Bytes
-    data: Bytes
+    data: Array
+    ends: Array
+    present: Array
+    owner: object = None  # keeps the memory
+
+    @property
+    def rows(self) -> int:
+        return len(self.present)
+
+    @property
+    def total_bytes(self) -> int:
+        return int(self.ends[-1] - self.ends[0]) if len(self.ends) else 0
+
+    @property
+    def longest(self) -> int:
+        return int(np.diff(self.ends).max()) if self.rows else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +57,45 @@ class HeaderColumn:
     values: ByteColumn
 
 
-def null_column(rows: int) -> ByteColumn:
-    """A column of nulls, for a record without key or value."""
-    return ByteColumn(np.zeros(rows + 1, np.int64), np.zeros(rows, np.uint8), _NO_BYTES)
+def open_column(values: pa.Array, width: type[np.int32 | np.int64] = np.int32) -> ByteColumn:
+    """Return the arrays behind a `pa.binary()` column, or a large one, whose ends are `width` wide."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    rows = len(values)
+    if not rows:
+        return ByteColumn(np.zeros(0, np.uint8), np.zeros(1, width), np.zeros(0, np.uint8))
+    bits, ends, data = values.buffers()
+    window = slice(values.offset, values.offset + rows)
+    if bits is None or not values.null_count:
+        present = np.ones(rows, np.uint8)
+    else:
+        present = np.unpackbits(_view(bits), bitorder="little")[window].copy()
+    numbers = _view(ends).view(width)[window.start : window.stop + 1]
+    return ByteColumn(_view(data), numbers if numbers.flags.aligned else numbers.copy(), present, values)
 
 
 def byte_column(array: pa.Array) -> ByteColumn:
-    """A binary or string array of any kind, sliced or not, without copying its bytes."""
+    """Return the arrays behind binary values or texts of any kind; their ends are always 64 bits wide."""
     kind = array.type
-    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-        width: type[np.int32] | type[np.int64] = np.int64
-    elif pa.types.is_binary(kind) or pa.types.is_string(kind):
-        width = np.int32
-    else:  # dictionaries, views, fixed sizes; text becomes its UTF-8
-        return byte_column(array.cast(pa.large_binary()))
-    rows = len(array)
-    _, offsets, data = array.buffers()
-    if rows == 0 or offsets is None:
-        return ByteColumn(np.zeros(rows + 1, np.int64), _NO_BYTES, _NO_BYTES)
-    starts = np.frombuffer(offsets, width, rows + 1, array.offset * np.dtype(width).itemsize)
-    return ByteColumn(
-        starts.astype(np.int64, copy=False),
-        _validity(array),
-        _NO_BYTES if data is None else np.frombuffer(data, np.uint8),
-    )
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        column = open_column(array)
+        return replace(column, ends=column.ends.astype(np.int64))
+    if not (pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)):
+        array = array.cast(pa.large_binary())  # dictionaries, views, fixed sizes; text becomes its UTF-8
+    return open_column(array, np.int64)
+
+
+def null_column(rows: int) -> ByteColumn:
+    """Return a column of nulls, for records without key or value."""
+    return ByteColumn(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int64), np.zeros(rows, np.uint8))
 
 
 def header_column(array: pa.Array | None, rows: int) -> HeaderColumn:
-    """A list of (key, value) structs; no list and an empty list are both "no headers" to Kafka."""
+    """Open a list of (key, value) structs; no list and an empty list are both "no headers" to Kafka."""
     if array is None or array.null_count == rows:
         return HeaderColumn(np.zeros(rows + 1, np.int64), null_column(0), null_column(0))
     firsts = _list_offsets(array)
-    if array.null_count and np.any(np.diff(firsts)[_validity(array) == 0]):
+    if array.null_count and np.any(np.diff(firsts)[array.is_null().to_numpy(zero_copy_only=False)]):
         # The format lets a null entry cover child values, which must not be written; `take` drops them.
         array = array.take(pa.array(np.arange(rows)))
         firsts = _list_offsets(array)
@@ -88,8 +108,8 @@ def _list_offsets(array: pa.Array) -> Longs:
     return firsts
 
 
-def _validity(array: pa.Array) -> Bytes:
-    if array.null_count == 0:
-        return _NO_BYTES
-    flags: Bytes = array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
-    return flags
+def _view(buffer: pa.Buffer | None) -> Array:
+    """Return a buffer's bytes as an array that may be written, though nobody does."""
+    if buffer is None or not buffer.size:
+        return np.zeros(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * buffer.size).from_address(buffer.address))

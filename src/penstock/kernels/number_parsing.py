@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.kernels.format_compilation import bits_of, part, single_of
+from penstock.kernels.compilation import bits_of, part, single_of
 
 _TENS = 10.0 ** np.arange(23)  # exact up to 10^22
 _HIGHS = np.array([(10**n) >> 64 for n in range(39)], np.uint64)

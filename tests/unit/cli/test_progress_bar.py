@@ -24,6 +24,7 @@ from penstock.cli.shared import compilation_progress, progress_bar, terminal
 from penstock.cli.shared.compilation_progress import showing_compilation
 from penstock.cli.shared.progress_bar import COMPLETE, ProgressBar, end_bars, hide_bars
 from penstock.kafka.records import record_warmup
+from penstock.kernels import compilation_lock
 from tests.support.stopped_lock_holder import hold_lock
 from tests.support.topic_filling import wait_until
 
@@ -304,9 +305,9 @@ def test_who_waits_for_the_compilation_of_another_process_is_told_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(record_warmup, "_done", False)
-    monkeypatch.setattr(record_warmup, "_cache_place", lambda: tmp_path)
-    monkeypatch.setattr(record_warmup, "LOCK_PATIENCE_S", 0.1)
-    with open_terminal(columns=140) as (stream, screen), hold_lock(tmp_path / "penstock-kernels.lock"):
+    monkeypatch.setattr(compilation_lock, "_cache_place", lambda: tmp_path)
+    monkeypatch.setattr(compilation_lock, "LOCK_PATIENCE_S", 0.1)
+    with open_terminal(columns=140) as (stream, screen), hold_lock(tmp_path / "penstock-records.lock"):
         monkeypatch.setattr("sys.stderr", stream)
         with caplog.at_level(logging.INFO, "penstock"), showing_compilation(22):
             record_warmup.ensure_compiled()
@@ -337,7 +338,7 @@ def test_the_library_itself_only_logs_that_it_compiles(
 ) -> None:
     """House rule 9: it never prints; a program that wants to know shows the log at INFO."""
     monkeypatch.setattr(record_warmup, "_done", False)
-    monkeypatch.setattr(record_warmup, "_cache_place", lambda: tmp_path)
+    monkeypatch.setattr(compilation_lock, "_cache_place", lambda: tmp_path)
     with caplog.at_level(logging.INFO, "penstock"):
         record_warmup.ensure_compiled()
         told = [record.getMessage() for record in caplog.records]

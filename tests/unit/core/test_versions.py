@@ -86,11 +86,13 @@ def test_penstock_may_itself_come_from_a_zip(platform_paths: list[str], tmp_path
 
 STAMPS = """
 import json
-from penstock.apps.accesslog import app_compilation
-from penstock.kernels import format_compilation
-from penstock.kafka.records import record_warmup
-stamps = format_compilation.source_stamp()[0], app_compilation._stamp()[0], record_warmup._source_key()
-print(json.dumps(stamps))
+from penstock.kernels.source_stamp import stamp_sources
+kernels = (
+    "formats.json.json_kernel",
+    "apps.accesslog.detection.rule_matching_kernel",
+    "kafka.records.record_decoding_kernel",
+)
+print(json.dumps([stamp_sources(f"penstock.{name}") for name in kernels]))
 """
 
 
@@ -99,12 +101,12 @@ def test_kernels_of_a_zip_are_stamped_with_the_sources_in_it(tmp_path: Path) -> 
     bundle = tmp_path / "penstock.zip"
     changed = [
         "penstock/formats/columns/column_builder.py",
-        "penstock/apps/accesslog/detection/rule_matching_kernel.py",
+        "penstock/apps/accesslog/texts/text_grouping_kernel.py",
+        "penstock/kernels/compilation.py",
     ]
-    changed.append("penstock/kernels/compilation.py")
 
-    def read_stamps(ending: str) -> list[str]:
-        pack(bundle, dict.fromkeys(changed, ending))
+    def read_stamps(ending: str, only: str = "") -> list[str]:
+        pack(bundle, {name: ending for name in changed if name.startswith(only)})
         done = run_apart(STAMPS, [str(bundle), str(SITE)])
         assert done.returncode == 0, done.stderr
         stamps: list[str] = json.loads(done.stdout)
@@ -113,6 +115,8 @@ def test_kernels_of_a_zip_are_stamped_with_the_sources_in_it(tmp_path: Path) -> 
     first, second = read_stamps(""), read_stamps("# other\n")
     assert all(old != new for old, new in zip(first, second, strict=True))
     assert read_stamps("") == first
+    others = read_stamps("# other\n", only="penstock/formats")
+    assert [old != new for old, new in zip(first, others, strict=True)] == [True, False, False]
 
 
 def test_a_platforms_jars_are_found_in_its_home(platform_paths: list[str]) -> None:

@@ -19,7 +19,8 @@ from numba.core import event
 
 from penstock.cli.shared.progress_bar import COMPLETE
 from penstock.cli.shared.terminal import SafeProgressBar
-from penstock.kafka.records.record_warmup import WAITING, ensure_compiled
+from penstock.kafka.records.record_warmup import ensure_compiled
+from penstock.kernels.compilation_lock import WAITING
 
 #: How many functions are compiled on a new computer, for the estimate: of the decoder, of JSON and Avro
 #: values, of the access-log application, and of what encodes records. As counted; if one more is added, only

@@ -6,10 +6,9 @@ here, for all three: an option that only one of them passed on would be forgotte
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -24,6 +23,7 @@ from penstock.core.options.stream_options import StreamOptions
 from penstock.core.planning.range_bounds import count_offsets
 from penstock.core.typed_columns import TypedColumns
 from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.kernels.garbage_collection import spare_the_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,7 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
         find_most = partial(find_most_rows, source, partition.order.ranges)
         with closing(TypedRows(partition.typed, partition.order.client, find_most)) as rows:
             yield from rows.convert(batches)
-    spare_the_collector()
+    spare_the_collector("reading")
 
 
 def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> int | None:
@@ -119,14 +119,3 @@ def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> 
             return so_far + count_offsets(ranges, view.earliest(asked), view.latest(asked))
     except BrokerError:
         return None  # it only saves reading on; whoever reads on meets it
-
-
-@cache
-def spare_the_collector() -> None:
-    """Once in a worker's life: keep what is loaded by now out of the worker's garbage collections.
-
-    PySpark collects after every task, before the worker takes the next one. With numba loaded that walks
-    140,000 objects which never go away: 60 ms a task; frozen, nothing. Not asked of the collector whether it
-    was done before: to count what is frozen it walks all of it, 10 ms.
-    """
-    gc.freeze()

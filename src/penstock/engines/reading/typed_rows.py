@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 #: Formats whose kernels this process has.
-_READY: set[str] = set()
+_READY: set[type] = set()
 
 
 class TypedRows:
@@ -108,14 +108,18 @@ class TypedRows:
 
 def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
     """Decode; the first time on a machine, one process compiles while the others wait for what it makes."""
-    kind = type(decoder).__name__
+    kind = type(decoder)
     if kind in _READY:
         return decoder.decode(values)
-    from penstock.kafka.records.record_warmup import compile_in_turn
-    from penstock.kernels.format_compilation import source_stamp
+    from penstock.kernels.compilation_lock import compile_in_turn
 
     decoded: list[Decoded] = []
-    compile_in_turn(f"{kind}|{source_stamp()[0]}", lambda: decoded.append(decoder.decode(values)))
+    compile_in_turn(
+        kind.__name__,
+        kind.__module__,
+        lambda: decoded.append(decoder.decode(values)),
+        told="the kernels of a value format",
+    )
     _READY.add(kind)
     return decoded[-1]
 

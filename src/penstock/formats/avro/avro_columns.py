@@ -13,11 +13,11 @@ from penstock.formats.avro import avro_kernel as k
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.avro.avro_program import AvroProgram, Incompatible
 from penstock.formats.avro.avro_schema import MAX_DEPTH, column_type, parse_avro
-from penstock.formats.columns.column_layout import Layout, Workspace
+from penstock.formats.columns.column_layout import Layout, Workspace, explain
 from penstock.formats.registry.schema_lookups import find_schemas
 from penstock.formats.registry.schema_registry import RegisteredSchema, RegistrySettings
 from penstock.formats.registry.value_framing import FRAME_BYTES, choose_entries, read_ids
-from penstock.kernels.kernel_input import Input, explain, open_column
+from penstock.kernels.byte_columns import ByteColumn, open_column
 
 #: Schemas that cannot become the frame's get faults of their own from here on.
 _FIRST_REFUSED = 1000
@@ -54,7 +54,7 @@ class _Values:
         self._refusals: list[str] = []
         self._bare = self._program.add(self._reader, self._reader) if self._registry is None else 0
 
-    def decode(self, source: Input) -> Decoded:
+    def decode(self, source: ByteColumn) -> Decoded:
         rows, skip = source.rows, 0
         entries = np.full(rows, self._bare, np.int64)
         if self._registry is not None:

@@ -30,7 +30,7 @@ from penstock.formats.avro.avro_schema import (
     simplify_union,
 )
 from penstock.formats.columns.column_layout import Layout
-from penstock.kernels.kernel_input import Array
+from penstock.kernels.byte_columns import Array
 
 #: A schema that unrolls to more operations is refused: it was made to be large.
 MAX_OPERATIONS = 100_000

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.kernels.format_compilation import bits_of, copy_bytes, part
+from penstock.kernels.compilation import bits_of, copy_bytes, part
 
 # Kinds of nodes.
 BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL = range(8)

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from penstock.core.column_decoder import Decoded
 from penstock.formats.columns.column_builder import BASE, FLOAT
-from penstock.formats.columns.column_layout import Layout, Workspace
+from penstock.formats.columns.column_layout import Layout, Workspace, explain
 from penstock.formats.columns.column_types import ColumnType
 from penstock.formats.json import json_kernel as k
 from penstock.formats.json import json_scalars as v
 from penstock.formats.registry.value_framing import FRAME_BYTES
-from penstock.kernels.kernel_input import Array, Input, explain, open_column
+from penstock.kernels.byte_columns import Array, ByteColumn, open_column
 
 _REASONS = {
     v.NOT_AN_OBJECT: "the value is not a JSON object",
@@ -49,7 +49,7 @@ class _Documents:
         self._late = np.empty((256, v.LATE_WIDTH), np.int64)
         self._state = np.zeros(v.STATE_WIDTH, np.int64)
 
-    def decode(self, source: Input, skip: int, strict: bool) -> Decoded:
+    def decode(self, source: ByteColumn, skip: int, strict: bool) -> Decoded:
         rows = source.rows
         faults, nodes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         scratch = np.empty(source.longest + 8, np.uint8)
@@ -70,7 +70,7 @@ class _Documents:
         self._fill_late(source)
         return Decoded(self.workspace.finish(), explain(faults, nodes, self._describe))
 
-    def _fill_late(self, source: Input) -> None:
+    def _fill_late(self, source: ByteColumn) -> None:
         late = self._late[: self._state[v.LATE]]
         if not len(late):
             return

@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.formats.columns import column_builder as s
 from penstock.formats.json import json_scalars as v
-from penstock.kernels.format_compilation import inlined, kernel, part
+from penstock.kernels.compilation import inlined, kernel, part
 from penstock.kernels.text_scanning import close_string, skip_blanks, unescape
 
 MAX_DEPTH = 1000  # as in Spark

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.formats.columns import column_builder as s
 from penstock.kernels import number_parsing as n
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, part
 from penstock.kernels.text_scanning import NO_TEXT, close_string, decode_base64, unescape
 
 # Faults of a row; those from WRONG_TYPE on are faults of one field.

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from penstock.core.column_decoder import Decoded
 from penstock.core.errors import OptionError
-from penstock.formats.columns.column_layout import Layout, Workspace
+from penstock.formats.columns.column_layout import Layout, Workspace, explain
 from penstock.formats.protobuf import protobuf_kernel as k
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
 from penstock.formats.protobuf.protobuf_plan import column_type, join_files, load_message, make_plan
 from penstock.formats.registry.schema_lookups import find_schemas
 from penstock.formats.registry.schema_registry import RegistrySettings
 from penstock.formats.registry.value_framing import FRAME_BYTES, choose_entries, read_ids
-from penstock.kernels.kernel_input import Array, Input, explain, open_column
+from penstock.kernels.byte_columns import Array, ByteColumn, open_column
 
 _MAX_INDEXES = 8
 _REASONS = {
@@ -73,7 +73,7 @@ class _Messages:
             faults, nodes = self._run(source, starts, roots)
         return Decoded(self._workspace.finish(), explain(faults, nodes, self._describe))
 
-    def _run(self, source: Input, starts: Array, roots: Array) -> tuple[Array, Array]:
+    def _run(self, source: ByteColumn, starts: Array, roots: Array) -> tuple[Array, Array]:
         rows, done = source.rows, 0
         faults, nodes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         ends = source.ends[1:].astype(np.int64)
@@ -87,7 +87,7 @@ class _Messages:
                 return faults, nodes
             self._workspace.grow()
 
-    def _open(self, source: Input) -> tuple[Array, Array]:
+    def _open(self, source: ByteColumn) -> tuple[Array, Array]:
         """Where each message begins, and which type it is: 0, or a negated fault."""
         starts = source.ends[:-1].astype(np.int64)
         if self._registry is None:
@@ -125,7 +125,7 @@ class _Messages:
             return -k.WRONG_MESSAGE
         return 0
 
-    def _join_pieces(self, values: pa.Array, source: Input, starts: Array, rows: Array) -> pa.Array:
+    def _join_pieces(self, values: pa.Array, source: ByteColumn, starts: Array, rows: Array) -> pa.Array:
         from google.protobuf import message, message_factory
 
         kind = message_factory.GetMessageClass(self._descriptor)

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.formats.columns import column_builder as s
 from penstock.kernels import number_parsing as n
-from penstock.kernels.format_compilation import kernel, load_word, part
+from penstock.kernels.compilation import kernel, load_word, part
 from penstock.kernels.text_scanning import is_utf8
 
 # Columns of the table of fields.

@@ -21,7 +21,7 @@ from penstock.core.errors import OptionError
 from penstock.formats.columns import column_builder as s
 from penstock.formats.columns.column_layout import Layout
 from penstock.formats.columns.column_types import ColumnType, Decimal, Field, List, Map, Scalar, Struct
-from penstock.kernels.kernel_input import Array
+from penstock.kernels.byte_columns import Array
 
 #: More fields than this, messages inside messages written out, are refused.
 MAX_FIELDS = 5000

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from penstock.kernels.kernel_input import Array, Input
+from penstock.kernels.byte_columns import Array, ByteColumn
 
 FRAME_BYTES = 5
 
 
-def read_ids(source: Input) -> Array:
+def read_ids(source: ByteColumn) -> Array:
     """The schema id of each value; -1 where there is no value or no frame."""
     ids = np.full(source.rows, -1, np.int64)
     starts = source.ends[:-1].astype(np.int64)

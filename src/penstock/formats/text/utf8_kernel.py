@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.kernels.format_compilation import kernel
-from penstock.kernels.kernel_input import open_column
+from penstock.kernels.byte_columns import open_column
+from penstock.kernels.compilation import kernel
 from penstock.kernels.text_scanning import is_utf8
 
 

@@ -29,8 +29,8 @@ def partition_of_keys(keys: ByteColumn, partitions: int) -> npt.NDArray[np.int32
     """The partition of each row's key, `NO_KEY` where it is null."""
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
-    chosen = np.empty(keys.starts.size - 1, np.int32)
-    _hash_keys(keys.starts, keys.valid, keys.data, partitions, chosen)
+    chosen = np.empty(keys.rows, np.int32)
+    _hash_keys(keys.ends, keys.present, keys.data, partitions, chosen)
     return chosen
 
 
@@ -53,13 +53,13 @@ def _place_rows(chosen: npt.NDArray[np.int32], next_place: Longs, rows: Longs) -
 
 @kernel
 def _hash_keys(
-    starts: Longs, valid: Bytes, data: Bytes, partitions: int, chosen: npt.NDArray[np.int32]
+    ends: Longs, present: Bytes, data: Bytes, partitions: int, chosen: npt.NDArray[np.int32]
 ) -> None:
     for row in range(chosen.size):
-        if valid.size and not valid[row]:
+        if not present[row]:
             chosen[row] = -1
             continue
-        at, end = starts[row], starts[row + 1]
+        at, end = ends[row], ends[row + 1]
         mask, m = np.uint64(0xFFFFFFFF), np.uint64(0x5BD1E995)
         # 64-bit arithmetic, cut to 32 bits after each product: Java's int overflow.
         h = np.uint64(0x9747B28C) ^ np.uint64(end - at)

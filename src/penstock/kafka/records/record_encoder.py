@@ -87,7 +87,7 @@ def record_columns(batch: pa.RecordBatch, *, now_ms: int) -> RecordColumns:
     keys = byte_column(batch.column("key")) if "key" in names else null_column(rows)
     values = byte_column(batch.column("value")) if "value" in names else null_column(rows)
     headers = header_column(batch.column("headers") if "headers" in names else None, rows)
-    if headers.keys.valid.size and not headers.keys.valid.all():
+    if not headers.keys.present.all():
         raise SinkError(
             "NULL_HEADER_KEY",
             "A record has a header whose key is null; Kafka's header keys are never null.",
@@ -135,9 +135,9 @@ class Encoder:
         while at < rows.size:
             done, end, highest = write_records(
                 self._buffer, most, rows, at, columns.times_ms,
-                keys.starts, keys.valid, keys.data, values.starts, values.valid, values.data,
-                headers.firsts, headers.keys.starts, headers.keys.data,
-                headers.values.starts, headers.values.valid, headers.values.data,
+                keys.ends, keys.present, keys.data, values.ends, values.present, values.data,
+                headers.firsts, headers.keys.ends, headers.keys.data,
+                headers.values.ends, headers.values.present, headers.values.data,
             )  # fmt: skip
             if done == at:  # not even one record fits: `end` is what it needs
                 self._buffer = np.empty(end, np.uint8)

@@ -41,8 +41,8 @@ def put_varint(out, at, value):
 @kernel
 def write_records(
     out, max_batch_bytes, rows, first, times,
-    key_starts, key_valid, keys, value_starts, value_valid, values,
-    header_firsts, header_key_starts, header_keys, header_value_starts, header_value_valid, header_values,
+    key_ends, key_present, keys, value_ends, value_present, values,
+    header_firsts, header_key_ends, header_keys, header_value_ends, header_value_present, header_values,
 ):  # fmt: skip
     """Write records from `rows[first]` on behind the room for a header.
 
@@ -54,11 +54,11 @@ def write_records(
     highest = base_time
     for n in range(first, rows.size):
         row = rows[n]
-        key_size = key_starts[row + 1] - key_starts[row]
-        if key_valid.size and not key_valid[row]:
+        key_size = key_ends[row + 1] - key_ends[row]
+        if not key_present[row]:
             key_size = np.int64(-1)
-        value_size = value_starts[row + 1] - value_starts[row]
-        if value_valid.size and not value_valid[row]:
+        value_size = value_ends[row + 1] - value_ends[row]
+        if not value_present[row]:
             value_size = np.int64(-1)
         head, tail = header_firsts[row], header_firsts[row + 1]
         delta_time, delta = times[row] - base_time, np.int64(n - first)
@@ -66,10 +66,10 @@ def write_records(
         size += varint_bytes(key_size) + max(key_size, 0) + varint_bytes(value_size) + max(value_size, 0)
         size += varint_bytes(tail - head)
         for h in range(head, tail):
-            length = header_key_starts[h + 1] - header_key_starts[h]
+            length = header_key_ends[h + 1] - header_key_ends[h]
             size += varint_bytes(length) + length
-            length = header_value_starts[h + 1] - header_value_starts[h]
-            if header_value_valid.size and not header_value_valid[h]:
+            length = header_value_ends[h + 1] - header_value_ends[h]
+            if not header_value_present[h]:
                 length = np.int64(-1)
             size += varint_bytes(length) + max(length, 0)
         end = at + varint_bytes(np.int64(size)) + size
@@ -83,25 +83,25 @@ def write_records(
         at = put_varint(out, at, delta)
         at = put_varint(out, at, key_size)
         if key_size > 0:
-            copy_bytes(out, at, keys, key_starts[row], key_size)
+            copy_bytes(out, at, keys, key_ends[row], key_size)
             at += key_size
         at = put_varint(out, at, value_size)
         if value_size > 0:
-            copy_bytes(out, at, values, value_starts[row], value_size)
+            copy_bytes(out, at, values, value_ends[row], value_size)
             at += value_size
         at = put_varint(out, at, tail - head)
         for h in range(head, tail):
-            length = header_key_starts[h + 1] - header_key_starts[h]
+            length = header_key_ends[h + 1] - header_key_ends[h]
             at = put_varint(out, at, length)
             if length > 0:
-                copy_bytes(out, at, header_keys, header_key_starts[h], length)
+                copy_bytes(out, at, header_keys, header_key_ends[h], length)
                 at += length
-            length = header_value_starts[h + 1] - header_value_starts[h]
-            if header_value_valid.size and not header_value_valid[h]:
+            length = header_value_ends[h + 1] - header_value_ends[h]
+            if not header_value_present[h]:
                 length = np.int64(-1)
             at = put_varint(out, at, length)
             if length > 0:
-                copy_bytes(out, at, header_values, header_value_starts[h], length)
+                copy_bytes(out, at, header_values, header_value_ends[h], length)
                 at += length
         highest = max(highest, times[row])
     return rows.size, at, highest

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.parsing.client_addresses import end_of_client
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, kernel, part
 
 _END_OF_TIME = np.int64((1 << 63) - 1)
 

@@ -18,7 +18,7 @@ import numpy as np
 from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.events.line_events_kernel import mix, mix_subject
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_net
-from penstock.kernels.format_compilation import part
+from penstock.kernels.compilation import part
 
 
 @part

@@ -8,7 +8,7 @@ in a profile of a million lines.
 
 from __future__ import annotations
 
-from penstock.apps.accesslog.app_compilation import kernel
+from penstock.kernels.compilation import kernel
 
 
 @kernel

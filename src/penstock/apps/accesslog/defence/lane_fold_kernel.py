@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.defence.allow_list_kernel import lift_ban, may_block
 from penstock.apps.accesslog.defence.broken_links_kernel import look_at_path
 from penstock.apps.accesslog.defence.subject_table_kernel import find_member, find_row
 from penstock.apps.accesslog.events.line_events_kernel import mix, mix_subject
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_net
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, kernel, part
 
 
 @kernel

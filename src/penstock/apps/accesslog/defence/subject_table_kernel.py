@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.events.line_events_kernel import mix_subject
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, kernel, part
 
 
 @inlined

@@ -120,36 +120,15 @@ class Detector:
         stamps = np.full(conditions.rules, -1, np.int32)
         state = np.zeros(1, np.int64)
         methods = conditions.number_methods(decoded, kinds[d.METHOD])
-        empty = _find_empty(lines)
+        facts = k.LineFacts(lines.status, methods, lines.lengths["target"], _find_empty(lines), seen)
+        texts_of = tuple(each.numbers for each in kinds)
         rules = rules[order]
         first = 0
         while True:
             first = k.settle_lines(
-                first,
-                tuple(each.numbers for each in kinds),
-                known,
-                hit_at,
-                rules,
-                conditions.plain_at,
-                conditions.plain_rules,
-                conditions.condition_of,
-                conditions.status_allowed,
-                conditions.method_allowed,
-                conditions.longer,
-                conditions.empty,
-                conditions.seen,
-                lines.status,
-                methods,
-                lines.lengths["target"],
-                empty,
-                seen,
-                conditions.unless_at,
-                conditions.unless,
-                stamps,
-                found_rows,
-                found_rules,
-                state,
-            )
+                first, texts_of, known, hit_at, rules, conditions.tables, facts,
+                stamps, found_rows, found_rules, state,
+            )  # fmt: skip
             if first == rows:
                 return found_rows[: state[0]], found_rules[: state[0]]
             found_rows = np.concatenate([found_rows, np.empty_like(found_rows)])
@@ -164,47 +143,42 @@ class _Conditions:
         content = ruleset.content
         distinct = [_TRUE, *dict.fromkeys(rule.when for rule in content if rule.when != _TRUE)]
         number_of = {condition: number for number, condition in enumerate(distinct)}
-        self.condition_of = np.zeros(self.rules, np.int32)
+        condition_of = np.zeros(self.rules, np.int32)
         for rule in content:
-            self.condition_of[rule.number] = number_of[rule.when]
+            condition_of[rule.number] = number_of[rule.when]
         methods = sorted({name for each in distinct for name in (*each.method, *each.not_method)})
         self._methods = pa.array([name.lower().encode() for name in methods], pa.large_binary())
-        self.status_allowed = np.ones((len(distinct), _STATUSES), np.uint8)
-        self.method_allowed = np.ones((len(distinct), len(methods) + 1), np.uint8)  # the last: any other
+        status_allowed = np.ones((len(distinct), _STATUSES), np.uint8)
+        method_allowed = np.ones((len(distinct), len(methods) + 1), np.uint8)  # the last: any other
         for number, condition in enumerate(distinct):
             if condition.status:
-                self.status_allowed[number] = 0
+                status_allowed[number] = 0
             for low, high in condition.status:
-                self.status_allowed[number, low:high] = 1
+                status_allowed[number, low:high] = 1
             for low, high in condition.not_status:
-                self.status_allowed[number, low:high] = 0
+                status_allowed[number, low:high] = 0
             if condition.method:
-                self.method_allowed[number] = [name in condition.method for name in methods] + [False]
+                method_allowed[number] = [name in condition.method for name in methods] + [False]
             for name in condition.not_method:
-                self.method_allowed[number, methods.index(name)] = 0
-        self.longer = np.array([each.longer for each in distinct], np.int32)
-        self.empty = np.array([_bits(EMPTY_FIELDS, each.empty) for each in distinct], np.int32)
-        self.seen = np.array([_bits(TRAITS, each.seen) for each in distinct], np.int32)
-        self.plain_at, self.plain_rules = self._list_plain([each.number for each in content if not each.look])
+                method_allowed[number, methods.index(name)] = 0
+        empty = np.array([_bits(EMPTY_FIELDS, each.empty) for each in distinct], np.int32)
+        seen = np.array([_bits(TRAITS, each.seen) for each in distinct], np.int32)
+        plain = np.array([each.number for each in content if not each.look], np.int32)
+        asked = condition_of[plain]
+        plain_at, plain_rules = _list_plain(plain, status_allowed[asked], (empty[asked] | seen[asked]) != 0)
         unless = _list_unless(self.rules, content)
-        self.unless_at = np.cumsum([0, *(len(each) for each in unless)], dtype=np.int32)
-        self.unless = np.array([number for each in unless for number in each], np.int32)
-
-    def _list_plain(self, rules: list[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The rules without a text that a line can meet: one list for lines in which no field is empty and no
-        trait seen, one for the others, each in the order of the status; and where a status begins in it."""
-        conditions = self.condition_of[rules]
-        asks_odd = (self.empty[conditions] != 0) | (self.seen[conditions] != 0)
-        at = np.zeros((2, _STATUSES + 1), np.int32)
-        listed = np.zeros((2, _STATUSES * len(rules)), np.int32)
-        for odd in (0, 1):
-            can_meet = (
-                self.status_allowed[conditions].astype(np.bool_) & (~asks_odd | bool(odd))[:, np.newaxis]
-            )
-            _, chosen = np.nonzero(can_meet.T)
-            listed[odd, : chosen.size] = np.array(rules, np.int32)[chosen]
-            at[odd, 1:] = np.cumsum(can_meet.sum(axis=0))
-        return at, listed
+        self.tables = k.ConditionTables(
+            condition_of=condition_of,
+            status_allowed=status_allowed,
+            method_allowed=method_allowed,
+            longer=np.array([each.longer for each in distinct], np.int32),
+            empty=empty,
+            seen=seen,
+            plain_at=plain_at,
+            plain_rules=plain_rules,
+            unless_at=np.cumsum([0, *(len(each) for each in unless)], dtype=np.int32),
+            unless=np.array([number for each in unless for number in each], np.int32),
+        )
 
     def number_methods(self, decoded: DecodedTexts, methods: Grouped) -> NDArray[np.int32]:
         """Per line the number of its method, or that of any other."""
@@ -231,6 +205,22 @@ def _strip(rule: Rule) -> Rule:
 def make_detector(ruleset: RuleSet) -> Detector:
     """A detector, built once in a process for each set of rules."""
     return Detector(ruleset)
+
+
+def _list_plain(
+    rules: NDArray[np.int32], status_allowed: NDArray[np.uint8], asks_odd: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return where a status begins in the lists of rules without a text that a line can meet, and the lists:
+    one for lines in which no field is empty and no trait seen, one for the others, each in the order of the
+    status."""
+    at = np.zeros((2, _STATUSES + 1), np.int32)
+    listed = np.zeros((2, _STATUSES * len(rules)), np.int32)
+    for odd in (0, 1):
+        can_meet = status_allowed.astype(np.bool_) & (~asks_odd | bool(odd))[:, np.newaxis]
+        _, chosen = np.nonzero(can_meet.T)
+        listed[odd, : chosen.size] = rules[chosen]
+        at[odd, 1:] = np.cumsum(can_meet.sum(axis=0))
+    return at, listed
 
 
 def _list_unless(rules: int, content: Sequence[ContentRule]) -> list[list[int]]:

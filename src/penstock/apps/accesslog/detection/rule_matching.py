@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -52,19 +51,7 @@ _FLAGS = "(?s)"
 _FIRST_ROOM = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Automaton:
-    """Aho and Corasick's, with a full table: state and class of a byte to the next state."""
-
-    classes: NDArray[np.uint8]  # byte to class; bytes of no literal share class 0
-    steps: NDArray[np.int32] | NDArray[np.uint16]
-    width: int
-    with_output: int  # states from here on end literals
-    output_at: NDArray[np.int32]
-    outputs: NDArray[np.int32]
-
-
-def build_automaton(literals: Sequence[bytes]) -> Automaton:
+def build_automaton(literals: Sequence[bytes]) -> k.Automaton:
     """The automaton of these literals, none of them empty; its outputs are their numbers."""
     classes = np.zeros(256, np.uint8)
     for number, byte in enumerate(sorted({byte for literal in literals for byte in literal}), 1):
@@ -105,7 +92,7 @@ def build_automaton(literals: Sequence[bytes]) -> Automaton:
     table = renamed[steps[order]].reshape(-1)
     if order.size <= np.iinfo(np.uint16).max:
         table = table.astype(np.uint16)  # half the memory to look into
-    return Automaton(classes, table, width, int((~ending).sum()), output_at, outputs)
+    return k.Automaton(classes, table, width, int((~ending).sum()), output_at, outputs)
 
 
 class Matcher:
@@ -134,10 +121,12 @@ class Matcher:
         literals = list(links)
         self.literals = len(literals)
         self._automaton = build_automaton(literals)
-        self._link_at = np.cumsum([0, *(len(links[each]) for each in literals)], dtype=np.int32)
         rows = [link for literal in literals for link in links[literal]]
-        self._links = np.array(rows, np.int32).reshape(-1, k.LINK_WIDTH)
-        self._complete = np.array(complete, np.int32)
+        self._probes = k.Probes(
+            np.cumsum([0, *(len(links[each]) for each in literals)], dtype=np.int32),
+            np.array(rows, np.int32).reshape(-1, k.LINK_WIDTH),
+            np.array(complete, np.int32),
+        )
         self._rule_of = np.array([number for number, _ in probes], np.int32)
         bounds = [_BOUNDS[region] for _, region in probes]
         self._begin_of = np.array([begin for begin, _ in bounds], np.int32)
@@ -163,8 +152,7 @@ class Matcher:
 
     def find_candidates(self, decoded: DecodedTexts) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Pairs of a text and a probe whose literals are all in it."""
-        automaton = self._automaton
-        probes = self._complete.size
+        probes = self._probes.complete.size
         bits = np.zeros(probes, np.int32)
         stamps = np.full(probes, -1, np.int32)
         touched = np.empty(probes, np.int32)
@@ -174,26 +162,9 @@ class Matcher:
         first = 0
         while True:
             first = k.find_candidates(
-                decoded.out,
-                decoded.places,
-                decoded.kinds,
-                first,
-                automaton.classes,
-                automaton.steps,
-                automaton.width,
-                automaton.with_output,
-                automaton.output_at,
-                automaton.outputs,
-                self._link_at,
-                self._links,
-                self._complete,
-                bits,
-                stamps,
-                touched,
-                texts,
-                found,
-                state,
-            )
+                decoded.out, decoded.places, decoded.kinds, first, self._automaton, self._probes,
+                bits, stamps, touched, texts, found, state,
+            )  # fmt: skip
             if first == decoded.kinds.size:
                 return texts[: state[0]], found[: state[0]]
             texts, found = _double(texts), _double(found)

@@ -11,12 +11,13 @@ others are the words that must all occur. A probe whose bits are complete is a c
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.detection import text_decoding_kernel as d
 from penstock.apps.accesslog.texts.text_grouping_kernel import hash_bytes
-from penstock.kernels.format_compilation import copy_bytes, inlined, part
+from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 # Regions of a decoded text that a probe can look at.
 PATH, QUERY, WHOLE, BARE = range(4)
@@ -25,6 +26,51 @@ LINK_PROBE, LINK_BIT, LINK_REGION, LINK_KIND, LINK_BEGINS, LINK_ENDS, LINK_SIZE 
 LINK_WIDTH = 7
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xD6E8FEB86659FD93)
+
+
+class Automaton(NamedTuple):
+    """Aho and Corasick's, with a full table: state and class of a byte to the next state."""
+
+    classes: Any  # byte to class; bytes of no literal share class 0
+    steps: Any  # a state is a row, `width` wide
+    width: int
+    with_output: int  # states from here on end literals
+    output_at: Any
+    outputs: Any
+
+
+class Probes(NamedTuple):
+    """What literals mean: `links[link_at[literal]:]` for each, and the bits that each probe must have."""
+
+    link_at: Any
+    links: Any
+    complete: Any
+
+
+class ConditionTables(NamedTuple):
+    """The conditions of the rules; `plain_at` says which of `plain_rules` a line can meet, by its status and
+    by whether it is odd at all (a field empty, a trait seen): most lines meet none."""
+
+    condition_of: Any
+    status_allowed: Any
+    method_allowed: Any
+    longer: Any
+    empty: Any
+    seen: Any
+    plain_at: Any
+    plain_rules: Any
+    unless_at: Any
+    unless: Any
+
+
+class LineFacts(NamedTuple):
+    """What conditions ask of lines."""
+
+    status: Any
+    methods: Any
+    target_lengths: Any
+    empty: Any
+    seen: Any
 
 
 @kernel
@@ -71,31 +117,14 @@ def hash_shape(out, at, end):
 
 @kernel
 def find_candidates(
-    out,
-    places,
-    kinds,
-    first,
-    classes,
-    steps,
-    width,
-    with_output,
-    output_at,
-    outputs,
-    link_at,
-    links,
-    complete,
-    bits,
-    stamps,
-    touched,
-    found_texts,
-    found_probes,
-    state,
-):
+    out, places, kinds, first, automaton, probes, bits, stamps, touched, found_texts, found_probes, state
+):  # fmt: skip
     """Candidates of the texts from `first` on; the first text whose candidates did not fit.
 
-    `state[0]` is how many candidates there are. A state of the automaton is a row of `steps`, `width` wide;
-    those from `with_output` on end literals. `bits` and `stamps` have one entry per probe, stamps all -1.
+    `state[0]` is how many candidates there are. `bits` and `stamps` have one entry per probe, stamps all -1.
     """
+    classes, steps, width, with_output, output_at, outputs = automaton
+    link_at, links, complete = probes
     count = state[0]
     for text in range(first, places.shape[0]):
         before = count
@@ -171,41 +200,16 @@ def gather_texts(out, begins, ends, target, offsets):
 
 @kernel
 def settle_lines(
-    first,
-    texts,
-    known,
-    hit_at,
-    hit_rules,
-    plain_at,
-    plain_rules,
-    condition_of,
-    status_allowed,
-    method_allowed,
-    longer,
-    empty_wanted,
-    seen_wanted,
-    status,
-    methods,
-    target_lengths,
-    empty,
-    seen,
-    unless_at,
-    unless,
-    stamps,
-    found_rows,
-    found_rules,
-    state,
-):
+    first, texts, known, hit_at, hit_rules, conditions, lines, stamps, found_rows, found_rules, state
+):  # fmt: skip
     """Hits of texts and rules without literals become hits of lines, sorted; the first line that did not fit.
 
-    `plain_at` says which of `plain_rules` a line can meet, by its status and by whether it is odd at all
-    (a field empty, a trait seen): most lines meet none.
     `texts[kind][row]` is the number of a text among those of its kind or -1, `known[kind]` how many texts
     stand before those of the kind. `stamps` has one entry per rule, all -1. Room for all rules is asked for
     before a line is begun, so it is never half done.
     """
     count = state[0]
-    for row in range(first, status.size):
+    for row in range(first, lines.status.size):
         if found_rows.size - count < stamps.size:
             state[0] = count
             return row
@@ -217,43 +221,17 @@ def settle_lines(
             text += known[kind]
             for k in range(hit_at[text], hit_at[text + 1]):
                 rule = hit_rules[k]
-                if stamps[rule] != row and holds(
-                    condition_of[rule],
-                    row,
-                    status_allowed,
-                    method_allowed,
-                    longer,
-                    empty_wanted,
-                    seen_wanted,
-                    status,
-                    methods,
-                    target_lengths,
-                    empty,
-                    seen,
-                ):
+                if stamps[rule] != row and holds(conditions, conditions.condition_of[rule], lines, row):
                     stamps[rule] = row
                     found_rules[count] = rule
                     count += 1
-        code = np.int64(status[row])
-        if code < 0 or code >= status_allowed.shape[1]:
+        code = np.int64(lines.status[row])
+        if code < 0 or code >= conditions.status_allowed.shape[1]:
             code = np.int64(0)
-        odd = np.int64(empty[row] != 0 or seen[row] != 0)
-        for k in range(plain_at[odd, code], plain_at[odd, code + 1]):
-            rule = plain_rules[odd, k]
-            if holds(
-                condition_of[rule],
-                row,
-                status_allowed,
-                method_allowed,
-                longer,
-                empty_wanted,
-                seen_wanted,
-                status,
-                methods,
-                target_lengths,
-                empty,
-                seen,
-            ):
+        odd = np.int64(lines.empty[row] != 0 or lines.seen[row] != 0)
+        for k in range(conditions.plain_at[odd, code], conditions.plain_at[odd, code + 1]):
+            rule = conditions.plain_rules[odd, k]
+            if holds(conditions, conditions.condition_of[rule], lines, row):
                 stamps[rule] = row
                 found_rules[count] = rule
                 count += 1
@@ -261,8 +239,8 @@ def settle_lines(
         for k in range(begin, count):
             rule = found_rules[k]
             spared = False
-            for j in range(unless_at[rule], unless_at[rule + 1]):
-                spared |= stamps[unless[j]] == row
+            for j in range(conditions.unless_at[rule], conditions.unless_at[rule + 1]):
+                spared |= stamps[conditions.unless[j]] == row
             if not spared:
                 at = kept
                 while at > begin and found_rules[at - 1] > rule:
@@ -273,34 +251,23 @@ def settle_lines(
                 kept += 1
         count = kept
     state[0] = count
-    return status.size
+    return lines.status.size
 
 
 @inlined
-def holds(
-    condition,
-    row,
-    status_allowed,
-    method_allowed,
-    longer,
-    empty_wanted,
-    seen_wanted,
-    status,
-    methods,
-    target_lengths,
-    empty,
-    seen,
-):
+def holds(conditions, condition, lines, row):
     """Whether the condition of a rule is true of a line; condition 0 is true of all."""
     if condition == 0:
         return True
-    code = np.int64(status[row])
-    if code < 0 or code >= status_allowed.shape[1]:
+    code = np.int64(lines.status[row])
+    if code < 0 or code >= conditions.status_allowed.shape[1]:
         code = np.int64(0)
-    if status_allowed[condition, code] == 0 or method_allowed[condition, methods[row]] == 0:
+    if not conditions.status_allowed[condition, code]:
         return False
-    if target_lengths[row] <= longer[condition] and longer[condition] > 0:
+    if not conditions.method_allowed[condition, lines.methods[row]]:
         return False
-    if empty[row] & empty_wanted[condition] != empty_wanted[condition]:
+    if lines.target_lengths[row] <= conditions.longer[condition] and conditions.longer[condition] > 0:
         return False
-    return seen_wanted[condition] == 0 or seen[row] & seen_wanted[condition] != 0
+    if lines.empty[row] & conditions.empty[condition] != conditions.empty[condition]:
+        return False
+    return conditions.seen[condition] == 0 or lines.seen[row] & conditions.seen[condition] != 0

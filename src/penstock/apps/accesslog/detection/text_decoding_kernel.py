@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.detection import text_decoding_steps as s
-from penstock.kernels.format_compilation import part
+from penstock.kernels.compilation import kernel, part
 
 # Kinds of texts.
 TARGET, AGENT, REFERRER, METHOD, PROTOCOL, REQUEST = range(6)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.apps.accesslog.detection.rule_set import TRAITS
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, part
 from penstock.kernels.text_scanning import put_character
 
 BAD_ESCAPE = 1 << TRAITS.index("bad_escape")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_client, cut_to_net, read_address
-from penstock.kernels.format_compilation import inlined
+from penstock.kernels.compilation import inlined, kernel
 
 #: Addresses 1::/16 are nobody's: they stand for host names.
 HOST_MARK = np.uint64(1 << 48)

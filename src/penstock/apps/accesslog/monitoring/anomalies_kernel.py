@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, kernel, part
 
 #: What is known of a second: requests, errors, latencies, sum and sum of squares of their buckets.
 FACTS = 5

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
-from penstock.kernels.format_compilation import copy_bytes, inlined, load_word, part
+from penstock.kernels.compilation import copy_bytes, inlined, kernel, load_word, part
 
 MICROS = 1_000_000
 MINUTE_MICROS = 60 * MICROS

@@ -21,11 +21,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.parsing import client_prefixes as prefixes
 from penstock.core.errors import OptionError
-from penstock.kernels.format_compilation import inlined, part
-from penstock.kernels.kernel_input import Array
+from penstock.kernels.byte_columns import Array
+from penstock.kernels.compilation import inlined, kernel, part
 
 _MAPPED = np.uint64(0xFFFF00000000)
 #: Bytes of addresses and host names: letters, digits, `.`, `:`, `-`, `_`, and `%` of a zone.

@@ -25,7 +25,7 @@ import numpy as np
 from penstock.apps.accesslog.parsing import json_line_kernel as k
 from penstock.apps.accesslog.parsing import line_slots as s
 from penstock.core.errors import OptionError
-from penstock.kernels.kernel_input import Array
+from penstock.kernels.byte_columns import Array
 
 #: Objects that only wrap a log line: their keys count as if they stood outside.
 WRAPPERS = ("nginx", "apache", "access", "log", "fields", "data", "httplog", "json")

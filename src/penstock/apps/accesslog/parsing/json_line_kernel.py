@@ -27,7 +27,7 @@ from penstock.apps.accesslog.parsing.line_slots import (
     TIME,
     XFF,
 )
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, part
 from penstock.kernels.number_parsing import NO_NUMBER, make_real, read_number
 from penstock.kernels.text_scanning import skip_blanks
 

@@ -41,7 +41,7 @@ from penstock.apps.accesslog.parsing.line_slots import (
     TEXT_FIELDS,
 )
 from penstock.apps.accesslog.parsing.line_texts import copy_texts, join_queries
-from penstock.kernels.kernel_input import Array, Input, open_column
+from penstock.kernels.byte_columns import Array, ByteColumn, open_column
 
 __all__ = ["BAD_REASONS", "TEXT_FIELDS", "Lines", "Parser", "make_parser", "take_texts"]
 
@@ -103,7 +103,7 @@ def take_texts(lines: Lines, field: str) -> pa.BinaryArray:
     return copy_texts(lines.data, lines.starts[field], lines.lengths[field])
 
 
-def parse_input(source: Input, parser: Parser, allocate: Callable[..., Array] = np.empty) -> Lines:
+def parse_input(source: ByteColumn, parser: Parser, allocate: Callable[..., Array] = np.empty) -> Lines:
     """Parse a column whose arrays are known; what is filled is taken from `allocate`."""
     count = source.rows
     starts, lengths = (allocate((COUNT_OF_TEXTS, count), np.int32) for _ in range(2))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.parsing.client_addresses import (
     find_forwarded,
     is_client,
@@ -62,7 +61,7 @@ from penstock.apps.accesslog.parsing.line_slots import (
     VHOST,
     XFF,
 )
-from penstock.kernels.format_compilation import inlined, part
+from penstock.kernels.compilation import inlined, kernel, part
 
 # Operations of a program.
 END, LITERAL, TEXT, READ_TIME, READ_STATUS, READ_NUMBER = range(6)

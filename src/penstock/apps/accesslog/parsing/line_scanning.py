@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from penstock.kernels.format_compilation import inlined, load_word, part
+from penstock.kernels.compilation import inlined, load_word, part
 from penstock.kernels.number_parsing import days_of
 
 _ONES = np.uint64(0x0101010101010101)

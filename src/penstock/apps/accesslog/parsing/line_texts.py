@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.core.errors import DecodeError
-from penstock.kernels.format_compilation import copy_bytes
-from penstock.kernels.kernel_input import Array
+from penstock.kernels.byte_columns import Array
+from penstock.kernels.compilation import copy_bytes, kernel
 
 
 @kernel

@@ -29,7 +29,7 @@ from penstock.apps.accesslog.parsing.log_format_items import (
     unwrap_directive,
 )
 from penstock.core.errors import OptionError
-from penstock.kernels.kernel_input import Array
+from penstock.kernels.byte_columns import Array
 
 NAMED = {
     "common": '%h %l %u %t "%r" %>s %b',

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.parsing.client_addresses import (
     cut_to_client,
     is_mapped,
     is_one_client,
     read_address,
 )
-from penstock.kernels.format_compilation import copy_bytes, inlined, part
+from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 LONGEST_KEY = 255
 #: A key may be longer than its line: `2001:0db8:0001:0002::`, or an address with all its digits.

@@ -44,7 +44,7 @@ from penstock.core.outages import has_stopped, hearing_stop
 from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.writing.transactional_producer import FENCED, TRANSACTION_LOST, TransactionalWriter
-from penstock.kernels.kernel_input import open_column
+from penstock.kernels.byte_columns import open_column
 
 log = get_logger(__name__)
 

@@ -8,10 +8,11 @@ there is. Addresses and numbers are written from their values, texts are copied 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
-from penstock.kernels.format_compilation import copy_bytes, inlined, part
+from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 TIME_BYTES = 26  # 01/Feb/2026:10:00:00 +0000
 #: A line without its three texts is never longer: address, time, status, size, latency, quotes, newline.
@@ -72,13 +73,37 @@ def _put_text(out, at, pool, starts, number):
     return at + end - begin
 
 
+class LineColumns(NamedTuple):
+    """What to write, a row for each line; clients and texts by their numbers."""
+
+    clients: Any
+    seconds: Any
+    requests: Any
+    statuses: Any
+    sizes: Any
+    latencies: Any
+    referrers: Any
+    agents: Any
+    faults: Any
+    fault_texts: Any
+
+
+class Addresses(NamedTuple):
+    """The addresses of the clients."""
+
+    highs: Any
+    lows: Any
+    are_v6: Any
+
+
 @kernel
 def write_lines(
-    clients, seconds, requests, statuses, sizes, latencies, referrers, agents, faults, fault_texts,
-    highs, lows, are_v6, times, pool, starts, fixed, digits, with_latency, with_newline,
+    lines, addresses, times, pool, starts, fixed, digits, with_latency, with_newline,
     out, out_starts, keys, key_starts,
 ):  # fmt: skip
     """Write all lines and their clients; returns False where there is no room for one."""
+    clients, seconds, requests, statuses, sizes, latencies, referrers, agents, faults, fault_texts = lines
+    highs, lows, are_v6 = addresses
     at = np.int64(0)
     key_at = np.int64(0)
     out_starts[0] = 0

@@ -239,6 +239,8 @@ class Simulation:
             FRAME_BYTES,
             HEX,
             KEY_BYTES,
+            Addresses,
+            LineColumns,
             write_lines,
         )
 
@@ -255,10 +257,14 @@ class Simulation:
             np.ascontiguousarray(events[name]) for name in ("status", "size", "latency_us", "client")
         )
         table = self.clients
-        if not write_lines(
+        lines = LineColumns(
             client, np.clip(seconds, 0, _LOOK_BACK_S + 1), request, status, size, latency_us, referrer, agent,
-            faults, foreign, table.highs, table.lows, table.are_v6, times, pool, starts, FIXED, HEX,
-            self.settings.with_latency, newlines, out, out_starts, keys, key_starts,
+            faults, foreign,
+        )  # fmt: skip
+        addresses = Addresses(table.highs, table.lows, table.are_v6)
+        if not write_lines(
+            lines, addresses, times, pool, starts, FIXED, HEX, self.settings.with_latency, newlines,
+            out, out_starts, keys, key_starts,
         ):  # fmt: skip
             raise AssertionError("a line is longer than was measured")
         return _make_array(out, out_starts), _make_array(keys, key_starts)

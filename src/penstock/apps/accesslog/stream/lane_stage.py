@@ -30,9 +30,9 @@ from penstock.apps.accesslog.stream.line_stage import (
     Kit,
     Tools,
     open_kit,
-    spare_the_collector,
 )
 from penstock.apps.accesslog.stream.parcels import Parcel, make_parcel, pack, read_parcels, unpack
+from penstock.kernels.garbage_collection import spare_the_collector
 
 #: Kinds of parcels: pieces of state, on their way in and out; what a lane has counted; rows for tables.
 STATE, LANE = "state", "lane"
@@ -83,7 +83,7 @@ class LaneStage:
                 yield from self._monitor(tools, lane, given)
             else:
                 yield from self._fold(tools, lane, given)
-        spare_the_collector("lanes")
+        spare_the_collector("lanes", collects=True)
 
     def _fold(self, tools: Tools, lane: int, given: LaneInput) -> Iterator[pa.RecordBatch]:
         state = LaneState.unpack([given.state[part] for part in sorted(given.state)], tools.defence)

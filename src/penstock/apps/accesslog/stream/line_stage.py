@@ -14,12 +14,11 @@ small batch does. Why chunks: a fetched batch has some 25,000 lines, and each pi
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -36,6 +35,7 @@ from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Pars
 from penstock.apps.accesslog.stream.parcels import make_parcel, pack
 from penstock.apps.accesslog.stream.unparsed_lines import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.texts.text_grouping import group_lines
+from penstock.kernels.garbage_collection import spare_the_collector
 
 #: Columns that the stage wants of each record.
 COLUMNS = ("value", "partition", "offset", "headers")
@@ -95,16 +95,6 @@ def make_kit(tools: Tools) -> Kit:
 _opened: dict[str, Tools] = {}
 
 
-@cache
-def spare_the_collector(_stage: str) -> None:
-    """Once in a worker's life for each stage: keep kernels and tables out of its garbage collections.
-
-    PySpark collects after every task, and walks all that was loaded since the reader did the same.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def open_kit(kit: Kit) -> Tools:
     """The tools in a kit; a worker that has opened it before has them ready."""
     if kit.digest not in _opened:
@@ -126,7 +116,7 @@ class LogStage:
         for chunk in gather_chunks(batches):
             yield from work.take(chunk)
         yield from work.finish()
-        spare_the_collector("log")
+        spare_the_collector("log", collects=True)
 
 
 @dataclass

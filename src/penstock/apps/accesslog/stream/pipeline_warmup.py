@@ -10,6 +10,8 @@ it to the first batch: each worker would compile everything for itself, for a mi
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 
@@ -26,6 +28,7 @@ from penstock.apps.accesslog.stream.line_stage import (
 )
 from penstock.apps.accesslog.stream.parcels import make_parcel, read_parcels, unpack
 from penstock.kafka.records.record_warmup import ensure_compiled
+from penstock.kernels.compilation_lock import compile_in_turn
 
 #: More clients in a minute than are counted one by one.
 CLIENTS = 10_000
@@ -36,6 +39,12 @@ _PATHS = (b"/", b"/.env", b"/a?q=1+union+select+2", b"/%2e%2e/%2e%2e/etc/passwd"
 def warm_up(tools: Tools) -> None:
     """Run lines of our own through both stages, in this process."""
     ensure_compiled()
+    compile_in_turn(
+        "accesslog", __name__, partial(_run_stages, tools), told="the kernels of the access-log application"
+    )
+
+
+def _run_stages(tools: Tools) -> None:
     kit = make_kit(tools)
     parcels = list(LogStage(kit)([_make_records()]))
     clocks, state = Clocks.begin([0]), dict[tuple[int, int], pa.RecordBatch]()

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.app_compilation import kernel
-from penstock.kernels.format_compilation import inlined, load_word, part
+from penstock.kernels.compilation import inlined, kernel, load_word, part
 
 #: So many slots are tried for a text; then it stays alone. Bounds what chosen texts can cost.
 LONGEST_SEARCH = 32

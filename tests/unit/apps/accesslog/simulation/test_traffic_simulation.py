@@ -18,6 +18,8 @@ from penstock.apps.accesslog.simulation.line_writing_kernel import (
     FRAME_BYTES,
     HEX,
     KEY_BYTES,
+    Addresses,
+    LineColumns,
     write_lines,
 )
 from penstock.apps.accesslog.simulation.simulated_attackers import CLASSES
@@ -219,10 +221,13 @@ def test_the_kernel_refuses_numbers_that_lead_nowhere(wrong: str | None) -> None
     out = np.empty(FRAME_BYTES + (3 if wrong == "room" else 4), np.uint8)
     keys = np.empty(KEY_BYTES - 1 if wrong == "key room" else KEY_BYTES, np.uint8)
     starts = np.zeros(2, np.int64)
-    written = write_lines(
+    lines = LineColumns(
         ids, seconds, texts, nothing.astype(np.int16), nothing, nothing, nothing, nothing,
         nothing.astype(np.int8), nothing.astype(np.int64),
-        np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_),
+    )  # fmt: skip
+    addresses = Addresses(np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.bool_))
+    written = write_lines(
+        lines, addresses,
         make_times(0, 1), np.frombuffer(b"-", np.uint8), np.array([0, 1]), FIXED, HEX, True, True,
         out, starts, keys, starts.copy(),
     )  # fmt: skip

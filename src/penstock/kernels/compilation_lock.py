@@ -1,0 +1,125 @@
+"""Compiling kernels once per machine, not once per worker at the same time.
+
+Rules: the first process compiles under a lock while the others wait and then load what it wrote; when a mark
+says that these sources are compiled for this processor, nobody takes the lock. Where nothing can be written,
+everybody compiles for himself, and nothing fails; a lock that does not come free (its holder may be stopped)
+is waited for `LOCK_PATIENCE_S` and no longer.
+
+Why not rely on numba's cache alone: a fresh container starts all its workers together, and each would
+compile the same kernels for several seconds, on processors the others need.
+
+    compile_in_turn("records", __name__, decode_nothing, told="the decoding kernels")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import llvmlite.binding
+import numba
+from numba.core import event
+
+from penstock.core.log_lines import get_logger
+from penstock.kernels.compilation import kernel
+from penstock.kernels.source_stamp import stamp_sources
+
+log = get_logger(__name__)
+
+#: How long to wait for a process that compiles; on a busy machine it takes half of this.
+LOCK_PATIENCE_S = 60.0
+#: The kind of numba's event while we wait; a program that shows compilations listens to it too.
+WAITING = "penstock:waiting"
+_LOCK_PAUSE_S = 0.05
+
+
+def compile_in_turn(name: str, module: str, compile_it: Callable[[], None], *, told: str) -> None:
+    """Let one process of this machine at a time do what compiles kernels for the first time.
+
+    `name` is a short one for files, `module` the one that leads to all these kernels by its imports, `told`
+    what they are for people. Nobody waits once it was done, or where nothing can be kept.
+    """
+    try:
+        place = _cache_place()
+        if place is not None:
+            stamp = _shorten(f"{numba.__version__}|{stamp_sources(module)}")
+            mark = (
+                place / f"penstock-{name}-{stamp}-{_shorten(llvmlite.binding.get_host_cpu_name())}.compiled"
+            )
+            if not mark.exists():
+                with open(place / f"penstock-{name}.lock", "a") as lock:
+                    _wait_for(lock)
+                    # From here on also without the lock: numba replaces its files whole, so two at a time
+                    # lose only time.
+                    if not mark.exists():
+                        _remove_old_marks(place, name, stamp)
+                        with _telling(told):
+                            compile_it()
+                        mark.touch()
+                        return
+    except OSError:
+        log.debug("Nothing can be kept of what is compiled.", exc_info=True)
+    compile_it()
+
+
+def _remove_old_marks(place: Path, name: str, stamp: str) -> None:
+    """Forget that other sources were compiled: what they gave is replaced. Other processors' marks stay."""
+    for mark in place.glob(f"penstock-{name}-*.compiled"):
+        if not mark.name.startswith(f"penstock-{name}-{stamp}-"):
+            mark.unlink(missing_ok=True)  # another process out of turn may be faster
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Log why the first query on a computer takes so long; a bar is for commands."""
+    log.info("Compiling %s, once on this computer; `penstock warmup` does it beforehand.", what)
+    began_s = time.monotonic()
+    yield
+    log.info("Compiled %s in %.1f s.", what, time.monotonic() - began_s)
+
+
+def _wait_for(lock: IO[str]) -> None:
+    """Wait until we have the lock, or have waited long enough."""
+    if _take(lock):
+        return
+    log.info("Another process is compiling these kernels. Waiting for it, at most %g s.", LOCK_PATIENCE_S)
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    with event.trigger_event(WAITING):
+        while not _take(lock):
+            if time.monotonic() >= deadline:
+                log.warning("Nobody else finished compiling within %g s; compiling alone.", LOCK_PATIENCE_S)
+                return
+            time.sleep(_LOCK_PAUSE_S)
+
+
+def _take(lock: IO[str]) -> bool:
+    """Take the lock; return whether it was free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@kernel
+def _cached() -> None:
+    """Show where numba keeps what it compiles of this package; never called."""
+
+
+def _cache_place() -> Path | None:
+    """Return where numba keeps compiled kernels; None: nowhere."""
+    path = _cached.stats.cache_path
+    if path is None:
+        return None
+    Path(path).mkdir(parents=True, exist_ok=True)
+    return Path(path) if os.access(path, os.W_OK) else None
+
+
+def _shorten(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
