@@ -126,7 +126,6 @@ class Pipeline:
         for key, value in _SESSION.items():
             self._spark.conf.set(key, value)
         self._kit = make_kit(settings.tools)
-        self._stage = LogStage(self._kit)
         self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
         client = parse_client(_only_client(settings.consumer), read_file=_read_file).settings
         brief_ms = min(client.default_api_timeout_ms, _LAG_TIMEOUT_MS)
@@ -136,7 +135,6 @@ class Pipeline:
         self._listeners: list[Listener] = []
         self._first_lines: FirstLines | None = None
         self._find_spared: Callable[[], tuple[str, ...]] = tuple
-        self._made: _Made | None = None
         self._unparsed: frozenset[int] = frozenset()
         self._last_us: int | None = None
         self._until_idle = False
@@ -156,9 +154,7 @@ class Pipeline:
                 "outageTimeout": settings.outage_timeout,
             },
         )
-        self.stream.arrow(self._stage, PARCELS_DDL)
         self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
-        self.stream.add_listener(self._hear)
 
     def add_listener(self, listener: Listener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
@@ -209,7 +205,10 @@ class Pipeline:
     # --- one batch --------------------------------------------------------------------------------------
 
     def work(self, batch: Batch) -> dict[str, pa.Table]:
-        """Rows for the tables, from one batch and what all before it have left."""
+        """Return the rows for the tables, made of one batch and of what all before it have left.
+
+        What is remembered of the batch, and what listeners hear of it, wait until it is published.
+        """
         settings = self.settings
         now_us = batch.time_ms * 1000
         self._show_first_lines(batch)
@@ -234,9 +233,9 @@ class Pipeline:
             timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
             after = _note_timely(after, timely, now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
-            too_late = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
-            known |= too_late
-            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
+            counted = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
+            known |= counted
+            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **counted})
             pending = _add_up(results.get(pipeline_tables.LANES), "pending")
         after = replace(after, partitions={n: clock for n, clock in after.partitions.items() if n != _LOOK})
         results[pipeline_tables.COUNTS] = self._make_count_rows(counts)
@@ -244,20 +243,25 @@ class Pipeline:
         results[pipeline_tables.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
         unparsed = (self._unparsed | _list_busy(batch)) - timely
-        self._made = _Made(
-            rows, pending, after, unparsed, int(known.get(pipeline_tables.TOO_LATE, 0)), now_us
-        )
+        too_late = int(known.get(pipeline_tables.TOO_LATE, 0))
+        watermark_us = None if after.watermark_us == NEVER else after.watermark_us
+
+        def conclude(report: BatchReport) -> None:
+            self._unparsed, self._last_us = unparsed, now_us
+            self._tell_listeners(_make_news(report, rows, pending, watermark_us, too_late))
+
+        batch.when_done(conclude)
         return rows
 
     def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
-        """Both stages; what they made, by the name of the table it is for."""
+        """Run both stages; return what they made, by the name of the table it is for."""
         from pyspark.sql.functions import col
 
-        self._stage.maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
         state = batch.read_state(pipeline_tables.STATE).selectExpr(
             f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
         )
-        frame = state if batch.is_empty else batch.frame.union(state)
+        stage = LogStage(self._kit, {number: clock.max_us for number, clock in clocks.partitions.items()})
+        frame = state if batch.is_empty else batch.arrow(stage, PARCELS_DDL).union(state)
         lanes = frame.repartitionById(self._places, col("lane") % self._places)
         found = lanes.mapInArrow(LaneStage(self._kit, clocks, orders), PARCELS_DDL).toArrow()
         made: dict[str, list[pa.Table]] = {}
@@ -358,46 +362,32 @@ class Pipeline:
         topics = pa.array([self.settings.topic] * rows.num_rows, pa.string())
         return rows.add_column(0, "topic", topics).select(pipeline_tables.COUNT_ROWS.names)
 
-    def _make_news(self, report: BatchReport, made: _Made) -> BatchNews:
-        counted, watermark = made.rows.get(pipeline_tables.COUNTS), made.clocks.watermark_us
-        return BatchNews(
-            report,
-            lines=_add_up(counted, "lines"),
-            parsed=_add_up(counted, "parsed"),
-            dead=_add_up(counted, "dead"),
-            late=_add_up(counted, "late"),
-            pending=made.pending,
-            subjects=_add_up(made.rows.get(pipeline_tables.LANES), "subjects"),
-            watermark_us=None if watermark == NEVER else watermark,
-            decisions=made.rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
-            alerts=made.rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
-            too_late=made.too_late,
-        )
-
-    def _hear(self, event: str, report: BatchReport) -> None:
-        if event != "completed" or self._made is None:
-            return
-        self._unparsed, self._last_us = self._made.unparsed, self._made.now_us
-        news, self._made = self._make_news(report, self._made), None
+    def _tell_listeners(self, news: BatchNews) -> None:
         for listener in self._listeners:
             listener(news)
         waits = news.pending and self.settings.idle_after_us is not None
-        if self._until_idle and not report.offsets and not waits:
+        if self._until_idle and not news.report.offsets and not waits:
             self._has_ended = True
             self.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A batch that was worked on and is not published yet. `unparsed`: partitions whose last records had no
-    timely line among them."""
-
-    rows: Mapping[str, pa.Table]
-    pending: int
-    clocks: Clocks
-    unparsed: frozenset[int]
-    too_late: int
-    now_us: int
+def _make_news(
+    report: BatchReport, rows: Mapping[str, pa.Table], pending: int, watermark_us: int | None, too_late: int
+) -> BatchNews:
+    counted = rows.get(pipeline_tables.COUNTS)
+    return BatchNews(
+        report,
+        lines=_add_up(counted, "lines"),
+        parsed=_add_up(counted, "parsed"),
+        dead=_add_up(counted, "dead"),
+        late=_add_up(counted, "late"),
+        pending=pending,
+        subjects=_add_up(rows.get(pipeline_tables.LANES), "subjects"),
+        watermark_us=watermark_us,
+        decisions=rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
+        alerts=rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
+        too_late=too_late,
+    )
 
 
 def _let_all_go(clocks: Clocks) -> Clocks:
