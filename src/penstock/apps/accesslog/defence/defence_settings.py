@@ -76,7 +76,7 @@ class DefenceSettings:
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     trust_crawlers: bool = True
-    block_private: bool = False  # also block what `allowing.LOCAL` holds
+    block_private: bool = False  # also block what `allow_list.LOCAL` holds
 
     @classmethod
     def default(cls, **changes: Any) -> DefenceSettings:

@@ -26,8 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import allow_list_kernel, lane_fold_kernel, subject_table_kernel
+from penstock.apps.accesslog.defence import ban_kernel, lane_fold_kernel, subject_table_kernel
 from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence.compiled_rules import RuleProgram
 from penstock.apps.accesslog.defence.defence_settings import (
     DECISIONS,
     DefenceSettings,
@@ -47,7 +48,6 @@ from penstock.apps.accesslog.defence.evidence_lines import (
     tell_line,
 )
 from penstock.apps.accesslog.defence.lane_state import QUEUE, LaneState, _hits_of, grow
-from penstock.apps.accesslog.defence.rule_limits import RuleProgram
 from penstock.apps.accesslog.events.line_events import Header, read_agents
 from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, advance
 from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, is_host, name_subject
@@ -81,7 +81,7 @@ def fold_lane(
     after = finished or after
     limits = make_limits(settings, orders or Orders())
     if limits.grace_times.size:
-        allow_list_kernel.lift_bans(state.clients, limits)
+        ban_kernel.lift_bans(state.clients, limits)
     times = _numbers(queue, "time")
     released = _bound(times, after.watermark_us, settings.pending_per_lane)
     chosen = times < released

@@ -1,4 +1,4 @@
-"""The fold itself: events in order, one after the other, into counters, scores and decisions.
+"""The fold itself: events in order, one after the other, into counters and scores; `ban_kernel` decides.
 
 Rules. What a subject is at an event depends on the events before it and on nothing else: levels fade when an
 event touches them, never at the end of a batch; a subject whose memory has run out begins anew at its next
@@ -16,7 +16,15 @@ import numpy as np
 
 from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.defence import fold_arrays as s
-from penstock.apps.accesslog.defence.allow_list_kernel import lift_ban, may_block
+from penstock.apps.accesslog.defence.ban_kernel import (
+    choose_rule,
+    decide_client,
+    decide_member,
+    escalate,
+    keep_until,
+    lift_ban,
+    write_decision,
+)
 from penstock.apps.accesslog.defence.broken_links_kernel import look_at_path
 from penstock.apps.accesslog.defence.subject_table_kernel import find_member, find_row
 from penstock.apps.accesslog.events.line_events_kernel import mix, mix_subject
@@ -65,7 +73,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 harmless = False
                 verdict = add_points(table, row, rules, rule, time, limits)
                 if verdict == 1:
-                    tipped = choose(rows, row, rules, time, limits, tipped, rule)
+                    tipped = choose_rule(rows, row, rules, time, limits, tipped, rule)
                 elif verdict == 2 and simulated < 0:
                     simulated = rule
         shared = np.int64(-1)
@@ -95,13 +103,13 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     for at in range(rules.any_client.size if is_counted else 0):
         b = rules.any_client[at]
         if rules.distinct[b] == 2:
-            if events.answer[i] == s.FOUND | s.ASSET and take_back(
+            if events.answer[i] == s.FOUND | s.ASSET and uncount_agent(
                 table, row, rules, b, events.agent[i], time
             ):
                 continue
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
                 continue
-            note_agent(table, row, rules, b, rows[row, s.AGENT], time)
+            remember_first_agent(table, row, rules, b, rows[row, s.AGENT], time)
             if not is_remembered(
                 table.filters, find_counter(table, row, b, time), np.uint64(events.agent[i])
             ):
@@ -116,7 +124,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     elif simulated >= 0 and time >= rows[row, s.QUIET_UNTIL] and time >= rows[row, s.BAN_UNTIL]:
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
-        put_decision(events, i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
+        write_decision(events, i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
                      rows[row, s.LEVEL], 0, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
 
 
@@ -161,7 +169,7 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
     over, entry = count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)
     if time < table.counters[entry, s.HOT_UNTIL]:
         if is_enforced or is_new:
-            name_member(events, i, table, row, member, rules, b, time, limits, out, out_score)
+            decide_member(events, i, table, row, member, rules, b, time, limits, out, out_score)
     elif over and rules.points[rules.rule_of[b]] >= limits.blocking:
         ban_us = np.int64(limits.ban_us)
         if is_enforced:
@@ -172,84 +180,10 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
         while each >= 0:
             if members[each, s.MEMBER_MASK] & bit != 0:
                 if members[each, s.MEMBER_LAST] >= time - rules.memory[b]:
-                    name_member(events, i, table, row, each, rules, b, time, limits, out, out_score)
+                    decide_member(events, i, table, row, each, rules, b, time, limits, out, out_score)
                 elif not is_enforced:
                     members[each, s.MEMBER_MASK] &= ~bit
             each = members[each, s.MEMBER_NEXT]
-
-
-@part
-def name_member(events, i, table, row, member, rules, b, time, limits, out, out_score):
-    members, rows = table.members, table.rows
-    rule = np.int64(rules.rule_of[b])
-    high, low = np.uint64(members[member, s.MEMBER_HIGH]), np.uint64(members[member, s.MEMBER_LOW])
-    action, ban_us = np.int64(s.SIMULATE), np.int64(0)
-    if rules.enforced[rule] != 0:
-        if time < members[member, s.MEMBER_UNTIL]:
-            return
-        action = may_block(limits, high, low, time)
-        ban_us = rows[row, s.BAN_UNTIL] - rows[row, s.BAN_FROM]
-        members[member, s.MEMBER_UNTIL] = time + ban_us
-    if action != s.BLOCK:
-        ban_us = np.int64(0)
-    put_decision(events, i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
-                 members[member, s.MEMBER_COUNT], out, out_score)  # fmt: skip
-
-
-@part
-def decide_client(events, i, table, row, rules, rule, time, limits, out, out_score):
-    """Block a client; while it is blocked, say once for each class what else it did."""
-    rows = table.rows
-    is_banned = time < rows[row, s.BAN_UNTIL]
-    if is_banned and not is_news(rows, row, rules, limits, rule):
-        return
-    action = may_block(limits, events.high[i], events.low[i], time)
-    ban_us = np.int64(0)
-    if is_banned:
-        if action != s.BLOCK:
-            return
-        rows[row, s.CLASSES] |= rules.class_bit[rule]
-        ban_us = rows[row, s.BAN_UNTIL] - time
-    elif action == s.BLOCK:
-        rows[row, s.CLASSES] = rules.class_bit[rule]
-        ban_us = escalate(rows, row, time, limits)
-    else:
-        if time < rows[row, s.QUIET_UNTIL]:
-            return
-        rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
-        keep_until(rows, row, time + limits.quiet_us)
-    put_decision(events, i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
-                 ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
-
-
-@part
-def escalate(rows, row, time, limits):
-    """Each ban twice as long as the one before, up to a cap; a level is forgotten for each quiet while."""
-    level = rows[row, s.LEVEL]
-    if level > 0:
-        level = max(np.int64(0), level - (time - rows[row, s.BAN_UNTIL]) // limits.forget_us)
-    level += 1
-    ban_us = np.int64(limits.most_ban_us)
-    if level < 40 and limits.ban_us << (level - 1) < limits.most_ban_us:
-        ban_us = np.int64(limits.ban_us) << (level - 1)
-    rows[row, s.LEVEL] = level
-    rows[row, s.BAN_FROM] = time
-    rows[row, s.BAN_UNTIL] = time + ban_us
-    keep_until(rows, row, time + ban_us + level * limits.forget_us)
-    return ban_us
-
-
-@part
-def put_decision(events, i, table, row, high, low, rule, action, level, ban_us, requests, out, out_score):
-    n = table.heads[s.OUT_USED]
-    out[n, s.OUT_EVENT] = i
-    out[n, s.OUT_KIND] = table.rows[row, s.KIND]
-    out[n, s.OUT_HIGH], out[n, s.OUT_LOW] = table.rows[row, s.HIGH], table.rows[row, s.LOW]
-    out[n, s.OUT_CLIENT_HIGH], out[n, s.OUT_CLIENT_LOW] = np.int64(high), np.int64(low)
-    out[n, s.OUT_RULE], out[n, s.OUT_ACTION] = rule, action
-    out[n, s.OUT_LEVEL], out[n, s.OUT_BAN], out[n, s.OUT_REQUESTS] = level, ban_us, requests
-    out_score[n] = table.marks[row, s.SHADOW if action == s.SIMULATE else s.SCORE]
-    table.heads[s.OUT_USED] = n + 1
 
 
 @part
@@ -260,27 +194,10 @@ def note_trigger(table, row, rules, b, time, limits, tipped, simulated):
         reset_level(table, row, rules, b)
     verdict = add_points(table, row, rules, rule, time, limits)
     if verdict == 1:
-        tipped = choose(table.rows, row, rules, time, limits, tipped, rule)
+        tipped = choose_rule(table.rows, row, rules, time, limits, tipped, rule)
     elif verdict == 2 and simulated < 0:
         simulated = rule
     return tipped, simulated
-
-
-@part
-def choose(rows, row, rules, time, limits, tipped, rule):
-    """Of several rules that want a client blocked the first; while it is, one whose class is news."""
-    if tipped < 0:
-        return rule
-    is_known = time < rows[row, s.BAN_UNTIL] and not is_news(rows, row, rules, limits, tipped)
-    if is_known and is_news(rows, row, rules, limits, rule):
-        return rule
-    return tipped
-
-
-@inlined
-def is_news(rows, row, rules, limits, rule):
-    """A class that the running ban does not name yet, by a rule that is worth half a ban."""
-    return rows[row, s.CLASSES] & rules.class_bit[rule] == 0 and 2 * rules.points[rule] >= limits.blocking
 
 
 @part
@@ -316,12 +233,6 @@ def add_points(table, row, rules, rule, time, limits):
     if rules.enforced[rule] == 0 and marks[row, s.SHADOW] >= limits.blocking:
         return 2
     return 0
-
-
-@inlined
-def keep_until(rows, row, time):
-    if time > rows[row, s.EXPIRES]:
-        rows[row, s.EXPIRES] = time
 
 
 @inlined
@@ -400,7 +311,7 @@ def count_one(table, row, rules, b, value, time):
 
 
 @part
-def note_agent(table, row, rules, b, agent, time):
+def remember_first_agent(table, row, rules, b, agent, time):
     """The agent before the first switch is no new one when the client goes back to it."""
     entry = find_counter(table, row, b, time)
     if levels_empty(table.levels, entry):
@@ -408,7 +319,7 @@ def note_agent(table, row, rules, b, agent, time):
 
 
 @part
-def take_back(table, row, rules, b, agent, time):
+def uncount_agent(table, row, rules, b, agent, time):
     """An agent that was counted loads what belongs to a page: a browser behind a shared address, one less.
 
     False if there is nothing to take back: the agent is new, or nothing was counted.

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.defence import subject_table_kernel as t
+from penstock.apps.accesslog.defence.compiled_rules import RuleProgram, compile_rules
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.defence.evidence_lines import EVIDENCE
-from penstock.apps.accesslog.defence.rule_limits import RuleProgram, compile_rules
 from penstock.apps.accesslog.events.line_events import AGENTS, EVENTS
 from penstock.apps.accesslog.events.log_clocks import NEVER
 from penstock.core.errors import DecodeError

@@ -6,9 +6,9 @@ same.
     detector = Detector(default_rules())
     findings = detector.detect(parser.parse(values))
 
-How: equal texts of the batch are numbered (`texts.grouping`), decoded once, matched once (`matching`), and
-what they hit is brought to the lines that have them, where the rules' conditions on status, method and length
-decide. A detector is cheap to pickle: a worker builds its tables once per process and set of rules.
+How: equal texts of the batch are numbered (`text_grouping`), decoded once and matched once (`rule_matching`).
+Their hits are then assigned to the lines that have them, where the rules' conditions on status, method and
+length decide. A detector is cheap to pickle: a worker builds its tables once per process and set of rules.
 """
 
 from __future__ import annotations

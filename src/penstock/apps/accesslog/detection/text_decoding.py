@@ -1,4 +1,4 @@
-"""Texts of log lines, decoded: what `matching` looks at, in one buffer.
+"""Texts of log lines, decoded: what `rule_matching` looks at, in one buffer.
 
 Rule: equal texts are decoded once. Most agents and referrers of a batch repeat, and half of the targets; each
 distinct one of a batch is decoded and matched once, and its hits go to all lines that have it. Nothing is

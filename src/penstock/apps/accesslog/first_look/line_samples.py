@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from penstock.apps.accesslog.defence.allow_list import LOCAL, is_local
 from penstock.apps.accesslog.events import line_events_kernel as k
 from penstock.apps.accesslog.events.networks import NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.first_look.rival_fields import (
+from penstock.apps.accesslog.first_look.ambiguous_fields import (
     MOST_LINES,
     Missing,
     Rival,

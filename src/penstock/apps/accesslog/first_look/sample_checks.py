@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from penstock.apps.accesslog.defence.allow_list import is_local
 from penstock.apps.accesslog.events.networks import parse_network
+from penstock.apps.accesslog.first_look.ambiguous_fields import Missing, Rival
 from penstock.apps.accesslog.first_look.line_samples import LEAST_LINES, Sample
-from penstock.apps.accesslog.first_look.rival_fields import Missing, Rival
 from penstock.apps.accesslog.parsing.log_formats import has_forwarded, logs_host_names
 from penstock.core.errors import OptionError
 from penstock.core.log_lines import escape

@@ -1,7 +1,7 @@
 """Load monitoring, first half: what one batch of lines adds, as a small packed partial.
 
-`observe` runs in the worker that fetched the lines; `merge` (in `merging`, offered here too) brings partials
-and the state of earlier batches together. A partial has, for each second and server, requests, bytes, status
+`observe` runs in the worker that fetched the lines; `merge` (in `load_merging`, offered here too) joins
+partials and the state of earlier batches. A partial has, for each second and server, requests, bytes, status
 classes and errors (5xx), and for each minute and server latencies, clients and top tables.
 
 Rule: where a line is counted is a function of its partition's log alone, so any split into batches gives the

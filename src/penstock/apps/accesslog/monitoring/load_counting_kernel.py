@@ -8,7 +8,7 @@ Tables are arrays of entries in the order in which they were first seen, and slo
 key's slot is depends on a number drawn for each table: nobody can choose URLs that all meet in one slot. What
 is counted does not depend on it. Whoever can find two texts with the same 64 bits gets them counted as one.
 
-Texts come here numbered (`texts.grouping`, whose table has no such number; there a search has an end).
+Texts come here numbered (`text_grouping`, whose table has no such number; there a search has an end).
 
 No kernel allocates; the arrays come from `monitoring`.
 """

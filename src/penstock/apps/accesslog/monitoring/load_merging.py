@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring.anomalies import AlertChange, AnomalyLimits, Watch
 from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     COUNTS,
     LATENCIES,
@@ -64,6 +63,7 @@ from penstock.apps.accesslog.monitoring.packed_tables import (
     to_columns,
     unpack_tables,
 )
+from penstock.apps.accesslog.monitoring.spike_detection import AlertChange, AnomalyLimits, Watch
 from penstock.apps.accesslog.monitoring.state_rows import (
     pack_cells,
     piece_numbers,

@@ -10,7 +10,7 @@ is touched alone.
 A position moves only with lines that were handed out. Whoever could not send them makes a new follower from
 the positions that are durable. Bytes read before are looked at again after each chunk: where they have
 changed, the file was emptied meanwhile (copytruncate), the chunk is thrown away, and the copy, if there is
-one, is read to its end first. Which files there are is found out in `following_look.py`.
+one, is read to its end first. Which files there are is found out in `log_rotation`.
 
 Why not inotify: it tells of changes while one listens, and most of the work here is to find out what happened
 while nobody did.

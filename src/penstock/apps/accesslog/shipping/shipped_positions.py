@@ -70,7 +70,7 @@ class FilePosition:
     """One file, what it is known by, and how many of its bytes are shipped.
 
     `head` and `tail` are digests: of its first `head_bytes`, and of the last bytes before `offset` (as many
-    as `following_files.TAIL_BYTES`). `skipping`: the rest of the line at `offset` is too long and left out.
+    as `followed_files.TAIL_BYTES`). `skipping`: the rest of the line at `offset` is too long and left out.
     `finished`: it was read to its end and no more is expected. `packed`: offsets count unpacked bytes.
     `written_ns`: when somebody last wrote to it, as far as was seen; younger files came after it. `number`
     tells a shipper's positions apart; files of one log are read in its order.

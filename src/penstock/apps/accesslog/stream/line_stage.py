@@ -33,8 +33,8 @@ from penstock.apps.accesslog.events.line_events import make_events
 from penstock.apps.accesslog.events.log_clocks import NEVER
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, observe
 from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Parser
+from penstock.apps.accesslog.stream.dead_letter_rows import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.stream.parcels import make_parcel, pack
-from penstock.apps.accesslog.stream.unparsed_lines import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.texts.text_grouping import group_lines
 
 #: Columns that the stage wants of each record.
@@ -223,7 +223,7 @@ class StageWork:
 def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
     """No line is later than its record by more than `MOST_AHEAD_US`: one alone would carry the clock away.
 
-    What is left, a minute, the monitoring must bear from a single line (`observing` says why).
+    What is left, a minute, the monitoring must bear from a single line (`load_counting` says why).
     A record without a time (null, or -1 as Kafka has it) bounds nothing, and neither does one with a number
     that is no time: a producer may write any. That is why it is read in Kafka's own milliseconds; Spark has
     no time for some of them, and the batch of such a record would fail for ever.

@@ -1,13 +1,13 @@
 """The pipeline: access logs from Kafka through Spark into SQL, each line once, decisions with their offsets.
 
-One batch is one Spark job with one shuffle. The first stage runs in the worker that fetches (`stage`), the
-second folds lane by lane (`lane_stage`); the driver gets a few parcels, unpacks them to one Arrow table for
-each SQL table, and all of it is published with the offsets in one transaction. Nothing about a single client
-passes through the driver but decisions and pieces of state of at most 1 MiB.
+One batch is one Spark job with one shuffle. The first stage (`line_stage`) runs in the worker that fetches,
+the second (`lane_stage`) folds lane by lane. The driver gets a few parcels, unpacks them to one Arrow table
+for each SQL table, and publishes all of them with the offsets in one transaction. Of a single client, only
+decisions and pieces of state of at most 1 MiB pass through the driver.
 
-Rule: what is decided is a function of the log. What is not in the log and still matters (which partitions are
-not waited for because they are idle, from when on an operator's order counts) is decided here, before the
-batch, from the batch's own time, and stored with it: later batches and a restart find it decided.
+Rule: decisions are a function of the log. Some things that matter are not in the log: which partitions are
+idle, so that nobody waits for them, and from when an operator's order counts. They are decided here, before
+the batch, from the batch's own time, and stored with it, so later batches and a restart find them decided.
 
     create_tables("results.db")
     Pipeline(spark, PipelineSettings("log", "results.db", {"bootstrap.servers": "b:9092"})).run()
@@ -110,7 +110,7 @@ Listener = Callable[[BatchNews], None]
 
 
 class Pipeline:
-    """Made, then run once. The tables must be there (`tables.create_tables`)."""
+    """Made, then run once. The tables must be there (`pipeline_tables.create_tables`)."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.apps.accesslog.defence import defence_settings
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS
 from penstock.apps.accesslog.monitoring.minute_tables import MINUTE_ROWS, SECOND_ROWS, TOP_ROWS
-from penstock.apps.accesslog.stream import operator_orders, unparsed_lines
+from penstock.apps.accesslog.stream import dead_letter_rows, operator_orders
 from penstock.apps.accesslog.stream.lane_stage import LANE_COUNTS, LANE_LEVELS
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import Place, parse_place
@@ -32,7 +32,7 @@ STATE = "accesslog_state"
 CLOCKS = "accesslog_clocks"
 COUNTS = "accesslog_counts"
 DECISIONS = "accesslog_decisions"
-DEAD_LETTERS = unparsed_lines.DEAD_LETTERS
+DEAD_LETTERS = dead_letter_rows.DEAD_LETTERS
 ORDERS = operator_orders.ORDERS
 SECONDS, MINUTES, TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
 ALERTS = "accesslog_alerts"
@@ -80,7 +80,7 @@ TABLES: Mapping[Table, pa.Schema] = {
     ): COUNT_ROWS,
     Table(LANES, mode="merge", key=("lane",), add=LANE_COUNTS): LANE_ROWS,
     Table(DECISIONS): defence_settings.DECISIONS,
-    Table(DEAD_LETTERS, provenance=True): unparsed_lines.SCHEMA,
+    Table(DEAD_LETTERS, provenance=True): dead_letter_rows.SCHEMA,
     Table(ORDERS, mode="upsert", key=("order_id",)): operator_orders.SCHEMA,
     Table(SECONDS, mode="upsert", key=("second", "server")): SECOND_ROWS,
     Table(MINUTES, mode="upsert", key=("minute", "server")): MINUTE_ROWS,

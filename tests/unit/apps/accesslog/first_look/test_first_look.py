@@ -12,9 +12,9 @@ import pytest
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
 from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.first_look import topic_samples
+from penstock.apps.accesslog.first_look.ambiguous_fields import find_rivals
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines
 from penstock.apps.accesslog.first_look.line_samples import SAMPLE_LINES, Sample, cut_sample, take_sample
-from penstock.apps.accesslog.first_look.rival_fields import find_rivals
 from penstock.apps.accesslog.first_look.sample_checks import check_sample, describe_sample
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.cli import main

@@ -1,7 +1,7 @@
 """The loop that judges seconds: a few thousand steps a second for each server, whatever their number.
 
 Everything it knows is in the arrays it is given, so it can stop after any second and go on later with the
-same result. `anomalies` says what the numbers mean. Cost: about 1 us for a second of a server.
+same result. `spike_detection` says what the numbers mean. Cost: about 1 us for a second of a server.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -35,7 +35,7 @@ BASELINES = 14
 #: at; its values are those of `extremes`.
 EVENT_NUMBERS, EVENT_VALUES = 5, 4
 
-#: Numbers of the limits, see `anomalies.Limits`.
+#: Numbers of the limits, see `spike_detection.AnomalyLimits`.
 Z, UP, DOWN, EXCESS, STEADY, CALM_SECONDS, LONGEST, ERROR_STEP, LATENCY_STEP = range(9)
 LIMITS = 9
 _UNKNOWN = -1.0

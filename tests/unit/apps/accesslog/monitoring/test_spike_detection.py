@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring.anomalies import AlertChange, Watch
 from penstock.apps.accesslog.monitoring.load_counting import merge, observe
+from penstock.apps.accesslog.monitoring.spike_detection import AlertChange, Watch
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from tests.reference.accesslog_anomalies import SlowWatch
 from tests.support.accesslog_lines import Database, Line

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring import anomalies_kernel as loop
+from penstock.apps.accesslog.monitoring import spike_detection_kernel as loop
 from penstock.apps.accesslog.monitoring.minute_tables import ALL
 from penstock.apps.accesslog.monitoring.sketches import bucket_values
 
