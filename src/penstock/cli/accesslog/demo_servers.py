@@ -54,13 +54,13 @@ class Servers:
         self._shippers = [self._start("ship", *self._name_shipper(name)) for name in self._names]
 
     def wait(self) -> None:
-        """Until the servers have stopped."""
+        """Wait until the servers have stopped."""
         assert self._simulator is not None
         self._simulator.wait()
 
     @contextmanager
     def stopping_on_signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM stops the servers; a second one means what it meant before."""
+        """Stop the servers at the first SIGINT or SIGTERM; a second one means what it meant before."""
 
         def stop(number: int, _: object) -> None:
             for each, handler in before.items():

@@ -162,7 +162,7 @@ class Display:
         has_changed = self._fresh or self._has_news or self._blocked != before
         self._has_news = False
         if self._is_live or has_changed or now - self._shown >= IDLE_EVERY_S:
-            self._tell(news, now)
+            self._show_numbers(news, now)
 
     def _note_block(self, decision: Mapping[str, Any]) -> None:
         client = decision["client"]
@@ -185,7 +185,7 @@ class Display:
             with self._turn:
                 say(f"{done} {escape(client)}: {decision['rule']}")
 
-    def _tell(self, news: BatchNews, now: float) -> None:
+    def _show_numbers(self, news: BatchNews, now: float) -> None:
         rate = self._fresh / max(now - self._since, 0.001)
         report = news.report
         took = report.planning_ms + report.processing_ms + report.storing_ms
@@ -279,6 +279,6 @@ def _rank(decision: Mapping[str, Any]) -> tuple[float, float, str]:
 
 
 def cut(text: str, columns: int) -> str:
-    """So much of it that a terminal does not wrap it: a line that wraps cannot be written over."""
+    """Return a text cut so that a terminal does not wrap it: a wrapped line cannot be written over."""
     most = max(columns - 1, 10)
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -52,7 +52,7 @@ class Listed:
     bans: tuple[Ban, ...]
 
     def since(self, cursor: int, gate: Gate) -> Delta:
-        """What has changed since a cursor; everything, if that cursor is not known."""
+        """Return what has changed since a cursor; everything, if that cursor is not known."""
         if cursor == self.cursor:
             return Delta(self.cursor, (), (), False)
         now = gate.apply(self.bans)
@@ -72,19 +72,19 @@ class Listed:
 
 
 def advance(place: Place, *, now_us: int, known: Listed | None = None) -> Listed:
-    """The list of this moment, with all that led to it written down. Whoever is asked may do it.
+    """Write down all changes up to this moment and return the list. Any process may do it.
 
     `known` is an answer from before, which saves reading the list again that it holds.
     """
     database = Database(place)
-    found = database.run(lambda session: _look(session, place, now_us, known))
+    found = database.run(lambda session: _find_changes(session, place, now_us, known))
     if found is not None and found.is_listed:
         return Listed(place, found.cursor, found.bans)  # the usual case: nothing is written, no lock is taken
     return database.run(lambda session: _advance(session, place, now_us, found), writes=True)
 
 
 def read_next_end(listed: Listed) -> int | None:
-    """When the list will change by itself."""
+    """Return when the list will next change by itself."""
     return min((ban.expires_at_us for ban in listed.bans), default=None)
 
 
@@ -104,8 +104,8 @@ class _Found:
         return self.cursor > 0 and self.bans == self.listed
 
 
-def _look(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
-    """None: there are no tables yet."""
+def _find_changes(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
+    """Return the bans of this moment beside those written down; None if there are no tables yet."""
     if read_version(session, place, _TABLES) is None:
         demand_decisions(session)
         return None
@@ -164,12 +164,12 @@ def _write_step(
 
 
 def _end_of(ban: Ban | None) -> int:
-    """Nobody is blocked until 1970, so 0 stands for not at all."""
+    """Return when a ban ends; 0 if it is not blocked, since nobody is blocked until 1970."""
     return ban.expires_at_us if ban is not None else 0
 
 
 def _rewind(session: Session, bans: Sequence[Ban], *, since: int, until: int) -> list[Ban] | None:
-    """The list as it was at a cursor; None where nobody knows."""
+    """Return the list as it was at a cursor; None if that is not known any more."""
     mark = session.grammar.mark
     _, floor = _read_cursor(session, hold=False)
     if not floor <= since <= until:

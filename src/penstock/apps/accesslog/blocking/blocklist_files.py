@@ -106,7 +106,7 @@ def _count_orders(session: Session) -> tuple[object, ...]:
 
 
 def demand_place(folder: Path) -> None:
-    """BLOCKLIST_NOT_WRITTEN if it can hold no file; it is made if it is not there."""
+    """Make the folder if it is missing; raise BLOCKLIST_NOT_WRITTEN if it can hold no file."""
     probe = folder / f".place{_ENDING}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

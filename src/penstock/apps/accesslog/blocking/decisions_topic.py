@@ -56,7 +56,7 @@ class DecisionsTopic:
         self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
 
     def demand_topic(self) -> None:
-        """A topic that is not there is an error now, not at the first decision."""
+        """Raise an error now if the topic is missing, and not at the first decision."""
         with closing(KafkaLogView(self._settings)) as view:
             if self.topic in view.describe([self.topic]):
                 return
@@ -89,9 +89,9 @@ class DecisionsTopic:
     def _send(self, decisions: list[Decision]) -> None:
         self._writer.write(self.topic, make_records(decisions))
         ids = [str(each["decision_id"]) for each in decisions]
-        self._database.run(partial(self._note, ids), writes=True)
+        self._database.run(partial(self._note_sent, ids), writes=True)
 
-    def _note(self, ids: list[str], session: Session) -> None:
+    def _note_sent(self, ids: list[str], session: Session) -> None:
         ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
         conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
         session.execute_many(
@@ -104,7 +104,7 @@ class DecisionsTopic:
 
 
 def make_records(decisions: list[Decision]) -> pa.RecordBatch:
-    """Records for the topic: the id as key, the decision as JSON in ASCII."""
+    """Return records for the topic: the id as key, the decision as JSON in ASCII."""
     return pa.record_batch(
         {
             "key": pa.array([str(each["decision_id"]).encode() for each in decisions], pa.binary()),

@@ -37,7 +37,7 @@ _KNOWN_PEERS = 1024
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """`127.0.0.1:8477`, `[::1]:8477`, `localhost:0`: an address to listen on. Port 0: any that is free."""
+    """Return host and port of `127.0.0.1:8477`, `[::1]:8477` or `localhost:0`. Port 0: any free one."""
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     host = "127.0.0.1" if host == "localhost" else host
@@ -54,11 +54,11 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     network = parse_network(host)
-    return network is not None and any(each.holds(network) for each in _LOOPBACK)
+    return network is not None and any(each.contains(network) for each in _LOOPBACK)
 
 
 def check_token(text: str) -> Secret:
-    """A token that cannot be guessed; TOKEN_WEAK for any other. It appears in no text."""
+    """Return a token that cannot be guessed; raise TOKEN_WEAK for any other. No text ever shows it."""
     text = text.strip()
     letters = next((count for letters, count in _ALPHABETS if re.fullmatch(f"(?:{letters})+", text)), 64)
     bits = len(text) * math.log2(letters)

@@ -50,7 +50,7 @@ _LOW = (1 << 64) - 1
 
 @cache
 def list_crawlers() -> tuple[tuple[str, Network], ...]:
-    """Search engines and the networks that they say their crawlers come from."""
+    """Return search engines and the networks that they say their crawlers come from."""
     with CRAWLERS.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         return tuple((row["crawler"], demand_network(CRAWLERS.name, row["network"])) for row in rows)
@@ -69,7 +69,7 @@ def is_local(text: str) -> bool:
 def make_ranges(
     allow: Iterable[str], trusted_proxies: Iterable[str], *, crawlers: bool, block_private: bool = False
 ) -> tuple[NDArray[np.uint64], ...]:
-    """First and last addresses, high and low words of each: sorted, and joined where they touch."""
+    """Return first and last addresses, high and low words of each, sorted, joined where they touch."""
     networks = [*_RESERVED, *(() if block_private else LOCAL)]
     networks += [demand_network("allow", each) for each in allow]
     networks += [demand_network("trusted_proxies", each) for each in trusted_proxies]

@@ -22,7 +22,7 @@ from penstock.kernels.format_compilation import part
 
 
 @part
-def look_at_path(table, row, path, time):
+def note_missing_path(table, row, path, time):
     """1: two visitors from two other networks asked for this path in vain as well, so it is a broken link."""
     paths, rows = table.paths, table.rows
     key = np.int64(path)

@@ -128,7 +128,7 @@ def _compile(ruleset: RuleSet) -> RuleProgram:
 
 
 def compile_rules(ruleset: RuleSet) -> RuleProgram:
-    """The program of these rules; made once for each set."""
+    """Return the program of these rules; it is made once for each set."""
     if ruleset.digest not in _compiled:
         if len(_compiled) >= _MOST_COMPILED:
             _compiled.clear()
@@ -137,7 +137,7 @@ def compile_rules(ruleset: RuleSet) -> RuleProgram:
 
 
 def _list_counted(ruleset: RuleSet, rule: BehaviourRule) -> tuple[int, ...]:
-    """What a rule counts; a group counts rules that are named, and of the others those that are `near`."""
+    """Return the rules that a rule counts; a group counts those it names, and others that are `near`."""
     numbers = ruleset.counted(rule)
     if rule.per == KINDS[CLIENT]:
         return numbers

@@ -80,7 +80,7 @@ class DefenceSettings:
 
     @classmethod
     def default(cls, **changes: Any) -> DefenceSettings:
-        """With the rules that come with Penstock."""
+        """Return settings with the rules that come with Penstock."""
         return cls(**{"ruleset": default_rules(), **changes})
 
     @cached_property
@@ -114,12 +114,12 @@ class Orders:
 
     @classmethod
     def of(cls, orders: Iterable[_Granted], spared: tuple[str, ...] = ()) -> Orders:
-        """From the orders that count in a batch."""
+        """Return what the orders that count in a batch ask for."""
         return cls(tuple((o.subject, o.taken_at, o.until) for o in orders if o.taken_at is not None), spared)
 
 
 def make_limits(settings: DefenceSettings, orders: Orders) -> s.FoldLimits:
-    """Settings and orders as the kernels take them."""
+    """Return settings and orders in the form that the kernels take."""
     bounds = np.zeros((len(orders.graces), 4), np.uint64)
     times = np.zeros((len(orders.graces), 2), np.int64)
     for n, (subject, since, until) in enumerate(orders.graces):
@@ -138,6 +138,6 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.FoldLimits:
 def identify(
     stream: str, subject: str, client: str, rule: str, action: str, partition: int, offset: int
 ) -> str:
-    """The id of a decision: the same for the same decision, whenever it is made."""
+    """Return the id of a decision: the same for the same decision, whenever it is made."""
     told = "\x1f".join((stream, subject, client, rule, action, str(partition), str(offset)))
     return hashlib.sha256(told.encode()).hexdigest()[:32]

@@ -13,7 +13,7 @@ from penstock.apps.accesslog.app_compilation import kernel
 
 @kernel
 def find_last(kinds, highs, lows, untils, kept, of_kinds, of_highs, of_lows, places, counts):
-    """The last rows of each subject before `untils`, no further back than `kept` rows.
+    """Find the last rows of each subject before `untils`, no further back than `kept` rows.
 
     They are put at the end of its row of `places`, in order; `counts` says how many they are.
     """

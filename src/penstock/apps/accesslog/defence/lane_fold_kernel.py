@@ -25,7 +25,7 @@ from penstock.apps.accesslog.defence.ban_kernel import (
     lift_ban,
     write_decision,
 )
-from penstock.apps.accesslog.defence.broken_links_kernel import look_at_path
+from penstock.apps.accesslog.defence.broken_links_kernel import note_missing_path
 from penstock.apps.accesslog.defence.subject_table_kernel import find_member, find_row
 from penstock.apps.accesslog.events.line_events_kernel import mix, mix_subject
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_net
@@ -83,7 +83,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 b = rules.count_lists[at]
                 if harmless and rules.leaves_shared[b] != 0:
                     if shared < 0:
-                        shared = look_at_path(table, row, events.path[i], time)
+                        shared = note_missing_path(table, row, events.path[i], time)
                     if shared == 1:
                         continue
                 if count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)[0]:
@@ -130,7 +130,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
 
 @inlined
 def fold_group(events, i, table, rules, limits, out, out_score):
-    """A client that took part: its network or fingerprint counts it, and names it while it is hot."""
+    """Count an event for the network or fingerprint of a client; decide about the client while it is hot."""
     time, kind = events.time[i], events.kind[i]
     if kind == 1:
         high, low = cut_to_net(events.high[i], events.low[i])
@@ -160,7 +160,7 @@ def fold_group(events, i, table, rules, limits, out, out_score):
 
 @part
 def count_group(events, i, table, row, member, rules, b, time, limits, out, out_score):
-    """A rule in simulation leaves the bans of the group and of its members alone; it names each once."""
+    """Count for one rule. In simulation, it leaves all bans alone and decides about each member once."""
     members, rows = table.members, table.rows
     bit = np.int64(1) << np.int64(b)
     is_enforced = rules.enforced[rules.rule_of[b]] != 0
@@ -188,7 +188,7 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
 
 @part
 def note_trigger(table, row, rules, b, time, limits, tipped, simulated):
-    """A behaviour rule is over its limit: its points count, and one with too few to block counts anew."""
+    """Add the points of a behaviour rule over its limit; with too few to block, it starts counting anew."""
     rule = np.int64(rules.rule_of[b])
     if rules.points[rule] < limits.blocking:
         reset_level(table, row, rules, b)
@@ -215,7 +215,7 @@ def reset_level(table, row, rules, b):
 
 @part
 def add_points(table, row, rules, rule, time, limits):
-    """1: the score says block. 2: it would, if simulated rules counted."""
+    """Add a rule's points; return 1 if the score says block, 2 if it would with simulated rules."""
     rows, marks = table.rows, table.marks
     passed = time - rows[row, s.SCORED_AT]
     if passed > 0:
@@ -248,7 +248,7 @@ def pick_value(events, i, distinct):
 
 @part
 def find_counter(table, row, b, time):
-    """The entry of a behaviour rule in a subject's chain; a new one if it has none."""
+    """Return the entry of a behaviour rule in a subject's chain; a new one if it has none."""
     entry = table.rows[row, s.CHAIN]
     while entry >= 0:
         if table.counters[entry, s.BEHAVIOUR] == b:
@@ -312,7 +312,7 @@ def count_one(table, row, rules, b, value, time):
 
 @part
 def remember_first_agent(table, row, rules, b, agent, time):
-    """The agent before the first switch is no new one when the client goes back to it."""
+    """Remember the agent before the first switch: going back to it is no new agent."""
     entry = find_counter(table, row, b, time)
     if levels_empty(table.levels, entry):
         remember(table.filters, entry, np.uint64(agent))
@@ -320,7 +320,7 @@ def remember_first_agent(table, row, rules, b, agent, time):
 
 @part
 def uncount_agent(table, row, rules, b, agent, time):
-    """An agent that was counted loads what belongs to a page: a browser behind a shared address, one less.
+    """Count one agent less, since it loads assets: a browser behind a shared address.
 
     False if there is nothing to take back: the agent is new, or nothing was counted.
     """
@@ -352,7 +352,7 @@ def clear_filter(filters, entry):
 
 @part
 def is_remembered(filters, entry, value):
-    """Whether both bits of a value are in a filter."""
+    """Return whether both bits of a value are in a filter."""
     spread = mix(value + np.uint64(0x9E3779B97F4A7C15))
     first, second = np.int64(spread & np.uint64(255)), np.int64((spread >> np.uint64(8)) & np.uint64(255))
     one = np.uint64(1)

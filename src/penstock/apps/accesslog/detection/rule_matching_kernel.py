@@ -29,7 +29,7 @@ _SECOND = np.uint64(0xD6E8FEB86659FD93)
 
 @kernel
 def hash_paths(out, places, paths, shapes):
-    """Per decoded target: the hash of its path, and of its shape.
+    """Hash the path of each decoded target, and the path's shape.
 
     The shape has `a` for each run of letters and `0` for each run of digits (and of letters with digits in
     it), all other signs, and the extension as it is: /wp-1/a7f3.php is /a-0/0.php.
@@ -291,7 +291,7 @@ def holds(
     empty,
     seen,
 ):
-    """Whether the condition of a rule is true of a line; condition 0 is true of all."""
+    """Return whether the condition of a rule is true of a line; condition 0 always is."""
     if condition == 0:
         return True
     code = np.int64(status[row])

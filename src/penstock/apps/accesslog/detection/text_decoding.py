@@ -38,11 +38,11 @@ class DecodedTexts:
     kinds: NDArray[np.int8]
 
     def whole(self, number: int) -> bytes:
-        """One decoded text (a target with its query)."""
+        """Return one decoded text (a target with its query)."""
         return self._cut(number, d.WHOLE_AT, d.WHOLE_END)
 
     def bare(self, number: int) -> bytes:
-        """The same without what shells overlook; empty where that is nothing."""
+        """Return the same without what shells overlook; empty if nothing is left out."""
         return self._cut(number, d.BARE_AT, d.BARE_END)
 
     def _cut(self, number: int, begin: int, end: int) -> bytes:

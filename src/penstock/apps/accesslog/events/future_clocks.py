@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, set_right
+from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, cap_at_watermark
 
 #: Clocks of servers differ by seconds in normal life: what is ahead by less than this is waited for.
 FUTURE_US = 5_000_000
@@ -36,14 +36,14 @@ def list_timely(rows: Iterable[Mapping[str, int]], clocks: Clocks, now_us: int) 
     return frozenset(row["partition"] for row in rows if is_timely(row))
 
 
-def set_future_right(clocks: Clocks, without_timely: Collection[int], now_us: int) -> Clocks:
+def correct_future_clocks(clocks: Clocks, without_timely: Collection[int], now_us: int) -> Clocks:
     """Return the clocks in which idle partitions without a timely line are not in the future any more."""
     wrong = [
         number
         for number, clock in clocks.partitions.items()
         if number in without_timely and clock.is_idle and _is_future(clocks, number, now_us)
     ]
-    return set_right(clocks, wrong)
+    return cap_at_watermark(clocks, wrong)
 
 
 def _is_future(clocks: Clocks, number: int, now_us: int) -> bool:

@@ -6,7 +6,7 @@ anything is decided, and goes on after that.
 
     first = FirstLines(look)
     first.show(batch.id, lambda: read_ends(client, batch.ranges))
-    first.holds(is_waited_for=True)
+    first.must_wait(is_waited_for=True)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FirstLines:
         self._samples[batch] = values
         self._ask()
 
-    def holds(self, *, is_waited_for: bool) -> bool:
+    def must_wait(self, *, is_waited_for: bool) -> bool:
         """Return whether decisions must wait. `is_waited_for`: there are lines to decide about.
 
         Where they wait no longer, the look is asked once more. What it raises is raised.

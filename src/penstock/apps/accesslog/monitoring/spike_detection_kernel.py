@@ -43,7 +43,7 @@ _UNKNOWN = -1.0
 
 @inlined
 def _steady(count):
-    """A count on the scale of Anscombe, where Poisson noise has a standard deviation of 1."""
+    """Return a count on Anscombe's scale, where Poisson noise has a standard deviation of 1."""
     return 2.0 * math.sqrt(max(count, 0.0) + 0.375)
 
 
@@ -69,7 +69,7 @@ def _sort(values, size):
 
 @inlined
 def _spread(values, size, median, up):
-    """The larger of two estimates of a standard deviation on one side of the median; sorted values.
+    """Return the larger of two estimates of a standard deviation beside the median; sorted values.
 
     A few values show less than they should of how far others may be off, so of few it is taken larger.
     """
@@ -80,7 +80,7 @@ def _spread(values, size, median, up):
 
 @part
 def _learn(bins, usable, number, base, scratch):
-    """Baselines from the bins before the last minute; `number` is the bin that has just ended."""
+    """Compute baselines from the bins before the last minute; `number` is the bin just ended."""
     newest = number - RECENT // BIN
     oldest = number - BINS + 1
     for window in range(WINDOWS):
@@ -138,7 +138,7 @@ def _learn(bins, usable, number, base, scratch):
 
 @inlined
 def _judge_rate(sums, base, limits, window, up):
-    """How far a window's requests are off, in standard deviations; 0 where that does not matter."""
+    """Return how far a window's requests are off, in standard deviations; 0 if that does not matter."""
     if base[3 * window] == _UNKNOWN:
         return 0.0
     now, expected = float(sums[window, 0]), _unsteady(base[3 * window])
@@ -176,7 +176,7 @@ def _judge_latency(sums, base, limits, window):
 
 @inlined
 def _is_calm(kind, window, sums, base, limits):
-    """Whether an open alert's cause has gone, as its own window sees it."""
+    """Return whether an open alert's cause has gone, as its own window sees it."""
     now, expected = float(sums[window, 0]), _unsteady(base[3 * window])
     if kind == SPIKE:
         excess = limits[EXCESS] * (10.0 + 5.0 * _width(window))

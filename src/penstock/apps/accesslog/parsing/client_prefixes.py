@@ -28,6 +28,6 @@ _HOSTS = np.uint64(1)
 
 
 def is_one_client(high: Any) -> bool:
-    """Whether the network around an address with this upper half is one client; Python and kernels ask it."""
+    """Return whether the network around an address with this upper half is one client."""
     first = high >> _SHIFT_32
     return bool(high != 0 and high >> _SHIFT_48 != _HOSTS and first != _NAT64 and first != _TEREDO)

@@ -79,7 +79,7 @@ def _find_end(ends: Mapping[Network, float], client: str) -> float | None:
 
 
 def _rank(decision: Decided) -> tuple[bool, tuple[float, float, str]]:
-    """Of several decisions about one client the ban counts that the list has; without one, the latest."""
+    """Return the rank of a decision about a client: the ban in the list comes first, then the latest one."""
     if decision.action == "block":
         return True, rank_ban(decision.until_s or 0.0, decision.at_s)
     return False, (decision.at_s, 0.0, "")

@@ -32,7 +32,7 @@ class Piece:
 
 
 def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) -> tuple[int, bytes, bool]:
-    """How many bytes are done, the lines among them, and whether a line is being left out at the end.
+    """Return how many bytes are done, their lines, and whether a line is being skipped at the end.
 
     `skipping`: the rest of a long line comes first. `behind_nuls`: so far there was nothing, or NULs.
     """
@@ -54,7 +54,7 @@ def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) 
 
 
 def cut_lines(whole: bytes, longest: int) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Lines of a text that ends with a newline; of those that are too long, the first `longest` bytes."""
+    """Return the lines of a text that ends with a newline, long ones cut to `longest` bytes."""
     octets = np.frombuffer(whole, np.uint8)
     ends = np.flatnonzero(octets == _NEWLINE)
     begins = np.zeros(ends.size, np.int64)

@@ -29,7 +29,12 @@ from dataclasses import replace
 from penstock.apps.accesslog.shipping.followed_files import HEAD_BYTES, TAIL_BYTES, digest, is_behind_nuls
 from penstock.apps.accesslog.shipping.line_cutting import Piece, cut_lines, take_lines
 from penstock.apps.accesslog.shipping.log_file_names import Family, is_rotated
-from penstock.apps.accesslog.shipping.log_rotation import CHUNK_BYTES, LONGEST_LINE_BYTES, Looking, Tracked
+from penstock.apps.accesslog.shipping.log_rotation import (
+    CHUNK_BYTES,
+    LONGEST_LINE_BYTES,
+    FileTracking,
+    Tracked,
+)
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from penstock.core.log_lines import get_logger
 
@@ -38,11 +43,11 @@ __all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "LogFollower", "Piece"]
 log = get_logger(__name__)
 
 
-class LogFollower(Looking):
+class LogFollower(FileTracking):
     """Reads what is new in the files that match `patterns`. For one thread; `close` it."""
 
     def read(self, most_bytes: int) -> list[Piece]:
-        """What is new, about so many bytes of it, oldest files first; nothing when all is read."""
+        """Return what is new, about this many bytes, oldest files first; nothing when all is read."""
         self.look()
         pieces: list[Piece] = []
         left = most_bytes
@@ -63,7 +68,7 @@ class LogFollower(Looking):
         return pieces
 
     def _read_family(self, family: Family) -> Iterator[Piece]:
-        """Chunk after chunk; a file is begun when those before it have nothing left."""
+        """Yield chunk after chunk; a file is begun when those before it have nothing left."""
         for tracked in list(self._families.get(family, ())):
             over = False
             while not over:
@@ -78,12 +83,12 @@ class LogFollower(Looking):
 
     def _read_chunk(self, tracked: Tracked) -> Piece | None:
         if self.is_copy_after_all(tracked):
-            self.let_go(tracked)
+            self.close_file(tracked)
             return None
         position = tracked.position
         data = tracked.file.read(position.offset, self._chunk_bytes)
         tracked.drained = len(data) < self._chunk_bytes
-        if not tracked.file.packed and data and not tracked.file.holds(position):
+        if not tracked.file.packed and data and not tracked.file.has_same_bytes(position):
             tracked.drained = False
             self.replace_emptied(tracked)
             return None
@@ -105,7 +110,7 @@ class LogFollower(Looking):
     # --- the end of a file ----------------------------------------------------------------------------
 
     def _is_over(self, tracked: Tracked) -> bool:
-        """Whether a file that was read to its end can be let go of."""
+        """Return whether a file that was read to its end can be closed."""
         if tracked.file.packed:
             quiet = not tracked.file.broken
         else:
@@ -119,7 +124,7 @@ class LogFollower(Looking):
     def _finish(self, tracked: Tracked) -> Iterator[Piece]:
         position = tracked.position
         rest = tracked.file.read(position.offset, self._longest_line + 1)
-        emptied = rest and not tracked.file.packed and not tracked.file.holds(position)
+        emptied = rest and not tracked.file.packed and not tracked.file.has_same_bytes(position)
         if emptied or b"\n" in rest or len(rest) > self._longest_line or (rest and position.skipping):
             tracked.drained = False  # somebody wrote since it was read: these are lines like any others
             return
@@ -127,7 +132,7 @@ class LogFollower(Looking):
             log.warning("The packed file %s is cut off or damaged; it was read up to there.", position.path)
         if rest:
             tracked.position = _advance(tracked, rest, len(rest), skipping=False)
-        self.let_go(tracked)
+        self.close_file(tracked)
         self.remember(tracked)
         if rest:
             lines, cut_rows = cut_lines(rest + b"\n", self._longest_line)

@@ -173,7 +173,7 @@ class Shipper:
                     return self.shipped
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         finally:
-            self._let_go()
+            self._close_files()
             self._writer.close()  # nothing stays open that readers would have to wait for
 
     def _judge(self, error: BrokerError, failing_s: float) -> None:
@@ -189,8 +189,8 @@ class Shipper:
     # --- the steps ----------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Fence, read the stable position, open the files there, and leave the mark of this life."""
-        self._let_go()
+        """Fence, read the stable position, open the files there, and write the mark of this life."""
+        self._close_files()
         settings = self.settings
         if self._was_refused and self._store.load(settings.shipper).life != self._life:
             raise SinkError(
@@ -221,7 +221,7 @@ class Shipper:
         self._was_refused, self._wrote_at = False, time.monotonic()
 
     def _demand_place(self, state: ShipState) -> None:
-        """SHIPPER_IS_THERE if a shipper of this name is at work on files that this one does not follow."""
+        """Raise SHIPPER_IS_THERE if a shipper of this name works on files that this one does not follow."""
         ago_s = abs(time.time() - state.written_ms / 1000)
         if state.is_over or state.life in ("", self._life) or ago_s > _THERE_FOR_S:
             return
@@ -292,7 +292,7 @@ class Shipper:
         self._writer.write(self.settings.topic, records)
 
     def _write_position(self, before: ShipState, state: ShipState) -> None:
-        """A failure is met by a new beginning, so what was written last is what is stored."""
+        """Write the position. A failure means a new beginning, so what was written last is what is stored."""
         state = replace(state, step=before.step + 1)
         self._writer.write(self._store.topic, self._store.make_records(self.settings.shipper, before, state))
         self._state = state
@@ -300,7 +300,7 @@ class Shipper:
     def _end(self) -> None:
         self._writer.commit()
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         if self._follower is not None:
             self._follower.close()
             self._follower = None
@@ -319,7 +319,7 @@ def _note_moment(stopping: threading.Event) -> Callable[[], float | None]:
 
 
 def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _AUTO) -> pa.RecordBatch:
-    """Lines as columns of records: client or server as the key, the name of the server in a header."""
+    """Return lines as columns of records: client or server as the key, the server's name in a header."""
     lines = pieces[0].lines if len(pieces) == 1 else pa.concat_arrays([piece.lines for piece in pieces])
     columns = {"value": lines, "headers": _make_headers(pieces, len(lines), server)}
     if key == "client":
@@ -366,7 +366,7 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
 
 
 def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
-    """How large a batch may be before it is compressed; the longest line must fit into one."""
+    """Return how large a batch may be before compression; the longest line must fit into one."""
     limit = find_message_limit(client, settings.topic)
     if limit is None:
         return _LARGEST_BATCH_BYTES

@@ -27,7 +27,7 @@ WHOLE, CUT_OFF, FOREIGN = 0, 1, 2
 
 @inlined
 def _put_number(out, at, value):
-    """A whole number from 0 on, in decimal digits; the caller has left twenty bytes."""
+    """Write a whole number from 0 on in decimal digits; the caller has left twenty bytes."""
     size = 1
     rest = value // 10
     while rest > 0:
@@ -41,7 +41,7 @@ def _put_number(out, at, value):
 
 @part
 def put_address(out, at, high, low, is_v6, digits):
-    """An address as servers write it; IPv6 in eight groups (none of ours is zero)."""
+    """Write an address as servers do; IPv6 in eight groups (none of ours is zero)."""
     if not is_v6:
         for shift in (24, 16, 8, 0):
             at = _put_number(out, at, np.int64((low >> np.uint64(shift)) & np.uint64(255)))

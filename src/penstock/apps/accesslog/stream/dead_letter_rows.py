@@ -42,7 +42,7 @@ def make_dead_letters(
     offsets: NDArray[np.int64],
     room: int = TASK_BYTES,
 ) -> pa.RecordBatch:
-    """Letters for these rows of `values`; `reasons` says why, one text for each of them.
+    """Return letters for these rows of `values`; `reasons` says why, one text for each of them.
 
     Lines that do not fit into `room` bytes, together with those before them, are cut to their beginnings.
     """

@@ -16,7 +16,7 @@ _SETTINGS = "accesslog_settings"
 
 
 def read_last_batch_ms(session: Session) -> int | None:
-    """Milliseconds since 1970; None if there was never a batch."""
+    """Return when the last batch was published, in ms since 1970; None if there was none."""
     return read_last_batch(session)[0]
 
 

@@ -122,7 +122,7 @@ def _write(place: Place, order: Order) -> None:
 
 
 def list_orders(place: Place) -> list[Order]:
-    """All orders, in the order they were given."""
+    """Return all orders, in the order they were given."""
 
     def read(session: Session) -> Sequence[Sequence[object]]:
         _demand_table(session)
@@ -135,7 +135,7 @@ def list_orders(place: Place) -> list[Order]:
 
 
 def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
-    """Orders from rows with the columns of `SCHEMA`, those that a later one withdrew with that moment."""
+    """Return orders from rows with the columns of `SCHEMA`, with the moment a later row withdrew them."""
     orders = [Order(*row) for row in rows]  # type: ignore[arg-type]
     orders.sort(key=lambda each: (each.ordered_at, each.order_id))
     withdrawn: dict[str, int] = {}
@@ -150,7 +150,7 @@ def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
 
 
 def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order], list[Order]]:
-    """The orders that count in a batch that begins at this watermark, and those it is the first to see."""
+    """Return the orders that count in a batch that begins at this watermark, and those new to it."""
     counting, taken = [], []
     for each in orders:
         if each.taken_at is None:
@@ -164,13 +164,13 @@ def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order]
 
 
 def make_rows(orders: Sequence[Order]) -> pa.Table:
-    """Orders as rows for the sink."""
+    """Return orders as rows for the sink."""
     columns = {name: [getattr(each, name) for each in orders] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)
 
 
 def _demand_database(database: Database, place: Place) -> None:
-    """A file that is not there is not made: an order in an empty database would let nobody go."""
+    """Raise an error if the file is missing: an order in an empty database would spare nobody."""
     try:
         database.run(_demand_table)
     except OffsetStoreError as error:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.apps.accesslog.defence.defence_settings import DECISIONS, Orders
-from penstock.apps.accesslog.events.future_clocks import list_timely, set_future_right
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, run_on
+from penstock.apps.accesslog.events.future_clocks import correct_future_clocks, list_timely
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, pass_time
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, FormatLook
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
@@ -154,7 +154,7 @@ class Pipeline:
                 "outageTimeout": settings.outage_timeout,
             },
         )
-        self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
+        self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.make_results)
 
     def add_listener(self, listener: Listener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
@@ -204,7 +204,7 @@ class Pipeline:
 
     # --- one batch --------------------------------------------------------------------------------------
 
-    def work(self, batch: Batch) -> dict[str, pa.Table]:
+    def make_results(self, batch: Batch) -> dict[str, pa.Table]:
         """Return the rows for the tables, made of one batch and of what all before it have left.
 
         What is remembered of the batch, and what listeners hear of it, wait until it is published.
@@ -215,13 +215,13 @@ class Pipeline:
         before = read_standing(settings.place, settings.topic)
         results = {pipeline_tables.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
-        if self._holds_decisions(is_waited_for=bool(before.pending) or not batch.is_empty):
+        if self._must_wait(is_waited_for=bool(before.pending) or not batch.is_empty):
             clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
         if batch.is_empty and before.pending:
-            clocks = _let_all_go(clocks)
+            clocks = _release_waiting(clocks)
         elif not batch.is_empty and clocks.watermark_us > now_us:
             elapsed_us = 0 if self._last_us is None else now_us - self._last_us
-            clocks = run_on(clocks, min(max(elapsed_us, 0), _LONGEST_STEP_US))
+            clocks = pass_time(clocks, min(max(elapsed_us, 0), _LONGEST_STEP_US))
         counting, taken = take_orders(before.orders, before.clocks.watermark_us)
         after = advance(clocks, {}, lateness_us=settings.lateness_us)
         pending, counts, timely = before.pending, list[pa.Table](), frozenset[int]()
@@ -294,10 +294,10 @@ class Pipeline:
 
     # --- what is decided before a batch -----------------------------------------------------------------
 
-    def _holds_decisions(self, *, is_waited_for: bool) -> bool:
+    def _must_wait(self, *, is_waited_for: bool) -> bool:
         if self._first_lines is None or self._until_idle:
             return False
-        return self._first_lines.holds(is_waited_for=is_waited_for)
+        return self._first_lines.must_wait(is_waited_for=is_waited_for)
 
     def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
         """Return the clocks with who is not waited for in this batch. Who is behind is waited for.
@@ -320,7 +320,7 @@ class Pipeline:
                 idle_after_us=never if idle_after_us is None else idle_after_us,
             )
 
-        decided = set_future_right(decide(busy), self._unparsed, now_us)
+        decided = correct_future_clocks(decide(busy), self._unparsed, now_us)
         stopped = [
             number
             for number, clock in decided.partitions.items()
@@ -331,7 +331,7 @@ class Pipeline:
         silent = set(stopped) - self._unparsed
         ends = self._find_ends([each for each in batch.end.offsets if each.partition in silent])
         behind = {each.partition for each, end in ends.items() if end > batch.end.offsets[each]}
-        return set_future_right(decide(busy | behind), self._unparsed, now_us) if behind else decided
+        return correct_future_clocks(decide(busy | behind), self._unparsed, now_us) if behind else decided
 
     def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         if self._view is None:
@@ -339,7 +339,7 @@ class Pipeline:
         return self._view.latest(list(partitions)) if partitions else {}
 
     def _describe(self) -> dict[str, str]:
-        """The settings that are stored beside the state. A format is, when enough lines were looked at."""
+        """Return the settings that are stored with the state; a format only after enough lines were seen."""
         settings = self.settings
         proven = {} if self._first_lines is not None else {"log_format": settings.log_format}
         return {
@@ -390,8 +390,8 @@ def _make_news(
     )
 
 
-def _let_all_go(clocks: Clocks) -> Clocks:
-    """If nobody is waited for, nothing may wait: neither lines that were moved up to this very moment."""
+def _release_waiting(clocks: Clocks) -> Clocks:
+    """Move the watermark past every waiting event once all partitions are idle."""
     if not all(each.is_idle for each in clocks.partitions.values()):
         return clocks
     return replace(clocks, watermark_us=clocks.watermark_us + 1)
@@ -402,13 +402,13 @@ def _list_busy(batch: Batch) -> frozenset[int]:
 
 
 def _note_timely(clocks: Clocks, timely: Collection[int], now_us: int) -> Clocks:
-    """They were seen now, also if nobody waited for them any more."""
+    """Return the clocks with these partitions seen now, even if they were idle."""
     seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in timely}
     return replace(clocks, partitions={**clocks.partitions, **seen})
 
 
 def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
-    """How many lines are in no second since the beginning; nothing if that has not been written now."""
+    """Return how many lines are in no second since the beginning; nothing if that is not written now."""
     if state is None:
         return {}
     places = list(zip(state["lane"].to_pylist(), state["part"].to_pylist(), strict=True))

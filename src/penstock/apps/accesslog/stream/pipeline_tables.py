@@ -91,7 +91,7 @@ TABLES: Mapping[Table, pa.Schema] = {
 
 
 def make_sink(place: str | os.PathLike[str] | Place) -> SqlSink:
-    """All tables of the pipeline as one place for results. Rows go through the driver: they are few."""
+    """Return a sink for all tables of the pipeline. Rows go through the driver: they are few."""
     return SqlSink(place, *TABLES, strategy="driver")
 
 
@@ -127,7 +127,7 @@ def check_tables(place: str | os.PathLike[str] | Place) -> None:
 
 
 def _make_indexes(session: Session) -> None:
-    """By what decisions are looked for: their id, and who is still blocked. What is there stays.
+    """Make the indexes for look-ups of decisions by id and by end of the ban. Existing ones stay.
 
     MySQL has no index that is made only if it is missing, and on a text of any length only one of its
     beginning, which may be longer than an id is.
@@ -151,7 +151,7 @@ def _make_indexes(session: Session) -> None:
 
 
 def _make_nothing(session: Session) -> None:
-    """The tables are made by the sink's own step before, the indexes by `create_tables`."""
+    """Make nothing: the sink's own step made the tables, `create_tables` makes the indexes."""
 
 
 _VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")

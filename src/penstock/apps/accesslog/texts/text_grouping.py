@@ -9,7 +9,7 @@ Nothing is kept between chunks, so what came before can change no verdict.
 
     grouped = group_lines(lines)
     findings = detector.detect(lines, grouped)
-    partial = observe(lines, grouped=grouped)
+    partial = count_load(lines, grouped=grouped)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Grouped:
     hashes: NDArray[np.uint64]  # of each number, and behind them of no text, where -1 finds it
 
     def spread(self, values: NDArray[Any], absent: Any) -> NDArray[Any]:
-        """What was worked out for each number, brought to the lines."""
+        """Return what was worked out for each number, brought to the lines."""
         return np.append(values, np.array(absent, values.dtype))[self.numbers]
 
     def spread_hashes(self) -> NDArray[np.uint64]:
@@ -59,14 +59,14 @@ def group_lines(lines: Lines, fields: Sequence[str] = FIELDS) -> GroupedFields:
 
 
 def check_grouped(lines: Lines, grouped: GroupedFields) -> GroupedFields:
-    """Kernels trust these numbers: of other lines they would point anywhere."""
+    """Refuse numbers of other lines: kernels trust them, and they would point anywhere."""
     if any(each.numbers.size != lines.rows.size for each in grouped.values()):
         raise ValueError("these texts were numbered for other lines")
     return grouped
 
 
 def group(lines: Lines, field: str, only: NDArray[np.bool_] | None = None) -> Grouped:
-    """One field, or only that of some lines."""
+    """Group one field, or only that of some lines."""
     starts, lengths = lines.starts[field], lines.lengths[field]
     if only is not None:
         lengths = np.where(only, lengths, np.int32(-1))

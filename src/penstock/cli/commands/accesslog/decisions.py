@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find(session: Session, given: str) -> Decision:
-    """The decision of this id, or the only one whose id begins so."""
+    """Return the decision of this id, or the only one whose id begins so."""
     found = read_decision(session, given)
     if found is None and _BEGINNING.fullmatch(given):
         name, mark = session.grammar.name, session.grammar.mark
@@ -163,7 +163,7 @@ def _list_notes(decisions: Sequence[Decision], asked: str | None) -> Iterator[st
 
 
 def _name_columns(decision: Decision) -> tuple[str, ...]:
-    """A fingerprint says little to a person; the client that showed it is the one that is blocked."""
+    """Name the client, not the fingerprint: it says little to a person, and the client is what is blocked."""
     if decision["kind"] != "print":
         return _TABLE
     return tuple("client" if each == "subject" else each for each in _TABLE)

@@ -189,7 +189,7 @@ def _stop_when_over(servers: Servers, pipeline: Pipeline) -> None:
 
 
 def conclude(folder: Path, settings: PipelineSettings) -> int:
-    """Totals, decisions against the truth, the audit, the report. 1 when something is not accounted for."""
+    """Show totals, the decisions' quality, the audit, the report; return 1 if a line is unaccounted for."""
     from penstock.apps.accesslog.reporting.html_report import write_report
     from penstock.apps.accesslog.reporting.report_data import read_report
     from penstock.cli.commands.accesslog.report import save_page
@@ -242,7 +242,7 @@ def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: Pipe
 def describe_outcome(
     result: Score, found: Sequence[Found], labels: Sequence[Label], visits: Mapping[str, Visits]
 ) -> Iterator[str]:
-    """The figures, and why they are no better: not all that attack can be told from those who visit."""
+    """Return the figures, and why they are no better: some attackers look like ordinary visitors."""
     yield f"{result.found:,} of {result.attackers:,} attackers blocked ({result.recall:.1%})"
     yield f"{result.benign_hit:,} of {result.benign:,} honest clients blocked"
     yield f"{result.blocked:.1%} of the attackers' requests came after the decision to block them"
@@ -261,7 +261,7 @@ def describe_outcome(
 
 
 def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:
-    """The lines of the files, of the counts, of the load and of the books, held against each other."""
+    """Compare the lines of the files, of the counts, of the load and of the ledger."""
     from penstock.apps.accesslog.reporting.report_data import Check
     from penstock.stores.sql.connections.sql_sessions import Database
 
@@ -297,7 +297,7 @@ def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]
 
 
 def _read_found(settings: PipelineSettings) -> list[Found]:
-    """The first block of each client."""
+    """Return the first block of each client."""
     from penstock.apps.accesslog.evaluation.decision_scoring import Found, unify
     from penstock.stores.sql.connections.sql_sessions import Database
 

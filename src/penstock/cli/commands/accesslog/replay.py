@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_decisions(path: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Decisions as CSV into a file, or to the output."""
+    """Write decisions as CSV into a file, or to the output."""
     if path == "-":
         _write(sys.stdout, rows)
         return

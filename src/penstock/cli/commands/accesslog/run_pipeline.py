@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace, settings: PipelineSettings) -> int:
     from penstock.apps.accesslog.stream.pipeline import Pipeline
 
     say(escape(describe_rules(arguments.rules, settings.tools.defence.ruleset)))
-    look = look_at_topic(
+    look = check_topic(
         demand_topic(arguments),
         settings,
         has_more=not arguments.until_idle,
@@ -184,7 +184,7 @@ def demand_topic(arguments: argparse.Namespace) -> ClientSettings:
     return client
 
 
-def look_at_topic(
+def check_topic(
     client: ClientSettings, settings: PipelineSettings, *, has_more: bool, spares: bool = True
 ) -> FirstLook:
     """Say what the format makes of the newest lines, and refuse one that cannot be right.
@@ -218,7 +218,7 @@ def look_at_topic(
 
 
 def prepare_tables(place: Place, asked: bool) -> None:
-    """A file of one's own needs no second step; a server's database belongs to somebody."""
+    """Make the tables if that was asked for, or in a file: a server's database belongs to somebody."""
     from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 
     if asked or isinstance(place, FilePlace):
@@ -233,7 +233,7 @@ def prepare_kernels(tools: Tools) -> None:
 
 
 def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
-    """What an earlier run has left, and whether it may still be there."""
+    """Return what an earlier run has left, and whether it may still be there."""
     from penstock.apps.accesslog.stream.last_batch_time import read_last_batch_ms
     from penstock.stores.sql.connections.sql_sessions import Database
 

@@ -100,7 +100,7 @@ def _ship(arguments: argparse.Namespace) -> int:
     absent = list_absent(arguments.files)
     parser = make_parser(arguments.log_format, arguments.trusted_proxy)
     if arguments.key == "client":
-        look_at_files(arguments.files, parser, is_whole=arguments.once)
+        check_files(arguments.files, parser, is_whole=arguments.once)
     client = connect(arguments)
     from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC
     from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
@@ -143,7 +143,7 @@ def _ship(arguments: argparse.Namespace) -> int:
 
 
 def list_absent(files: Sequence[str]) -> list[str]:
-    """Files and patterns that name nothing yet, as a log that is to come or a slip of the finger does."""
+    """Return files and patterns that name nothing yet: a log that is to come, or a slip of the finger."""
     absent = []
     for each in files:
         if not glob.has_magic(each) and os.path.isdir(each):
@@ -174,7 +174,7 @@ class _KeyLook(FirstLook):
             )
 
 
-def look_at_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = False) -> None:
+def check_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = False) -> None:
     """Warn if the clients in these files are doubtful; refuse a format that was named and cannot be right.
 
     With `auto` nothing is refused: every line is shipped, and one that fits nothing has a key all the same.
@@ -242,7 +242,7 @@ def _sum_up(shipped: Shipped, topic: str, took_s: float, *, as_json: bool) -> No
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
-    """The first signal asks, the second one ends."""
+    """Stop in order at the first signal; end at the second."""
     stopping = threading.Event()
 
     def ask(number: int, _: object) -> None:

@@ -190,7 +190,7 @@ class _Progress:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
-    """A second Ctrl-C ends at once; SIGTERM only asks, however often: programs repeat it."""
+    """End at once at a second Ctrl-C; SIGTERM only asks, however often: programs repeat it."""
     stopping = threading.Event()
 
     def ask(number: int, _: object) -> None:

@@ -579,15 +579,15 @@ def test_lines_are_gathered_over_batches_and_decisions_wait_until_enough_were_se
         return len(values) >= 40
 
     first = FirstLines(look, clock=lambda: 0.0)
-    assert not first.holds(is_waited_for=False)
+    assert not first.must_wait(is_waited_for=False)
     first.show(7, lambda: write_values())
     first.show(8, lambda: write_values(*write_balancer(1)))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     for _attempt in range(3):
         first.show(9, lambda: write_values(*write_balancer(30)))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     first.show(10, lambda: write_values(*write_balancer(10)))
-    assert not first.holds(is_waited_for=True)
+    assert not first.must_wait(is_waited_for=True)
     first.show(11, lambda: pytest.fail("enough was seen"))
     assert (shown, first.is_seen) == ([1, 31, 31, 31, 41], True)
 
@@ -600,17 +600,17 @@ def test_decisions_about_few_lines_wait_for_a_minute_and_the_look_goes_on() -> N
         return False
 
     first = FirstLines(look, clock=lambda: seconds)
-    assert not first.holds(is_waited_for=False)
+    assert not first.must_wait(is_waited_for=False)
     seconds = 2_000.0
     first.show(1, lambda: write_values(*write_balancer(1)))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     seconds += LONGEST_HOLD_S - 1
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     seconds += 1
     for _batch in range(2):
-        assert not first.holds(is_waited_for=True)
+        assert not first.must_wait(is_waited_for=True)
     first.show(2, lambda: write_values(*write_balancer(3)))
-    assert not first.holds(is_waited_for=True)
+    assert not first.must_wait(is_waited_for=True)
     assert (shown, first.is_seen) == ([1, -1, 4], False)
 
 
@@ -619,9 +619,9 @@ def hold_out(look: FirstLook, *lines: str) -> None:
     seconds = 0.0
     first = FirstLines(look, clock=lambda: seconds)
     first.show(1, lambda: write_values(*lines))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     seconds = LONGEST_HOLD_S
-    assert not first.holds(is_waited_for=True)
+    assert not first.must_wait(is_waited_for=True)
 
 
 def test_few_lines_are_judged_when_decisions_wait_no_longer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -653,7 +653,8 @@ def test_a_look_at_fewer_lines_than_before_forgets_no_proxy(capsys: pytest.Captu
     waiting(write_values(*write_balancer(15)))
     capsys.readouterr()
     first = FirstLines(waiting, hold_s=0.0)
-    assert not first.holds(is_waited_for=True)  # lines of an earlier run wait, and no batch has brought any
+    # Lines of an earlier run wait, and no batch has brought any.
+    assert not first.must_wait(is_waited_for=True)
     assert "PROXY_NOT_NAMED" in capsys.readouterr().err
 
 

@@ -36,9 +36,9 @@ from penstock.apps.accesslog.monitoring.sketches import (
 )
 from penstock.apps.accesslog.monitoring.top_lists import (
     choose_largest,
+    cut_texts,
     merge_entries,
     rank_entries,
-    take_cut_texts,
 )
 from tests.support.guard_page import GuardedMemory
 
@@ -263,7 +263,7 @@ def test_copies_that_would_leave_a_buffer_are_not_made() -> None:
     target = np.zeros(6, np.uint8)
     copy_texts(data, np.array([8, -1, 4], np.int32), np.array([0, 3, 5, 9], np.int32), target)
     assert bytes(target) == bytes(6)
-    texts = take_cut_texts(data, np.array([0, 5, 0], np.int32), np.array([2, 3, 0], np.int32))
+    texts = cut_texts(data, np.array([0, 5, 0], np.int32), np.array([2, 3, 0], np.int32))
     assert texts.to_pylist() == [b"01", b"567", b"-"]
 
 
