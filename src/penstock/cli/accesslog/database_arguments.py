@@ -1,4 +1,4 @@
-"""Which database a verb reads, and what no list may hold: arguments that several verbs share."""
+"""Arguments that several verbs share: which database a verb reads, and what no list may hold."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A first look at the lines that a verb is about to parse: what the format makes of them, and what is wrong.
 
-Rule: it comes before anything is decided. A format that cannot be right is refused; what is doubtful is a
-warning on stderr, said once. Where lines come one by one, as in a new topic, the look goes on until it has
-seen enough of them.
+Rule: it comes before anything is decided. A format that cannot be right is refused; a doubt is a warning on
+stderr, once. Where lines come one by one, as in a new topic, the look goes on until it has seen enough.
 
     look = FirstLook(make_parser("combined"))
     replay(paths, settings, look=look)

@@ -1,19 +1,19 @@
 """Live numbers of a run: one line that changes at a terminal, a plain line now and then elsewhere.
 
-Rule: whoever looks at what a run has written can tell that it lives. Where there is no terminal a line comes
-every ten seconds while something changes or a batch is running, and once a minute while nothing does. The
-numbers come when a batch ends, also where the clock has just said that it runs (`_told_at`). A batch may take
-minutes, and so may the wait for a server that is away; so a thread of its own looks at the clock (`ticking`).
-It asks nobody anything: the broker and the database are for the thread of the batches. What it says of a
-running batch is how long it runs, and never that there were no lines.
+Rule: the output of a run shows that it is alive. Where there is no terminal a line comes every ten seconds
+while something changes or a batch is running, and once a minute while nothing does. The numbers come when a
+batch ends, even if a line about the running batch has just come (`_told_at`). A batch may take minutes, and
+so may the wait for a server that is away; so a thread of its own looks at the clock (`ticking`). It asks
+neither the broker nor the database: they belong to the thread of the batches. About a running batch it says
+how long it has run, and never that there were no lines.
 
-One word for one thing: blocked is who is in the lists now, as the database says; a client is named and in no
-list that a rule wanted blocked and that no list can hold, such as the name of a host; a client is spared that
-a rule wanted blocked and that may not be, such as a proxy or a private address; a line is a dead
-letter (it could not be parsed), out of order (behind lines that came before it, and judged at their time), or
-too late for the load (in no table of the load; the rules have seen it). A client with several bans is told
-with the class of the one that ends last, as in the lists and in reports. A ban counts from the time in the
-log: one that was found late may have ended before it was decided.
+One word for one thing. Blocked: in the lists now, as the database says. Named, in no list: a rule wanted the
+client blocked, and no list can hold it, such as the name of a host. Spared: a rule wanted the client blocked,
+and it may not be, such as a proxy or a private address. A line is a dead letter (it could not be parsed), out
+of order (behind lines that came before it, and judged at their time), or too late for the load (in no table
+of the load; the rules have seen it). A client with several bans is shown with the class of the one that ends
+last, as in the lists and in reports. A ban counts from the time in the log: one that was found late may have
+ended before it was decided.
 """
 
 from __future__ import annotations

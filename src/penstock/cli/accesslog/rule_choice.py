@@ -1,8 +1,8 @@
-"""Which rules a verb uses: the shipped ones, or those of `--rules`, and what is said about that.
+"""The rules that a verb uses: the shipped ones, or those of `--rules`; and a sentence about that.
 
-Rule: whoever names rules of his own gets those alone, and is told so; the word `default` names the shipped
+Rule: a user who names rules gets those alone, and a sentence says so; the word `default` names the shipped
 ones, so both can be used together. A choice without a single rule is refused: a file that was cut off must
-not switch the defence off without a word.
+not silently switch the defence off.
 """
 
 from __future__ import annotations

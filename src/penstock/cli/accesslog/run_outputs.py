@@ -1,4 +1,4 @@
-"""What follows the results of a run: blocklists, the topic of decisions, a webhook.
+"""The outputs of a run: blocklists, the topic of decisions, a webhook.
 
 Rule: the database is the truth, and outputs follow it. Nothing goes out before its batch is known to be
 committed. An output that fails is tried again after each batch; meanwhile the live line names it, and a run

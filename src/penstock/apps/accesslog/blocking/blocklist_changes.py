@@ -1,12 +1,12 @@
-"""How the blocklist came to be what it is: each change under a number, so an enforcer can ask for the rest.
+"""The history of the blocklist: each change has a number, so an enforcer can ask for what is new to it.
 
-Rule: the list and its changes are kept in the decisions' own database, and move on in one transaction: the
-changes from cursor 0 on, applied in order, are the list, at every step. A ban that ends is a change too,
+Rule: the list and its changes are in the same database as the decisions, and one transaction moves both on.
+All changes from cursor 0 on, applied in order, are the list at every step. A ban that ends is a change, too,
 though nobody decided anything; so is one that was prolonged or undone.
 
-Cursors are numbers that only rise, also when the database is made anew: a step's number is the time in
-milliseconds, or one more than the last. Whoever comes with a cursor that is not known (0, too old, from a
-database that is gone) gets the whole list instead, and is told so.
+Cursors only rise, even if the database is made anew: the number of a step is the time in milliseconds, or one
+more than the last. A request with an unknown cursor (0, too old, from a database that is gone) gets the whole
+list, and the answer says so.
 
     listed = advance(place, now_us=now_us)               # after each commit, and when somebody asks
     delta = listed.since(cursor, gate)                   # added, removed, cursor

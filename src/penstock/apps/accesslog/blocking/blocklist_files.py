@@ -1,8 +1,8 @@
 """Blocklists as files that are always whole: a reader finds the old one or the new one, never a part.
 
-Rule: written beside, made durable, renamed, and the folder made durable; whoever is killed on the way leaves
-at most a hidden file, which the next writer removes. Files are written when the list has changed, not at each
-commit: a web server may be reloaded by their time of change.
+Rule: a list is written to a file beside it, made durable, and renamed; then the folder is made durable. A
+kill on the way leaves at most a hidden file, which the next writer removes. Files are written when the list
+has changed, not at each commit: a web server may be reloaded by their time of change.
 
     writer = BlocklistWriter("results.db", "/var/lib/penstock", ("nftables", "text"), allow=["10.0.0.0/8"])
     writer.refresh()      # after each commit, and now and then: bans end without anybody deciding

@@ -1,4 +1,4 @@
-"""Blocklists in the words of those who enforce them: packet filters, Apache, nginx, and programs.
+"""Blocklists in the formats of those who enforce them: packet filters, Apache, nginx, and programs.
 
 Rule: a file is made from numbers and from words of this source code. Rules and classes, which come from rule
 files, appear only where a format has quoting (CSV and JSON). A packet filter's entry carries the seconds it

@@ -1,12 +1,11 @@
 """Who is blocked at a moment: the decisions in the database, less what has ended, was undone or may not be.
 
 Rules: a ban counts while its time runs, if it was enforced (not simulated) and no order of the operator's
-undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies,
-verified crawlers, private networks (unless asked for), and what nobody may block (loopback, multicast, a
-network too wide to be one attacker). An
-address inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names
-and fingerprints are no addresses and are in no list. Of a network whose clients were counted together only
-those are listed that took part: their neighbours have done nothing.
+undid it. Whatever the decision says, a last gate follows: allow lists, trusted proxies, verified crawlers,
+private networks (unless asked for), and what nobody may block (loopback, multicast, a network too wide to be
+one attacker). An address that may not be blocked is cut out of a blocked network; the rest stays blocked.
+Host names and fingerprints are no addresses and are in no list. Of a network whose clients were counted
+together, only those that took part are listed: their neighbours have done nothing.
 
     bans = Database(place).run(lambda session: read_bans(session, now_us=now_us))
     listed = Gate.of(allow=["198.51.100.0/24"], trusted_proxies=["192.0.2.1"]).apply(bans)

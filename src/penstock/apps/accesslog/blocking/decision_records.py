@@ -1,7 +1,7 @@
-"""Decisions as they stand in the database, for those who ask why somebody is blocked.
+"""Decisions as the database has them, for operators who ask why somebody is blocked.
 
-Rule: everything in a decision that came from a log line is a stranger's text. It is given as it is, in JSON
-or as a value, and whoever shows it makes it harmless for where it is shown.
+Rule: everything in a decision that came from a log line is a stranger's text. It is returned unchanged; the
+code that shows it makes it harmless for where it is shown.
 
     for each in Database(place).run(lambda session: read_decisions(session, client="192.0.2.7")): ...
 """

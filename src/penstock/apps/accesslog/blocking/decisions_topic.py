@@ -1,11 +1,11 @@
-"""Decisions in a Kafka topic, for whoever wants to act on them: each at least once, under its own id.
+"""Decisions in a Kafka topic, for programs that act on them: each at least once, under its own id.
 
-Rule: the database is the truth, the topic follows it. What was acknowledged is noted in the same database
-afterwards; whoever is killed in between sends those again, and their key, the decision's id, is the same. So
-a reader that keeps the last record of each key, or a compacted topic, has each decision once.
+Rule: the database is the truth, the topic follows it. What brokers have acknowledged is noted in the same
+database afterwards. After a kill in between the same decisions are sent again, with the same key: their id.
+So a reader that keeps the last record of each key, or a compacted topic, has each decision once.
 
-Why not a number to go on from: decisions become visible in the order of their commits, which no column of
-theirs tells; a time or an offset as a cursor would pass over one that was committed late.
+Why not a cursor: decisions become visible in the order of their commits, which none of their columns tells. A
+time or an offset as a cursor would miss a decision that was committed late.
 
     DecisionsTopic(place, settings, "decisions").send()      # after each commit that had decisions
 """

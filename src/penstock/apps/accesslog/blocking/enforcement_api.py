@@ -6,9 +6,9 @@
     GET /v1/decisions/ID             why: rule, class, and the lines that caused it
     GET /v1/health                   cursor and size of the list, age of the last batch; 503 if it is stale
 
-Rules: nothing can be changed here; an answer holds nothing of the question; an error is JSON with a
-condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and there are
-only so many of them. Answers carry an ETag: who has the list already gets 304.
+Rules: nothing can be changed here; an answer repeats nothing of the question; an error is JSON with a
+condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and the number of
+threads is limited. Answers carry an ETag: a client that has the list already gets 304.
 
     with EnforcementApi("results.db") as api:
         api.serve()

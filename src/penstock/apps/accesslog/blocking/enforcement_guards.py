@@ -1,9 +1,9 @@
-"""What stands in front of the API for enforcers: who may ask, by which name, how much, how often, how slowly.
+"""The guards of the API for enforcers: who may ask, under which host name, how much, how often, how slowly.
 
-Rules: on loopback everybody of this computer may ask; on any other address only who has the token, of at
-least 128 bits, compared in constant time. A request names us by a name we know (a page in somebody's browser
-cannot reach us by a name of its own). It has few bytes, arrives within one deadline, however slowly it is
-dripped, and there are only so many of them a second.
+Rules: on loopback every user of this computer may ask; on any other address only those who have the token, of
+at least 128 bits, compared in constant time. A request must use a host name we know, so a page in somebody's
+browser cannot reach us under a name of its own. A request is small, arrives within one deadline, however
+slowly it is dripped, and the number of requests per second is limited.
 
 >>> HostNames(["localhost"]).know("LOCALHOST:8477"), HostNames(["localhost"]).know("evil.example")
 (True, False)

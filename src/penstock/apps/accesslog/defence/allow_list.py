@@ -1,11 +1,11 @@
 """Who is never blocked, as sorted ranges: what the operator allows, trusted proxies, crawlers, and ourselves.
 
-Rules: multicast and reserved addresses are always in the ranges. Addresses of one's own networks (private,
-loopback, link-local) are in them unless the operator asks to block such: nobody attacks from them over the
-Internet, but load balancers, health checks and colleagues have them. Decisions and blocklists both take the
-ranges from here. A crawler is believed by its address, never by its name; anyone can call himself Googlebot.
-The ranges that crawlers tell of are shipped as data (`crawlers.csv`), because looking names up while a flood
-runs is a second flood.
+Rules: multicast and reserved addresses are always in the ranges. Local networks (private, loopback,
+link-local) are in them unless the operator asks to block them: nobody attacks from them over the Internet,
+but load balancers, health checks and colleagues have such addresses. Decisions and blocklists both take the
+ranges from here. A crawler is trusted by its address, never by its name; anyone can claim to be Googlebot.
+The ranges that crawlers publish are shipped as data (`crawlers.csv`): looking up names during a flood would
+be a second flood.
 
 >>> ranges = make_ranges(["192.0.2.0/25", "192.0.2.128/25"], [], crawlers=False)
 >>> len(ranges[0]) - len(make_ranges([], [], crawlers=False)[0])

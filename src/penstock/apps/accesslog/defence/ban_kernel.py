@@ -1,8 +1,9 @@
 """Kernel parts that decide about bans: whom to block, for how long, and when an order ends a ban early.
 
-Rule: each ban of a subject is twice as long as the one before, up to a cap, and a level is forgotten for each
-quiet while (`escalate`). While a client is banned it gets no second ban; a decision is made once for each new
-class of attack, so that operators see what else it does. Lengths and limits are in `defence_settings`.
+Rule: each ban of a subject is twice as long as the one before, up to a cap; after each quiet day
+(`forget_us`) it is one step shorter (`escalate`). While a client is banned it gets no second ban; a decision
+is made once for each new class of attack, so that operators see what else it does. Lengths and limits are in
+`defence_settings`.
 """
 # mypy: disable-error-code="no-untyped-def"
 

@@ -1,13 +1,11 @@
 """The kernel part that tells a broken link from a probe: by who else asked for the same missing path.
 
-Rules. A path that is not there counts against nobody once two visitors vouch for it, from two networks, and
-neither from that of whoever asks now. A visitor is a client without a fault that has had a page which is
-there, and it vouches for a few paths only (`MOST_VOUCHED`). A path is forgotten after a day in which nobody
-asked for it.
+Rules. A missing path counts against nobody once two visitors vouch for it, from two networks other than that
+of the client that asks now. A visitor is a client without a fault that has loaded an existing page, and it
+vouches for a few paths only (`MOST_VOUCHED`). A path is forgotten after a day in which nobody asked for it.
 
-What this does not stop: an attacker with helpers in two more networks, who behave, can hide as many paths of
-his scan as a pair of them may vouch for; a larger scan takes more pairs. What a content rule hits is never
-hidden.
+What this does not stop: an attacker with well-behaved helpers in two more networks can hide as many paths of
+a scan as such a pair may vouch for; a larger scan takes more pairs. What a content rule hits is never hidden.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 

@@ -1,7 +1,7 @@
-"""What the rules count, as arrays for the kernels: points, limits, half-lives, and who counts whose hits.
+"""The rules as arrays for the kernels: points, limits, half-lives, and which rule counts whose hits.
 
-Rule: a number of a rule is its number in the `RuleSet`; behaviour rules also have a place of their own, `b`,
-in the order of their numbers. Hits that nobody counts and that have no points never become part of an event.
+Rule: the number of a rule is its number in the `RuleSet`; behaviour rules also have an index of their own,
+`b`, in the order of their numbers. Hits without points that no rule counts never become part of an event.
 
 A behaviour rule that counts every request without looking at a value has its level in the row of the client
 itself (`dense`); all others have an entry only where something was counted.

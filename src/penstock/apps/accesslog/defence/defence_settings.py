@@ -1,10 +1,10 @@
-"""Bans: the settings of the defence, who is never blocked, and decisions as rows.
+"""The settings of the defence: how long a ban is, who is never blocked; and decisions as rows.
 
-Rules. A ban begins short and doubles with each one that follows, up to a cap; for each quiet while the next
-one is a step shorter. Allowed ranges, verified crawlers, trusted proxies, and local addresses (private,
-loopback, link-local) are not blocked: what a rule wants to do about them is written down as `allowed`. A
-client that an operator has let go has a time of grace: what happens then is written down as `grace`. A rule
-in simulation is written down as `simulate`.
+Rules. A first ban is short (`ban_us`) and each one that follows twice as long, up to a cap (`most_ban_us`);
+after each quiet day (`forget_us`) the next one is a step shorter. Allowed ranges, verified crawlers, trusted
+proxies, and local addresses (private, loopback, link-local) are not blocked: what a rule wants to do about
+them is recorded as `allowed`. A client that an operator has unbanned has a time of grace: what happens then
+is recorded as `grace`. What a rule in simulation decides is recorded as `simulate`.
 
 The id of a decision is made of what it is about and the line that caused it, so the same decision made again
 after a crash is the same row.

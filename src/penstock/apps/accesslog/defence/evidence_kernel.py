@@ -1,4 +1,4 @@
-"""The kernel that looks for the evidence of decisions.
+"""The kernel that finds the evidence of decisions.
 
 Rule: it walks back from a decision over at most as many rows as a lane keeps, so a flood of decisions costs
 each of them the same. Why not Arrow for each decision: its calls took an eighth of the workers' time

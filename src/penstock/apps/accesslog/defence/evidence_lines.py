@@ -1,13 +1,13 @@
 """Evidence: the lines that caused a decision, as far as they are kept.
 
-Rules. A lane remembers the last lines that a rule has hit (with the request), and the last ones with which a
-client named an agent that it had not named before (with the agent): so many, of all its clients together, in
-the order of the fold, so that the evidence is a function of the log like the decision. Of any other line
-nothing is kept but its numbers; the line that decided is told with its agent, and with its request if a rule
-has hit it. Why not all requests: a text in each event doubles what goes through a shuffle.
+Rules. A lane remembers the last lines that a rule has hit (with the request), and the last ones in which a
+client showed a new agent (with the agent). It keeps a fixed number of them for all its clients together, in
+the order of the fold, so that the evidence is a function of the log, as the decision is. Of all other lines
+only numbers are kept. The line that decided is shown with its agent, and with its request if a rule has hit
+it. Why not all requests: a text in each event doubles what goes through a shuffle.
 
-Agents travel as hashes in the events, and once for each batch and lane as texts beside them; a lane keeps
-those texts of which an event waits.
+Agents travel as hashes in the events, and once for each batch and lane as texts beside them; a lane keeps the
+texts that waiting events need.
 """
 
 from __future__ import annotations

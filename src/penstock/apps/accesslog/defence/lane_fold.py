@@ -5,10 +5,10 @@ that stand before the watermark; the others wait in the state. The watermark fol
 the batch and the clocks in it, so every lane finds the same one, and all results are a function of the log:
 however it is cut into batches, in whatever order its partitions arrive, wherever it is stopped and resumed.
 
-A line that comes when the fold is past its time is moved up and counted as late. One that was moved up far,
-as in a backlog that comes at once, stands at a time that says nothing: the points of its attacks count, and
-no rule that counts lines counts it. The number of waiting events is bounded: beyond it the oldest are folded
-early, and what comes behind them is late.
+A line that comes when the fold is past its time is moved up and counted as late. If it was moved up far, as
+in a backlog that comes at once, its time says nothing: the points of its attacks count, but rules that count
+lines leave it out. The number of waiting events is limited: beyond it the oldest are folded early, and what
+comes behind them is late.
 
     result = fold_lane(state, events, clocks, settings, Orders())
     result.decisions, result.state, result.clocks

@@ -1,4 +1,4 @@
-"""The state of a lane: its subjects, the events that wait, what counts as evidence; made small and back.
+"""The state of a lane: its subjects, waiting events and evidence; packed into pieces and unpacked.
 
 Rules. A lane is packed into pieces of at most 1 MiB, each an Arrow stream that says its version and what is
 in it, so that no row of a database becomes huge and a newer release can read an older one's state. Rules are

@@ -1,4 +1,4 @@
-"""Kernel parts that find the row of a subject or a member, give one away, and sweep what has run out.
+"""Kernel parts that find the row of a subject or a member, assign a new one, and sweep out expired ones.
 
 Rule: which subjects a bucket holds at an event is a function of the events before it. A place is free if its
 subject has run out by then; where none is free the least suspicious goes: one that is not banned before one

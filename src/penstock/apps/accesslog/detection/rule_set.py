@@ -1,8 +1,8 @@
 """The rules of the defence as data: YAML files in, a checked and numbered `RuleSet` out.
 
-Rule: what loads can be run. Each field is checked here, with the file, the rule and what to do; behind this
-door nobody looks at raw YAML. A rule's place in the set is its number in all arrays, and `digest` changes
-with anything that could change a decision, so that stored state can tell which rules made it.
+Rule: what loads can be run. Each field is checked here, and an error names the file, the rule and what to do;
+no other module looks at raw YAML. A rule's place in the set is its number in all arrays, and `digest` changes
+with anything that could change a decision, so stored state tells which rules made it.
 
 There are two kinds. A content rule looks at one line (`look`, `words`, `regex` ...); a behaviour rule counts
 the hits of others over time (`count`, `limit`, `half_life` ...). Points add up per client and fade; a client

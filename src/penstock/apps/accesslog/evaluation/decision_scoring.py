@@ -2,8 +2,8 @@
 
 Rules. A client counts as found if a decision blocks it; ambiguous ones are left out. Recall is the share of
 attacking clients that are found, precision the share of found ones that attack. Blocked is the share of
-attack requests behind the detection. Requests and seconds to detect are told by class, because a median over
-all hides the slow ones.
+attack requests that come after the detection. Requests and seconds to detect are given by class, because a
+median over all hides the slow ones.
 
 >>> labels = [Label("192.0.2.1", "attack", "scanner"), Label("192.0.2.2", "benign", "")]
 >>> score([Found("192.0.2.1", 3, 40.0)], labels, {"192.0.2.1": Visits(100, 10.0)}).blocked

@@ -1,9 +1,9 @@
-"""Clocks that are ahead of the wall: whether lines confirm them, and how they are set right.
+"""Clocks that are ahead of the wall clock: whether lines confirm them, and how they are corrected.
 
-Rule: a clock in the future counts only while lines come that are as far ahead. A server whose clock was wrong
-and is right again sends lines behind it; a partition with only such lines counts as silent, so it is not
-waited for after a while. The watermark never goes back. So a line confirms the future only if it is not
-behind the watermark either; otherwise everybody would wait until the wall has caught up with it.
+Rule: a clock in the future counts only while lines come that are as far ahead. When a wrong clock is set
+right, its server sends lines behind it; a partition with only such lines counts as silent, so after a while
+it is not waited for. The watermark never goes back. So a line confirms the future only if it is not behind
+the watermark either; otherwise all would wait until the wall clock has caught up with it.
 
 >>> clocks = Clocks({0: Clock(max_us=30_000_000)}, watermark_us=29_000_000)
 >>> row = {"partition": 0, "parsed": 1, "late": 1, "maximum": 30_000_000}

@@ -1,13 +1,13 @@
-"""Time as the log tells it: the running maximum of each partition, and the watermark that follows from all.
+"""Time as the log shows it: the running maximum of each partition, and the watermark that follows from all.
 
-Rules. A line never stands before its partition's maximum less the lateness: a line that does is moved up to
+Rules. A line's time is never before its partition's maximum less the lateness: an earlier line is moved up to
 it and counted as late, never dropped. The watermark is the least of (maximum less lateness) over all
-partitions that are not idle; what stands before it is folded, what stands at or behind it waits. So the order
-of the fold is a function of the log alone, whatever came in one batch with what.
+partitions that are not idle; what is before it is folded, the rest waits. So the order of the fold is a
+function of the log alone, however it is cut into batches.
 
-A partition that is known but has shown no line yet holds the watermark back as well. Only a decision that it
-is idle frees it; such a decision is made from the wall clock, so it is a part of the clocks and stored with
-them: a batch that is done again finds it. When all are idle nothing is waited for.
+A partition that is known but has shown no line yet holds the watermark back, too, until it is decided that it
+is idle. Such a decision is made from the wall clock, so it is a part of the clocks and stored with them: a
+repeated batch finds it. When all are idle nothing is waited for.
 
 Wall clocks are wrong at times, and the log must go on. A partition that was last seen in the future (the
 computer's clock was set back) is waited for from now on as if it had been seen now. A partition whose clock

@@ -1,13 +1,12 @@
 """Addresses and networks as numbers: what a blocklist is made of, and why no hostile text can be in one.
 
-Rule: text becomes two numbers here or it is refused, and what is written into a file is made from the
-numbers. So quotes, line breaks, host names and `; drop` end at this door, whatever the log said.
+Rule: text becomes two numbers here or it is refused, and files are written from the numbers. So quotes, line
+breaks, host names and `; drop` end here, whatever the log said.
 
-Why not `ipaddress`: it takes `fe80::1%any text`, whose end is any text, and it is ten times slower, which a
-flood with a hundred thousand bans would feel. Why not the kernel that reads clients in a log: whoever only
-writes lists would load a compiler for it. What both take for an address is the same, and a test holds them
-together; `010.0.0.1` is none. An IPv4 address inside IPv6 (`::ffff:192.0.2.1`) is the same client, and is one
-here.
+Why not `ipaddress`: it accepts `fe80::1%any text`, whose end is any text, and it is ten times slower, which
+matters in a flood with a hundred thousand bans. Why not the kernel that reads clients in a log: a program
+that only writes lists would load a compiler for it. Both accept the same addresses, and a test compares them;
+`010.0.0.1` is none. An IPv4 address inside IPv6 (`::ffff:192.0.2.1`) is the same client, and is one here.
 
 >>> str(parse_network("::ffff:192.0.2.7")), str(parse_network("2001:DB8::/48")), parse_network("a.example")
 ('192.0.2.7', '2001:db8::/48', None)

@@ -1,4 +1,4 @@
-"""Who a counter is about: clients, their networks and fingerprints, as two numbers and back as text.
+"""Subjects, which counters are about: clients, their networks and fingerprints, as two numbers and as text.
 
 A subject is 128 bits and a kind. An IPv4 address is the IPv4-mapped IPv6 address, so that a client has one
 name whichever way a server writes it; of IPv6 the client is the /64, by its first address (which networks are

@@ -1,8 +1,8 @@
-"""What follows from a sample of lines: why a format is refused, and what is said before a verb acts.
+"""Conclusions from a sample of lines: why a format is refused, and which warnings come before a command acts.
 
-Rules: refused is what makes every later answer wrong (no line fits, or most clients are none), and only if
-enough lines say so: one empty line, or the first health check, proves nothing. What may be right, and costs
-much if it is not, is a warning with what to do. Nothing here reads lines; `samples` does.
+Rules: a format is refused if it makes every later answer wrong (no line fits, or most clients are none), and
+only if enough lines show it: one empty line, or the first health check, proves nothing. A doubt that would be
+costly is a warning with what to do. Nothing here reads lines; `line_samples` does.
 
     for finding in check_sample(take_sample(values, parser)):
         ...

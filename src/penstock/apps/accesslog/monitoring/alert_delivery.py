@@ -1,9 +1,9 @@
-"""Alerts that are in the database go to a webhook: each at least once, under ids that stay the same.
+"""Delivers alerts from the database to a webhook: each at least once, under ids that stay the same.
 
-Rule: the database is the truth, the webhook follows it. What a receiver has taken is noted in the same
-database afterwards; whoever is killed in between tells it again, and its id is the same. Alerts that were
-there before the first webhook are old news and are told to nobody. Telling never waits for the receiver;
-`check` says afterwards whether it answers.
+Rule: the database is the truth, the webhook follows it. What a receiver has accepted is noted in the same
+database afterwards; after a kill in between the same alert is sent again with the same id. Alerts that are
+older than the first webhook are never sent. Sending does not wait for the receiver; `check` says afterwards
+whether it answers.
 
     with closing(AlertSender(place, Webhook("https://hooks.example/x"))) as sender:
         sender.send()      # at the start, and after each batch

@@ -1,11 +1,11 @@
 """Alerts on their way to people: rows become events, events become log lines and webhooks.
 
-An alert has two events, `opened` and `closed`, whose ids depend on nothing but the alert: whoever gets one
-twice can tell. Rules: a log line is one line, whatever a log held; a webhook never holds up the pipeline (a
-thread of its own, a bounded queue, a deadline for every call, tried again later), follows no redirect, and
-its address, which is often a secret by itself, is shown nowhere. Why not call the webhook where the alert is
-found: a batch that is repeated would call it again, and a receiver that hangs would stop the stream. Send
-what is committed, after it is.
+An alert has two events, `opened` and `closed`, whose ids depend on nothing but the alert, so a receiver
+recognises one that comes twice. Rules: a log line is one line, whatever a log held; a webhook never holds up
+the pipeline (a thread of its own, a bounded queue, a deadline for every call, retries later), follows no
+redirect, and its address, often a secret by itself, is shown nowhere. Why not call the webhook where the
+alert is found: a batch that is repeated would call it again, and a receiver that hangs would stop the stream.
+Send what is committed, after it is.
 
 >>> row = {"alert_id": "4f", "kind": "rate_spike", "server": "www", "closed_at": None, "new_level": False}
 >>> row |= {"opened_at": datetime(2026, 1, 2, tzinfo=UTC), "value": 90.0, "expected": 30.0, "peak": 90.0}

@@ -11,11 +11,11 @@ two lines in a row have reached: one line from the future moves nothing. Whether
 depend on the clock that earlier batches left, but then all lines of its minute in this batch were: `merge`
 decides that.
 
-Why two rules about the future: the stage before this one has moved a line back that is more than a minute
-later than its record, whoever wrote it and however many did (`stage.cap_times`); that keeps minutes open. A
-minute is still thirty times what a second waits before it is judged, so one line alone must move nothing
-here: all others of that minute would not count, and their servers would seem to have fallen silent. Two in a
-row alone would not do either: a server whose clock is wrong writes more than one.
+Why two rules about the future: the stage before this one limits a line's time to a minute after its record,
+whoever wrote it and however many did (`line_stage.cap_times`); that keeps minutes open. A minute is still
+thirty times what a second waits before it is judged, so one line alone must move nothing here: all others of
+that minute would not count, and their servers would seem to have fallen silent. Two in a row alone would not
+do either: a server whose clock is wrong writes more than one.
 
 Why not the time of arrival: after an outage the backlog would look like a flood. Why not one clock for all
 servers: a server whose clock is an hour ahead would make the lines of all others late.

@@ -1,4 +1,4 @@
-"""Monitoring on its way: several small tables packed into one piece of bytes, with a version.
+"""Several small tables of the monitoring packed into one piece of bytes, with a version.
 
 A partial is what one batch of lines of one partition adds; the state is what earlier batches left. Both are
 tables by name in one Arrow stream, compressed, with a head of plain facts. Rule: bytes of another version are

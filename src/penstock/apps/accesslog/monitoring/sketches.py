@@ -1,4 +1,4 @@
-"""Small summaries of many values: how many different clients, and which latency so many percent stay below.
+"""Small summaries of many values: how many different clients, and percentiles of the latency.
 
 Rules: a summary is a function of the set of values, not of their order or of how they were split, so parts
 from any number of machines merge to the same bytes. `count_distinct` is exact up to 4,096 values, then within

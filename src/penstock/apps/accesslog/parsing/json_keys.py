@@ -1,4 +1,4 @@
-"""The keys by which JSON access logs call their fields, as a table for the kernel.
+"""The keys that JSON access logs use for their fields, as a table for the kernel.
 
 Rules: capitals, `_`, `-` and `@` in a key do not count: `userAgent`, `User-Agent` and `user_agent` are one.
 A dot leads into an inner object, and a key may have the dot itself: `{"url": {"path": "/"}}` and

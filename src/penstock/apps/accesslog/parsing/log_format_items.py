@@ -1,4 +1,4 @@
-"""What stands in a log format: texts, and fields by the names Apache and nginx give them.
+"""The items of a log format: texts, and fields by the names Apache and nginx give them.
 
 Rules: a directive that is not known is a field that is skipped, since Apache's modules bring their own; only
 a time in a form nobody can read is refused. `%U%q` and `$uri$is_args$args` are one target, `%v:%p` is a

@@ -1,6 +1,6 @@
 """A report as one HTML file: charts and tables, nothing to fetch, nothing that runs.
 
-Rules: every text that did not begin its life in this source goes through `show_text` and is escaped, in texts
+Rules: every text that does not come from this source code goes through `show_text` and is escaped, in texts
 and in attributes; the page's policy (CSP) allows its one style sheet, by hash, and nothing else: no script,
 no image, no style of an element, no form, no base. So even a text that got through could do nothing. Why not
 a template engine and a chart library: a page that loads them shows nothing on a machine without a network,

@@ -1,8 +1,8 @@
-"""What a report is made of, as plain values, and how they are read from the tables of the pipeline.
+"""The contents of a report as plain values, and how they are read from the tables of the pipeline.
 
 Rule: reading is bounded, however long a stream has run: the load of up to two hours by seconds, of a month by
-minutes, the latest decisions and alerts. Texts are given as they are; who shows them makes them harmless. A
-report can be made without a database too: fill `ReportData` by hand.
+minutes, the latest decisions and alerts. Texts are returned unchanged; the code that shows them makes them
+harmless. A report can be made without a database, too: fill `ReportData` by hand.
 
 >>> Load(0.0, 1.0, 5, 100, (0, 5, 0, 0, 0), 0).requests
 5

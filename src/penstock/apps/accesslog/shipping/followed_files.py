@@ -1,4 +1,4 @@
-"""Files as a follower sees them: what they are known by, how they are read, and where a lost one may be.
+"""Files as a follower sees them: how they are identified and read, and where a lost one may be.
 
 Rule: a name says nothing about a log file, because rotation gives it to another one. A file is known by its
 device and inode and by digests of bytes that were read from it: the first ones, and the last ones before the

@@ -1,4 +1,4 @@
-"""Bytes of a log into lines, in bulk: what is whole, what is too long, and what was never text.
+"""Bytes of a log into lines, in bulk: whole ones, those that are too long, and bytes that were never text.
 
 Rule: a line ends with a newline. What is longer than the limit is cut there, and its rest is left out up to
 the next newline. A run of NULs at the beginning of a file is a hole: the file was emptied and its writer,

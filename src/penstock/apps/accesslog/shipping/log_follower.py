@@ -1,18 +1,17 @@
 """Follows log files through rotation, truncation and restarts: each line once, in the order of its file.
 
-Rules: a line is what ends with a newline; the last one waits for its own. A file that was rotated away is
-read to its end before the one that took its name, and is watched for a while longer, because servers write
-their last lines late; only then what has no newline counts as its last line. The last finished files are
-still looked at, and one that grows is read on. Lines longer than the limit are
-cut, marked, and the rest is left out, so memory is bounded. Files are read in chunks and cut in bulk; no line
-is touched alone.
+Rules: a line ends with a newline; the last one waits for its own. A file that was rotated away is read to its
+end before the one that took its name, and is watched for a while longer, because servers write their last
+lines late; only then a rest without a newline counts as its last line. The last finished files are still
+watched, and one that grows is read on. Lines longer than the limit are cut and marked, and their rest is
+skipped, so memory is bounded. Files are read in chunks and cut in bulk; no line is touched alone.
 
-A position moves only with lines that were handed out. Whoever could not send them makes a new follower from
-the positions that are durable. Bytes read before are looked at again after each chunk: where they have
-changed, the file was emptied meanwhile (copytruncate), the chunk is thrown away, and the copy, if there is
-one, is read to its end first. Which files there are is found out in `log_rotation`.
+A position moves only with lines that were handed out. A caller that could not send them makes a new follower
+from the durable positions. After each chunk, bytes read before are checked again: where they have changed,
+the file was emptied meanwhile (copytruncate), the chunk is dropped, and the copy, if there is one, is read to
+its end first. `log_rotation` finds out which files there are.
 
-Why not inotify: it tells of changes while one listens, and most of the work here is to find out what happened
+Why not inotify: it reports changes while one listens, and most of the work here is to find out what happened
 while nobody did.
 
     follower = Follower(["/var/log/apache2/*access.log"], state.files)

@@ -1,10 +1,10 @@
 """Which files a follower reads: new ones, rotated ones, copies, and those that cannot be reached for now.
 
 Rules: what a pattern names is followed; positions of other files are kept as they are, for the day they are
-named again. A stored position is given up only when its file is nowhere: its name stands for another one and
-all files of the log could be looked at. A file that cannot be opened, or whose folder is away, is waited for.
-A rotated name that appears may be a copy of what was read: it is compared with all that is known, and one
-that is too short for that waits until it is not, or has not changed for a while.
+named again. A stored position is given up only when its file is nowhere: its name belongs to another one and
+all files of the log could be examined. A file that cannot be opened, or whose folder is away, is waited for.
+A rotated name that appears may be a copy of what was read: it is compared with all that is known. One that is
+too short for that waits until it is longer, or has not changed for a while.
 
 Files have numbers, in the order in which they are read; a restart keeps it.
 """

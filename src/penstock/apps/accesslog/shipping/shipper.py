@@ -1,17 +1,17 @@
 """Ships log files into Kafka: each line once for readers of committed records, whatever is killed when.
 
 Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, so that
-nothing of an earlier life can change any more; read the position; say that it is taken over. Failures are
-met the same way: a transaction that failed, or whose end nobody told, is given up, and the shipper begins
-anew from the position that is stored. There is one way to recover, so it is well tried.
+nothing of an earlier life can change any more; read the position; write that it is taken over. A transaction
+that failed, or whose end is unknown, is given up, and the shipper begins anew from the stored position. There
+is one way to recover, so it is well tried.
 
 A shipper that is refused because a transaction took too long looks like one that was replaced. The stored
-position tells them apart: each life writes its own mark into it. With nothing to ship it writes it again now
-and then, so that one that was replaced hears of it, and others see that it is there; one that ends says so.
+position tells them apart: each life writes its own mark into it. An idle shipper writes it again now and
+then, so that a replaced one notices, and others see that it is alive; one that ends writes that, too.
 
-Two shippers of one name are one after the other, as at a restart. But one that follows other files must not
-end another that is there: nobody would ship those any more. It is refused after it has fenced, because only
-then the position is settled; the other one meets that as any failure, finds its own mark, and goes on.
+Two shippers of one name replace each other, as at a restart. But one that follows other files must not end
+another that is at work: nobody would ship its files any more. It is refused after it has fenced, because only
+then the position is settled; the other one handles that as any failure, finds its own mark, and goes on.
 
 Why not read on while a transaction is being written: two transactions cannot be open at once, and reading
 takes less time than writing.

@@ -1,4 +1,4 @@
-"""When the pipeline has last published a batch: whether somebody still looks at the log.
+"""When the pipeline last published a batch, which shows whether it still runs.
 
 A running pipeline publishes a batch in each interval, also one without lines, so the age of the last one
 tells whether it runs, however quiet the servers are.

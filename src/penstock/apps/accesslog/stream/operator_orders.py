@@ -1,12 +1,13 @@
-"""What an operator orders while the pipeline runs: let this client, or this network, go for a while.
+"""Orders of an operator while the pipeline runs: unban this client, or this network, for a while.
 
-An order is a row that any program may write; the pipeline reads the table before each batch. Rule: from when
-on an order counts is decided once, by the first batch that sees it, and stored with that batch: `taken_at`,
-in the log's own time, is the order's moment, or the watermark if the log is past that already. Why not simply
-when it is read: a batch that is done again after a crash, or one of another size, would let other lines pass.
+An order is a row that any program may write; the pipeline reads the table before each batch. Rule: the first
+batch that sees an order decides from when on it counts, and stores that as `taken_at`, in the log's own time:
+the order's moment, or the watermark if the log is past that already. Why not simply the time it is read: a
+batch that is repeated after a crash, or one of another size, would let other lines pass.
 
-Nothing is ever changed or deleted here but `taken_at`: to withdraw orders is one more row, with the same
-subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo that.
+Only `taken_at` is ever changed here, and nothing is deleted: withdrawing orders is one more row, with the
+same subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo
+that.
 
     place_order(place, "192.0.2.7", now_us=now_us, grace_us=3_600_000_000, reason="our own scanner")
     withdraw_orders(place, "192.0.2.7", now_us=now_us)

@@ -1,4 +1,4 @@
-"""Where the pipeline stands between two batches: clocks, orders and settings, read from SQL and written back.
+"""The state of the pipeline between two batches: clocks, orders and settings, read from SQL and written back.
 
 Rule: read before every batch, never remembered from the one before. What is in the database is what was
 published with the offsets; a batch that failed has left nothing there, and nothing in memory either.

@@ -1,9 +1,9 @@
-"""Equal texts of a chunk of lines get one number; what is said of a text is worked out once and spread.
+"""Equal texts of a chunk of lines get one number; facts about a text are worked out once and spread.
 
-Rule: whoever needs something of a field's texts (rules that hit them, a client's address, how often a path
-was asked for) works it out per number and brings it to the lines by `Grouped.spread`. Why: a chunk is larger
-than the caches, so each walk over the bytes of all lines costs as much as the work done there. Detection,
-events and monitoring each did that for the same agents before.
+Rule: code that needs facts about a field's texts (rules that hit them, a client's address, how often a path
+was asked for) works them out per number and brings them to the lines by `Grouped.spread`. Why: a chunk is
+larger than the caches, so each walk over the bytes of all lines costs as much as the work done there.
+Detection, events and monitoring each did that for the same agents before.
 
 Nothing is kept between chunks, so what came before can change no verdict.
 
