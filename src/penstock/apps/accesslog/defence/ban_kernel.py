@@ -79,8 +79,8 @@ def decide_client(events, i, table, row, rules, rule, time, limits, out, out_sco
             return
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
-    write_decision(events, i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
-                 ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
+    write_decision(i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
+                   ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
 
 
 @part
@@ -97,8 +97,8 @@ def decide_member(events, i, table, row, member, rules, b, time, limits, out, ou
         members[member, s.MEMBER_UNTIL] = time + ban_us
     if action != s.BLOCK:
         ban_us = np.int64(0)
-    write_decision(events, i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
-                 members[member, s.MEMBER_COUNT], out, out_score)  # fmt: skip
+    write_decision(i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
+                   members[member, s.MEMBER_COUNT], out, out_score)  # fmt: skip
 
 
 @part
@@ -119,7 +119,7 @@ def names_new_class(rows, row, rules, limits, rule):
 
 
 @part
-def write_decision(events, i, table, row, high, low, rule, action, level, ban_us, requests, out, out_score):
+def write_decision(i, table, row, high, low, rule, action, level, ban_us, requests, out, out_score):
     n = table.heads[s.OUT_USED]
     out[n, s.OUT_EVENT] = i
     out[n, s.OUT_KIND] = table.rows[row, s.KIND]

@@ -21,7 +21,7 @@ from penstock.kernels.format_compilation import part
 
 @part
 def note_missing_path(table, row, path, time):
-    """1: two visitors from two other networks asked for this path in vain as well, so it is a broken link."""
+    """Note that a client missed this path; return 1 if two visitors of two other networks missed it, too."""
     paths, rows = table.paths, table.rows
     key = np.int64(path)
     net_high, net_low = cut_to_net(np.uint64(rows[row, s.HIGH]), np.uint64(rows[row, s.LOW]))

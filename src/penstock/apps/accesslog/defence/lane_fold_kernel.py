@@ -109,7 +109,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 continue
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
                 continue
-            remember_first_agent(table, row, rules, b, rows[row, s.AGENT], time)
+            remember_first_agent(table, row, b, rows[row, s.AGENT], time)
             if not is_remembered(
                 table.filters, find_counter(table, row, b, time), np.uint64(events.agent[i])
             ):
@@ -124,8 +124,8 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     elif simulated >= 0 and time >= rows[row, s.QUIET_UNTIL] and time >= rows[row, s.BAN_UNTIL]:
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
-        write_decision(events, i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
-                     rows[row, s.LEVEL], 0, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
+        write_decision(i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
+                       rows[row, s.LEVEL], 0, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
 
 
 @inlined
@@ -139,7 +139,7 @@ def fold_group(events, i, table, rules, limits, out, out_score):
     row = find_row(table, high, low, kind, time, limits)
     table.rows[row, s.REQUESTS] += 1
     table.rows[row, s.LAST] = time
-    member = find_member(table, row, events.high[i], events.low[i], time)
+    member = find_member(table, row, events.high[i], events.low[i])
     table.members[member, s.MEMBER_LAST] = time
     table.members[member, s.MEMBER_COUNT] += 1
     for j in range(events.hit_starts[i], events.hit_starts[i + 1]):
@@ -311,7 +311,7 @@ def count_one(table, row, rules, b, value, time):
 
 
 @part
-def remember_first_agent(table, row, rules, b, agent, time):
+def remember_first_agent(table, row, b, agent, time):
     """Remember the agent before the first switch: going back to it is no new agent."""
     entry = find_counter(table, row, b, time)
     if levels_empty(table.levels, entry):
