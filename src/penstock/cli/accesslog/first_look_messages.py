@@ -31,8 +31,8 @@ class FirstLook:
     from starting again. `has_more`: more lines will come, so a few of them prove nothing yet. `is_whole`:
     none will, so a format that fits none of them is refused, however few they are. `fronts`: addresses that
     look like proxies which nobody has named, by the call with most lines; none if not `spares`, and only
-    those that looked so in earlier lines, too, where these can be read: who floods a site when a run is
-    started has the newest lines for himself, and not those of the days before.
+    those that looked so in earlier lines, too, where these can be read: an attacker who floods a site when a
+    run is started has the newest lines alone, and not those of the days before.
     """
 
     def __init__(

@@ -42,22 +42,22 @@ PLAIN_EVERY_S = 10.0
 IDLE_EVERY_S = 60.0
 #: How often the clock is looked at, and whether somebody has asked to stop.
 _TICK_EVERY_S = 0.5
-#: A batch that runs for so long is told at a terminal.
+#: A batch that has run for this long is shown at a terminal.
 _LONG_BATCH_S = 2.0
-#: Lines a second are those of so long.
+#: The time over which lines a second are measured.
 _RATE_OVER_S = 5.0
 _TOP_ATTACKERS = 3
 _COLUMNS = ["client", "class", "action", "level", "rule", "decision_id", "decided_at", "expires_at"]
 
 
 class CountBlocked(Protocol):
-    """Returns how many clients are blocked now; None if nobody can say."""
+    """Returns how many clients are blocked now; None if that is unknown."""
 
     def __call__(self, *, has_news: bool = False) -> int | None: ...
 
 
 class Display:
-    """Told of each batch (`watch`, `show`) and of the end (`close`); `tick` may come from another thread."""
+    """Shows each batch (`watch`, `show`) and the end (`close`); another thread may call `tick`."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class Display:
         return f"{what} has been running for {now - begun:.0f} s{again}; {before}"
 
     def _describe_decided(self) -> str:
-        """Return who was decided upon in this run, and how many the lists have: bans end, or had ended."""
+        """Return how many clients were decided upon, and how many the lists have: bans end, or had ended."""
         whole, over = len(self._attackers), len(self._over)
         now_us = self._wall_us()
         ended = sum(each["expires_at"] <= now_us for each in self._attackers.values()) - over

@@ -51,7 +51,7 @@ class _Settings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sparing:
-    """What spares clients. `fronts`: addresses that look like proxies and that nobody has named."""
+    """What spares clients. `fronts`: addresses that look like proxies and were not named as such."""
 
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tabl
 LISTED = "accesslog_blocklist"
 CHANGES = "accesslog_blocklist_changes"
 CURSOR = "accesslog_blocklist_cursor"
-#: How many changes are kept; who was away for longer gets the whole list.
+#: How many changes are kept; an enforcer that was away for longer gets the whole list.
 KEPT_CHANGES = 200_000
 
 _LISTED_COLUMNS = ("network", "expires_at", "decision_id", "rule", "attack")
@@ -93,7 +93,7 @@ def read_next_end(listed: Listed) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Who is blocked now, and the list as it is written, under its cursor."""
+    """The bans of this moment, and the list as it is written down, with its cursor."""
 
     cursor: int
     bans: tuple[Ban, ...]

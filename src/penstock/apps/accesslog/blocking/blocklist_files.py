@@ -25,7 +25,7 @@ from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 _ENDING = ".penstock-new"
-#: A hidden file that is older was left by somebody who was killed.
+#: A hidden file that is older was left by a writer that was killed.
 _LEFT_BEHIND_S = 3600.0
 
 

@@ -53,7 +53,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to write a list. `has_timeouts`: it tells seconds from now, so it is new at each moment."""
+    """A way to write a list. `has_timeouts`: it holds seconds from now, so it changes at each moment."""
 
     name: str
     file_name: str

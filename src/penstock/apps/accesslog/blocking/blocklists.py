@@ -174,7 +174,7 @@ def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[B
 
 
 def rank_ban(expires_at: float, decided_at: float, decision_id: str = "") -> tuple[float, float, str]:
-    """Return what orders the bans of one client: the largest is the one that it is told by, with its class.
+    """Return what orders the bans of one client: it is shown with the largest one, and with its class.
 
     That is the ban that ends last; of several that end together the one decided first: what is found while a
     ban runs does not prolong it.

@@ -80,7 +80,7 @@ class DecisionsTopic:
             sent += len(found)
 
     def send_these(self, rows: pa.Table) -> int:
-        """Send the decisions of a commit that somebody has at hand, without looking for them among all."""
+        """Send these decisions of a commit, without searching the table for them."""
         decisions = make_decisions(rows)
         for at in range(0, len(decisions), AT_ONCE):
             self._send(decisions[at : at + AT_ONCE])

@@ -61,7 +61,7 @@ MOST_CONNECTIONS = 64
 REQUESTS_PER_S = 50.0
 #: How old a list may be when it is given out; many enforcers that ask at once cost one look.
 FRESH_FOR_S = 0.5
-#: A pipeline publishes a batch each second, also an empty one; after so long without any it is down.
+#: A pipeline publishes a batch each second, even an empty one; after this long without any it is down.
 STALE_AFTER_S = 180.0
 
 _KEPT_ANSWERS = 64
@@ -142,17 +142,17 @@ class _Lists:
             counted_s = self._counted_s
         age_s = None if last_ms is None else self._clock_us() / 1e6 - last_ms / 1e3
         if age_s is not None and age_s < 0:
-            # The computer's clock was set back since: how long no batch was added tells whether it runs.
+            # The computer's clock was set back since: the time without a new batch shows whether it runs.
             age_s = now_s - counted_s
         is_fresh = age_s is not None and age_s <= self._stale_after_s
-        told = {
+        health = {
             "status": "ok" if is_fresh else "stale",
             "cursor": cursor,
             "entries": entries,
             "last_batch_at": None if last_ms is None else show_time(last_ms * 1000),
             "last_batch_age_s": None if age_s is None else round(age_s, 1),
         }
-        return HttpAnswer(200 if is_fresh else 503, _JSON, _write(told))
+        return HttpAnswer(200 if is_fresh else 503, _JSON, _write(health))
 
     def _read_fresh(self) -> Listed:
         now_s = time.monotonic()

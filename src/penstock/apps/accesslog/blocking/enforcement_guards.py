@@ -80,7 +80,7 @@ def check_token(text: str) -> Secret:
 
 
 class TokenCheck:
-    """Compares what a request brings with the token, in a time that tells nothing."""
+    """Compares a request's token with ours, in a time that reveals nothing."""
 
     def __init__(self, token: Secret | None) -> None:
         self._digest = hashlib.sha256(token.reveal().encode()).digest() if token is not None else None
@@ -125,7 +125,7 @@ class RateLimit:
 
 
 class BoundedReader(io.RawIOBase):
-    """A request as it arrives, with an end: so many bytes, and one deadline for all of them."""
+    """A request as it arrives, bounded: at most so many bytes, and one deadline for all of them."""
 
     def __init__(self, connection: socket.socket, *, most_bytes: int, deadline_s: float) -> None:
         self._connection = connection

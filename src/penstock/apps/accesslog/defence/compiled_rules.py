@@ -19,7 +19,7 @@ from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, NET, PRINT
 
 #: 404s that many clients share are broken links; rules that count these by path leave such paths out.
 SHARED_SIGNALS = ("signal.not-found", "signal.client-error")
-#: What pages load by themselves: who has that, too, is a browser.
+#: What pages load by themselves: a client that loads it, too, is a browser.
 ASSET_SIGNAL = "signal.asset"
 #: Bits of groups that a hit belongs to.
 NET_BIT, PRINT_BIT = 1, 2

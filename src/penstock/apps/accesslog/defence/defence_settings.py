@@ -57,7 +57,7 @@ DECISIONS = pa.schema(
 
 @dataclass(frozen=True)
 class DefenceSettings:
-    """All that the fold may be told; a value of it is complete and can be sent to a worker."""
+    """All settings of the fold; a value is complete and can be sent to a worker."""
 
     ruleset: RuleSet
     stream: str = "accesslog"
@@ -104,9 +104,9 @@ class _Granted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the operator has let go: (network, from when, until when) in microseconds.
+    """Networks that the operator has unbanned: (network, from when, until when) in microseconds.
 
-    `spared`: addresses that are allowed beside those of the settings, since the first lines say so.
+    `spared`: addresses that are allowed beside those of the settings, because of the first lines.
     """
 
     graces: tuple[tuple[str, int, int], ...] = ()
@@ -139,5 +139,5 @@ def identify(
     stream: str, subject: str, client: str, rule: str, action: str, partition: int, offset: int
 ) -> str:
     """Return the id of a decision: the same for the same decision, whenever it is made."""
-    told = "\x1f".join((stream, subject, client, rule, action, str(partition), str(offset)))
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    key = "\x1f".join((stream, subject, client, rule, action, str(partition), str(offset)))
+    return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -23,7 +23,7 @@ from penstock.apps.accesslog.events import line_events_kernel
 from penstock.apps.accesslog.events.line_events import AGENTS
 from penstock.apps.accesslog.events.subjects import NET, PRINT
 
-#: How many lines are told with a decision.
+#: How many lines are shown with a decision.
 MOST_EVIDENCE = 5
 #: How many hits a lane remembers as evidence, and how many new agents.
 HITS_KEPT, AGENTS_KEPT = 1024, 256
@@ -71,8 +71,8 @@ class Witnesses:
         counts = np.empty(events.size, np.int64)
         find_last(*self._keys, untils, self._kept, kinds, highs, lows, places, counts)
         chosen = places[np.arange(MOST_EVIDENCE) >= MOST_EVIDENCE - counts[:, np.newaxis]]
-        told = self._known.select(["partition", "offset", "time", "text"]).take(pa.array(chosen))
-        rows = list(zip(*(column.to_pylist() for column in told.columns), strict=True))
+        columns = self._known.select(["partition", "offset", "time", "text"]).take(pa.array(chosen))
+        rows = list(zip(*(column.to_pylist() for column in columns.columns), strict=True))
         ends = np.cumsum(counts).tolist()
         return [rows[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
 
@@ -115,8 +115,8 @@ def show_line(
     partition: int, offset: int, time: int, request: bytes | None, agent: bytes | None
 ) -> ShownLine:
     """Return a line of the evidence; without an agent if none is known."""
-    told: ShownLine = {"partition": partition, "offset": offset, "time": time, "request": _show(request)}
-    return told if agent is None else {**told, "agent": _show(agent)}
+    line: ShownLine = {"partition": partition, "offset": offset, "time": time, "request": _show(request)}
+    return line if agent is None else {**line, "agent": _show(agent)}
 
 
 def _show(text: bytes | None) -> str:

@@ -297,16 +297,16 @@ class _Found:
             return DECISIONS.empty_table()
         out, score = np.concatenate(made), np.concatenate(scores)
         deciding = self._order[out[:, s.OUT_EVENT]]
-        columns_told = ["time", "partition", "offset", "server", "text"]
-        rows = self._queue.select(columns_told).take(pa.array(deciding))
-        triggers = [rows.column(name).to_pylist() for name in columns_told]
+        shown_columns = ["time", "partition", "offset", "server", "text"]
+        rows = self._queue.select(shown_columns).take(pa.array(deciding))
+        triggers = [rows.column(name).to_pylist() for name in shown_columns]
         triggers.append(self._name(deciding).to_pylist())
         words = out.view(np.uint64)
         state, rules = self._state, settings.ruleset.rules
         program = state.program
         switching = np.isin(out[:, s.OUT_RULE], program.rule_of[program.distinct == _AGENT])
         switching &= out[:, s.OUT_KIND] == CLIENT
-        told = self._gather_evidence(out, switching, list(zip(triggers[1], triggers[2], strict=True)))
+        shown = self._gather_evidence(out, switching, list(zip(triggers[1], triggers[2], strict=True)))
         columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
         for n, (time, partition, offset, server, text, agent) in enumerate(zip(*triggers, strict=True)):
             kind = int(out[n, s.OUT_KIND])
@@ -318,7 +318,7 @@ class _Found:
             action = s.ACTIONS[int(out[n, s.OUT_ACTION])]
             ban_us = int(out[n, s.OUT_BAN])
             agent = agent or b"-" if switching[n] else agent
-            evidence = [*told[n], show_line(partition, offset, time, text, agent)]
+            evidence = [*shown[n], show_line(partition, offset, time, text, agent)]
             about = (settings.stream, subject, client, rule.id, action)
             for name, value in (
                 ("decision_id", identify(*about, partition, offset)),
@@ -338,7 +338,7 @@ class _Found:
     ) -> list[list[ShownLine]]:
         """Return what is kept of each decision's subject without the deciding lines: its new agents, if a
         rule counted those, else its hits."""
-        told: list[list[ShownLine]] = [[] for _ in range(len(out))]
+        shown: list[list[ShownLine]] = [[] for _ in range(len(out))]
         words = out.view(np.uint64)
         for which, witnesses in ((True, self._switches), (False, self._hits)):
             chosen = np.flatnonzero(is_switch == which)
@@ -349,12 +349,12 @@ class _Found:
                 words[chosen, s.OUT_LOW],
             )
             for n, rows in zip(chosen.tolist(), found, strict=True):
-                told[n] = [
+                shown[n] = [
                     show_line(partition, offset, time, *((None, text or b"-") if which else (text, None)))
                     for partition, offset, time, text in rows
                     if (partition, offset) != lines[n]
                 ]
-        return told
+        return shown
 
 
 __all__ = ["FoldResult", "fold_lane", "is_host"]

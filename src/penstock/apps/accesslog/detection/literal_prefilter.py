@@ -28,7 +28,7 @@ _EMPTY: Literals = frozenset({""})
 _BLANKS: Literals = frozenset({" ", "\n"})
 _DIGITS: Literals = frozenset("0123456789")
 _MOST_EXACT, _MOST_SIGNS, _LONGEST = 400, 10, 24
-#: Signs that ordinary targets are full of; one of them alone tells nothing.
+#: Signs that ordinary targets are full of; one of them alone means nothing.
 _ORDINARY = frozenset("abcdefghijklmnopqrstuvwxyz0123456789/=&.-_ %?+,:")
 _ENOUGH, _LEAST = 5, 2
 
@@ -61,7 +61,7 @@ def _choose(candidates: Iterable[Literals | None]) -> Literals | None:
 def _analyse(sequence: Any, before: Literals = _EMPTY) -> tuple[Literals | None, Literals | None]:
     """Return (all texts it can match, if they are few; a set of which each match contains one).
 
-    `before` is what stands in front of it: alternatives are the more telling for it.
+    `before` is what comes in front of it: with it, alternatives tell more.
     """
     parts: list[Literals | None] = []  # candidates so far
     running = before

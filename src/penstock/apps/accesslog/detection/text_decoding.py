@@ -20,7 +20,7 @@ from penstock.apps.accesslog.detection import text_decoding_kernel as d
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts by number, where they stand as logged."""
+    """Texts by number: where each one is in the log's bytes."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int32]

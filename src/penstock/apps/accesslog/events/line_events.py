@@ -58,7 +58,7 @@ EVENTS = pa.schema(
         ("host", pa.binary()),
     ]
 )
-#: The texts of agents, by what stands for them in the events.
+#: The texts of agents, by their hashes in the events.
 AGENTS = pa.schema([("agent", pa.uint32()), ("text", pa.binary())])
 _AGENTS_SEEN = 1024
 _AGENTS_KEY = b"penstock.agents"

@@ -14,7 +14,7 @@ from penstock.apps.accesslog.app_compilation import kernel
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_client, cut_to_net, read_address
 from penstock.kernels.format_compilation import inlined
 
-#: Addresses 1::/16 are nobody's: they stand for host names.
+#: Addresses 1::/16 belong to nobody: here they mean host names.
 HOST_MARK = np.uint64(1 << 48)
 _LOW_48 = np.uint64((1 << 48) - 1)
 _PRIME = np.uint64(0x100000001B3)

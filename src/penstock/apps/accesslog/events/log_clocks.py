@@ -107,7 +107,7 @@ def cap_at_watermark(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
 
 
 def pass_time(clocks: Clocks, elapsed_us: int) -> Clocks:
-    """Return the clocks after a time in which nobody was waited for; `elapsed_us` is what the wall showed."""
+    """Return the clocks after a time in which all were idle; `elapsed_us` is that of the wall clock."""
     if clocks.watermark_us == NEVER or not all(each.is_idle for each in clocks.partitions.values()):
         return clocks
     return replace(clocks, watermark_us=clocks.watermark_us + max(1, elapsed_us // 2))

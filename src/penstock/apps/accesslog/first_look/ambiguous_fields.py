@@ -28,7 +28,7 @@ from penstock.apps.accesslog.parsing.json_keys import (
 #: So many JSON lines are looked at.
 MOST_LINES = 200
 _DEEPEST = 8
-#: So many keys of a line are told.
+#: How many keys of a line a message names.
 _MOST_KEYS = 12
 #: Of the fields that a line must have, the keys that are met most.
 COMMON_KEYS = {

@@ -17,14 +17,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-#: Decisions wait so long for the look, from the first line on.
+#: How long decisions wait for the look, from the first line on.
 LONGEST_HOLD_S = 60.0
 
 
 class FormatLook(Protocol):
     """Gets all lines that were gathered so far; returns whether it has seen enough.
 
-    `is_due`: decisions wait no longer, so what there is to say is said of these lines, however few.
+    `is_due`: decisions wait no longer, so these lines are judged, however few.
     """
 
     def __call__(self, values: pa.Array, /, *, is_due: bool = False) -> bool: ...

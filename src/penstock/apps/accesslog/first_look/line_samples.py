@@ -40,7 +40,7 @@ from penstock.core.log_lines import escape
 
 #: So many lines are looked at: enough for a share of a percent, and parsed in a hundredth of a second.
 SAMPLE_LINES = 5_000
-#: Where lines come one by one, a look is done when it has seen so many.
+#: Where lines come one by one, a look is done when it has seen this many.
 ENOUGH_LINES = 200
 #: A sample of lines as long as lines may be would fill the memory.
 SAMPLE_BYTES = 16 << 20

@@ -55,7 +55,7 @@ class AlertSender:
         self._sender = WebhookSender(webhook, self._note_settled, self._offer_again)
 
     def send(self, *, has_new_alerts: bool = True) -> int:
-        """Hand over what nobody was told yet; how many events. If nothing is new or left, it asks nobody."""
+        """Hand over events not sent yet; return how many. It reads nothing if nothing is new or left."""
         if not has_new_alerts and not self._has_more.is_set():
             return 0
         self._has_more.clear()
@@ -85,7 +85,7 @@ class AlertSender:
             raise self._make_error("has not taken all alerts yet")
 
     def close(self) -> None:
-        """Wait a little for what is on its way; the rest is told by whoever comes next."""
+        """Wait a little for what is on its way; the next sender sends the rest."""
         if not self._is_closed:
             self._is_closed = True
             self._has_left = not self._sender.close(self._patience_s)

@@ -80,7 +80,7 @@ _MOST_MINUTES = 180
 #: Seconds of servers that wait to be judged while a partition holds back its clock.
 _MOST_PENDING = 8_192
 _MOST_BYTES = 64 << 20
-#: A server that was not heard for so long keeps no minute open any more.
+#: A server that has been silent for this long keeps no minute open any more.
 _DEAD_US = 900 * MICROS
 _FORGOTTEN_US = 86_400 * MICROS
 HEAD_PIECE, _WATCH_PIECE = 0, 1
@@ -282,7 +282,7 @@ class _Books:
                 continue
             last_before, clock_before = self.clocks.get((partition, name), (NEVER, NEVER))
             begins[at] = max(clock_before, min(last_before, first))
-            # Servers that share a name (the rest) are told by the one that is furthest.
+            # Of servers that share a name (the rest) the clock of the furthest one counts.
             _, furthest = after.get((partition, name), (NEVER, NEVER))
             after[partition, name] = (last, max(int(begins[at]), clock, furthest))
         self.clocks |= after

@@ -30,7 +30,7 @@ from penstock.apps.accesslog.monitoring.load_counting_kernel import (
 Hashes: TypeAlias = NDArray[np.uint64]
 Registers: TypeAlias = NDArray[np.uint8]
 
-#: Up to so many different hashes are kept as they are (32 KiB, as much as the registers take).
+#: Up to this many different hashes are kept as they are (32 KiB, as much as the registers take).
 EXACT_LIMIT = 4_096
 REGISTERS = 1 << SKETCH_BITS
 _LONGEST_RUN = 64 - SKETCH_BITS

@@ -35,7 +35,7 @@ from penstock.apps.accesslog.monitoring.sketches import bucket_values
 KINDS = ("rate_spike", "rate_drop", "error_jump", "latency_jump")
 #: Seconds judged in one call; a day of quiet is skipped, not judged.
 _CHUNK = 600
-#: After so many seconds without a line nothing that is known can change any more.
+#: After this many seconds without a line nothing that is known can change any more.
 _ALL_QUIET = loop.BINS * loop.BIN + loop.RECENT + 2 * loop.BIN
 
 

@@ -23,7 +23,7 @@ IPV4_NET_PREFIX = 24
 IPV6_NET_PREFIX = 48
 _SHIFT_32, _SHIFT_48 = np.uint64(32), np.uint64(48)
 _NAT64, _TEREDO = np.uint64(0x0064FF9B), np.uint64(0x20010000)
-#: Addresses 1::/16 are nobody's: in numbers of clients they stand for host names.
+#: Addresses 1::/16 belong to nobody: as numbers of clients they mean host names.
 _HOSTS = np.uint64(1)
 
 

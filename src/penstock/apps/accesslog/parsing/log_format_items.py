@@ -20,7 +20,7 @@ from penstock.core.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Bytes that stand in every line."""
+    """Bytes that are the same in every line."""
 
     text: bytes
 
@@ -117,7 +117,7 @@ _NGINX_FIELDS = {
     "server_name": LogField("text", s.VHOST, rank=1),
 }
 _NGINX_TIMES = {"time_local": "%d/%b/%Y:%H:%M:%S %z", "time_iso8601": "%Y-%m-%dT%H:%M:%S%z", "msec": "%s.%f"}
-#: Fields that are part of the one in front when nothing stands between them.
+#: Fields that are part of the one in front if nothing is between them.
 _CONTINUED = ("%q", "$is_args", "$args", "$query_string")
 _PORTS = ("p", "server_port", "remote_port")
 

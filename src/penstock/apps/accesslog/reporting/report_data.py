@@ -66,7 +66,7 @@ class TopText:
 class Decided:
     """A decision of the defence; `request_index` 1 is the subject's first line.
 
-    `client` is who was decided upon, also where a network or a fingerprint was counted; empty: the subject.
+    `client` is whom it is about, even if a network or a fingerprint was counted; empty: the subject.
     """
 
     at_s: float

@@ -23,7 +23,7 @@ from html import escape
 #: A longer text of a log is cut.
 _TEXT_LENGTH = 160
 _TIME_STEPS_S = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
-#: What is less than this part of the top of a logarithmic scale stands at its floor.
+#: What is less than this part of the top of a logarithmic scale is drawn at its floor.
 _WIDEST_SCALE = 1e-6
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 22
 
@@ -159,7 +159,7 @@ def draw_stack(
 ) -> str:
     """Draw layers on top of each other, each point as wide as its step; peaks as a thin line above.
 
-    `span` is the time that is shown; what stands beyond it is cut off.
+    `span` is the time that is shown; what is beyond it is cut off.
     """
     sums = [sum(layer.values[at] or 0 for layer in layers) for at in range(len(times))]
     top = max([*sums, *(peaks or ()), 0.0]) * 1.08 or 1.0
@@ -235,7 +235,7 @@ def _wrap(frame: Frame, parts: Sequence[str]) -> str:
 
 def _draw_grid(frame: Frame, show: Callable[[float], str]) -> str:
     parts = []
-    # Bytes are told in powers of 1,024, so their round numbers are other ones.
+    # Bytes are shown in powers of 1,024, so their round numbers are other ones.
     unit = 1024.0 ** int(math.log(frame.top, 1024)) if show is show_bytes and frame.top >= 1024 else 1.0
     ticks = [unit * each for each in pick_ticks(frame.top / unit)]
     if frame.least:

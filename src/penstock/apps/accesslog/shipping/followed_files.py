@@ -27,7 +27,7 @@ from penstock.core.log_lines import get_logger
 log = get_logger(__name__)
 
 HEAD_BYTES, TAIL_BYTES = 1024, 256
-#: An address and a time: so many first bytes are hardly the same in two logs.
+#: An address and a time: this many first bytes are hardly the same in two logs.
 TELLING_BYTES = 40
 
 

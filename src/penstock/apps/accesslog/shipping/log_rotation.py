@@ -56,7 +56,7 @@ CHUNK_BYTES = 2 << 20
 REMEMBERED = 50
 #: How many of them, the last ones, are looked at for lines that a server wrote long after the rotation.
 WATCHED = 4
-#: A copy that has not changed for so long is whole.
+#: A copy that has not changed for this long is whole.
 _SETTLING_S = 2.0
 #: How often a file that cannot be reached is looked for where nothing seems to have changed.
 _SEARCH_EVERY_S = 2.0
@@ -300,7 +300,7 @@ class FileTracking:
         for tracked in self._families.get(family_of(path), ()):
             if tracked is but:
                 continue
-            # Its position tells even if it was emptied a moment ago.
+            # Its position shows it even if it was emptied a moment ago.
             known = tracked.position.offset and file.has_same_bytes(tracked.position)
             if known or file.begins_like(tracked.file):
                 return tracked.position

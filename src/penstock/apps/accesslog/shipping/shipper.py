@@ -53,7 +53,7 @@ _AUTO = Parser()
 SERVER_HEADER, CUT_HEADER = "server", "cut"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-#: Whoever takes over leaves its mark within this time as a rule; to fence it before that would replace it.
+#: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0
 _LARGEST_BATCH_BYTES = 1_000_000
 #: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.

@@ -17,7 +17,7 @@ TIME_BYTES = 26  # 01/Feb/2026:10:00:00 +0000
 #: A line without its three texts is never longer: address, time, status, size, latency, quotes, newline.
 FRAME_BYTES = 160
 KEY_BYTES = 40
-#: What stands between the fields, and the digits of IPv6; arguments of the kernel.
+#: What is between the fields, and the digits of IPv6; arguments of the kernel.
 FIXED = np.frombuffer(b' - - [] "" "" "', np.uint8).copy()
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 

@@ -38,7 +38,7 @@ from penstock.apps.accesslog.simulation.simulated_attackers import (
 from penstock.apps.accesslog.simulation.simulated_requests import EVENT, ClientTable, Events, TextPool
 from penstock.core.errors import OptionError
 
-#: What the lines are, for a parser that wants to be told.
+#: The format of the lines, for a parser.
 LOG_FORMAT = '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i" %D'
 DEFAULT_START_S = 1_770_000_000  # 2026-02-02 02:40:00 UTC
 HIGHEST_RATE = 50_000

@@ -66,7 +66,7 @@ class LaneInput:
 
 @dataclass(frozen=True)
 class LaneStage:
-    """What a task does with its lanes. `clocks` are those before the batch, who is idle decided."""
+    """What a task does with its lanes. `clocks`: before the batch, with the partitions that are idle."""
 
     kit: Kit
     clocks: Clocks

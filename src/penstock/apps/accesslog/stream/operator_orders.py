@@ -28,7 +28,7 @@ from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 ORDERS = "accesslog_orders"
-#: Wider networks are let go only if somebody says that it is meant: a slip of the pen would end the defence.
+#: Wider networks are unbanned only if `even_if_wide`: a slip of the pen would end the defence.
 WIDEST_PREFIX = {4: 16, 6: 32}
 SCHEMA = pa.schema(
     [
@@ -66,9 +66,9 @@ class Order:
 def place_order(
     place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "", even_if_wide: bool = False
 ) -> Order:
-    """Write down that an address or a network is to be spared from now on, for so long.
+    """Write down that an address or a network is spared from now on, for `grace_us`; return the order.
 
-    Of IPv6 the client is let go that the address belongs to, as that is what was blocked.
+    An IPv6 address stands for the client that it belongs to, which is what was blocked.
     """
     network = find_client(demand_network("subject", subject))
     widest = WIDEST_PREFIX[network.version]
@@ -85,7 +85,7 @@ def place_order(
 
 
 def withdraw_orders(place: Place, subject: str, *, now_us: int, reason: str = "") -> list[Order]:
-    """Take back what was ordered about exactly this address or network; those orders.
+    """Withdraw the orders about exactly this address or network; return them.
 
     What the rules decided meanwhile stays as it was decided; bans from before that still run count again.
     """

@@ -60,7 +60,7 @@ LINES_PER_TASK = 5_000
 _LONGEST_STEP_US = 60_000_000
 #: How long brokers are asked for a lag that is only shown.
 _LAG_TIMEOUT_MS = 5_000
-#: A partition that is not there: while it is waited for, lines are counted and nothing is decided.
+#: A partition that does not exist: while it is waited for, lines are counted and nothing is decided.
 _LOOK = -1
 #: For the pipeline's own session: a plan that is one shuffle gains nothing from being planned as it runs.
 _SESSION = {
@@ -82,7 +82,7 @@ _STATE_CHANGES = pipeline_tables.STATE_ROWS.append(pa.field("penstock_deleted", 
 
 @dataclass(frozen=True, slots=True)
 class BatchNews:
-    """What a published batch has brought, for whoever watches. Times are microseconds since 1970.
+    """What a published batch has brought, for listeners. Times are microseconds since 1970.
 
     `pending` events wait for the watermark; `subjects` are clients, networks and fingerprints remembered.
     `too_late`: parsed lines that are in no table of the load, since the beginning.
@@ -300,11 +300,11 @@ class Pipeline:
         return self._first_lines.must_wait(is_waited_for=is_waited_for)
 
     def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
-        """Return the clocks with who is not waited for in this batch. Who is behind is waited for.
+        """Return the clocks, with idle those partitions that this batch does not wait for.
 
-        Who had records and no line among them is waited for no longer than who is silent: a stranger who
-        sends nonsense must not stop the time of all. The same holds for a clock in the future that no line
-        confirms.
+        A partition with records that are not read yet is waited for. One whose records hold no line counts
+        as silent: a stranger who sends nonsense must not stop the time of all. The same holds for a clock in
+        the future that no line confirms.
         """
         idle_after_us = self.settings.idle_after_us
         known = [each.partition for each in batch.end.offsets]
@@ -353,7 +353,7 @@ class Pipeline:
             pipeline_tables.TRUST_CRAWLERS: str(settings.trust_crawlers).lower(),
         }
 
-    # --- what is told afterwards ------------------------------------------------------------------------
+    # --- news of a published batch ------------------------------------------------------------------------
 
     def _make_count_rows(self, counts: list[pa.Table]) -> pa.Table | None:
         if not counts:

@@ -69,7 +69,7 @@ COUNT_ROWS = pa.schema(
 #: What each lane has folded since the beginning, and what it holds now.
 LANE_ROWS = pa.schema([("lane", pa.int32())] + [(name, pa.int64()) for name in (*LANE_COUNTS, *LANE_LEVELS)])
 SETTING_ROWS = pa.schema([("name", pa.string()), ("value", pa.string())])
-#: Letters of an id that an index looks at, where it must be told.
+#: How many letters of an id an index covers, where it needs a number.
 _ID_LENGTH = 64
 
 TABLES: Mapping[Table, pa.Schema] = {

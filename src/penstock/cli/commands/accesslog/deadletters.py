@@ -28,7 +28,7 @@ _SHOWN_LETTERS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
-    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most (default: 50)")
+    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most this many (50)")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 

@@ -48,19 +48,17 @@ TOPIC, PARTITIONS = "access-log", 4
 DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
 _MARK = "made-by-the-demo.txt"
 _FOR_EVER_S = 24 * 3600
-#: Who asks no more often than this shows little of himself.
+#: A client that asks no more often than this shows little.
 _FEW_REQUESTS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=2_000.0, help="lines per second of all servers (2000)")
+    parser.add_argument("--seconds", type=int, default=None, help="duration (60; at a terminal until Ctrl-C)")
+    parser.add_argument("--servers", type=int, default=3, help="number of web servers (default 3)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the simulation (default 7)")
     parser.add_argument(
-        "--seconds", type=int, default=None, help="how long (60, or until Ctrl-C at a terminal)"
-    )
-    parser.add_argument("--servers", type=int, default=3, help="web servers (default 3)")
-    parser.add_argument("--seed", type=int, default=7, help="of the simulation (default 7)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("accesslog-demo"), metavar="DIR", help="for what it makes"
+        "--out", type=Path, default=Path("accesslog-demo"), metavar="DIR", help="folder for its files"
     )
 
 
@@ -104,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Make it, and take away what an earlier demo has left there; that is said.
+    """Make the folder, and remove what an earlier demo has left there, with a message.
 
     A folder without this program's mark is not touched, whatever its files are called: a pipeline's real
     database has the same name, since the guide calls it so.

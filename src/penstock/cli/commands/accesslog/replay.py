@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_format_argument(parser, with_old_name=True)
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
     parser.add_argument(
-        "--all-actions", action="store_true", help="also what was allowed, or in its time of grace"
+        "--all-actions", action="store_true", help="also decisions about allowed or unbanned clients"
     )
     add_gate_arguments(parser)
     add_unnamed_argument(parser)

@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--server", default=None, help="name of the web server (default: this computer's)")
     parser.add_argument(
-        "--key", choices=("client", "server", "none"), default="client", help="what keeps its order"
+        "--key",
+        choices=("client", "server", "none"),
+        default="client",
+        help="lines with one key stay in order",
     )
     add_log_format_argument(parser)
     add_proxy_argument(parser)
@@ -72,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         default="",
-        help="what this shipper's position is kept under (SERVER/TOPIC); two at a time need two names",
+        help="the name of this shipper (default: SERVER/TOPIC); two at a time need two names",
     )
-    parser.add_argument("--positions-topic", default=None, metavar="TOPIC", help="where positions are kept")
+    parser.add_argument("--positions-topic", default=None, metavar="TOPIC", help="topic with the positions")
     parser.add_argument("--compression", choices=CODECS, default="lz4")
     parser.add_argument("--max-line-bytes", type=int, default=1_000_000, help="longer lines are cut")
     parser.add_argument("--poll-ms", type=int, default=200, help="how often an idle file is looked at")
