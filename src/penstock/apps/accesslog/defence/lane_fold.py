@@ -336,8 +336,7 @@ class _Found:
     def _gather_evidence(
         self, out: NDArray[np.int64], is_switch: NDArray[np.bool_], lines: list[tuple[int, int]]
     ) -> list[list[ShownLine]]:
-        """Return what is kept of each decision's subject without the deciding lines: its new agents, if a
-        rule counted those, else its hits."""
+        """Return each subject's new agents, if a rule counted those, else its hits; no deciding lines."""
         shown: list[list[ShownLine]] = [[] for _ in range(len(out))]
         words = out.view(np.uint64)
         for which, witnesses in ((True, self._switches), (False, self._hits)):

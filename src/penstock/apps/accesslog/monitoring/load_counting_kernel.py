@@ -341,18 +341,3 @@ def fill_registers(hashes, registers):
             rest <<= _ONE
             rank += 1
         registers[register] = max(registers[register], np.uint8(rank))
-
-
-@kernel
-def fill_buckets(latencies, buckets):
-    """Fill in the bucket of each latency."""
-    for i in range(len(latencies)):
-        buckets[i] = bucket_of(latencies[i])
-
-
-@kernel
-def fill_hashes(data, offsets, hashes):
-    """Fill in the hash of each text of a column."""
-    for i in range(len(hashes)):
-        if 0 <= offsets[i] <= offsets[i + 1] <= len(data):
-            hashes[i] = hash_text(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))

@@ -144,8 +144,7 @@ def read_clock(buf, at, end):
 
 @inlined
 def read_offset(buf, at, end):
-    """Read `Z`, `+hhmm`, `+hh:mm` or `+hh`, maybe behind a blank; return (fits, seconds east, position
-    behind)."""
+    """Read `Z`, `+hhmm`, `+hh:mm` or `+hh`, a blank before it or not; return (fits, seconds east, end)."""
     begin = at
     if at < end and buf[at] == 0x20:
         at += 1

@@ -9,6 +9,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 
 from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     BUCKETS,
+    bucket_of,
     copy_texts,
     count_texts,
-    fill_buckets,
-    fill_hashes,
     hash_numbered,
+    hash_text,
 )
 from penstock.apps.accesslog.monitoring.sketches import (
     EXACT_LIMIT,
@@ -43,6 +44,18 @@ from penstock.apps.accesslog.monitoring.top_lists import (
 from tests.support.guard_page import GuardedMemory
 
 ROOT = Path(__file__).parents[5]
+
+
+@numba.njit
+def fill_buckets(latencies, buckets):  # type: ignore[no-untyped-def]
+    for i in range(len(latencies)):
+        buckets[i] = bucket_of(latencies[i])
+
+
+@numba.njit
+def fill_hashes(data, offsets, hashes):  # type: ignore[no-untyped-def]
+    for i in range(len(hashes)):
+        hashes[i] = hash_text(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))
 
 
 def hash_texts(texts: list[bytes]) -> NDArray[np.uint64]:
