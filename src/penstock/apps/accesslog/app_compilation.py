@@ -35,7 +35,7 @@ _SOURCES = (
 
 @functools.cache
 def _stamp() -> tuple[str, int]:
-    """Return a stamp in numba's form that changes with the sources of kernels here and of the formats."""
+    """Shaped like numba's own stamp; changes with the sources of kernels here and with the formats."""
     ours = format_compilation.hash_sources(resources.files("penstock.apps.accesslog"), _SOURCES)
     return hashlib.sha256(f"{format_compilation.source_stamp()[0]}|{ours}".encode()).hexdigest(), 0
 

@@ -89,9 +89,9 @@ class DecisionsTopic:
     def _send(self, decisions: list[Decision]) -> None:
         self._writer.write(self.topic, make_records(decisions))
         ids = [str(each["decision_id"]) for each in decisions]
-        self._database.run(partial(self._note_sent, ids), writes=True)
+        self._database.run(partial(self._note, ids), writes=True)
 
-    def _note_sent(self, ids: list[str], session: Session) -> None:
+    def _note(self, ids: list[str], session: Session) -> None:
         ignore = {"sqlite": " OR IGNORE", "mysql": " IGNORE"}.get(session.dialect, "")
         conflict = " ON CONFLICT DO NOTHING" if session.dialect == "postgresql" else ""
         session.execute_many(

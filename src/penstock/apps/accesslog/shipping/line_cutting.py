@@ -54,7 +54,7 @@ def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) 
 
 
 def cut_lines(whole: bytes, longest: int) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Return the lines of a text that ends with a newline, long ones cut to `longest` bytes."""
+    """Lines of a text that ends with a newline; of those that are too long, the first `longest` bytes."""
     octets = np.frombuffer(whole, np.uint8)
     ends = np.flatnonzero(octets == _NEWLINE)
     begins = np.zeros(ends.size, np.int64)

@@ -97,7 +97,7 @@ _opened: dict[str, Tools] = {}
 
 @cache
 def spare_the_collector(stage: str) -> None:
-    """Keep kernels and tables out of garbage collections, once in a worker's life for each stage.
+    """Once in a worker's life for each stage: keep kernels and tables out of its garbage collections.
 
     PySpark collects after every task, and walks all that was loaded since the reader did the same.
     """
@@ -124,7 +124,7 @@ class LogStage:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         work = StageWork(open_kit(self.kit), self.maxima)
         for chunk in gather_chunks(batches):
-            yield from work.handle(chunk)
+            yield from work.take(chunk)
         yield from work.finish()
         spare_the_collector("log")
 
@@ -149,7 +149,7 @@ class StageWork:
         self._room = TASK_BYTES
         self._counts: dict[int, PartitionCount] = {}
 
-    def handle(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def take(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the parcels of one chunk; its records are of one partition and in order."""
         tools = self._tools
         values, partition = chunk.column("value"), chunk.column("partition")[0].as_py()
