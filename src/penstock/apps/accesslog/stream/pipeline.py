@@ -154,7 +154,7 @@ class Pipeline:
                 "outageTimeout": settings.outage_timeout,
             },
         )
-        self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.make_results)
+        self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
 
     def add_listener(self, listener: Listener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
@@ -204,7 +204,7 @@ class Pipeline:
 
     # --- one batch --------------------------------------------------------------------------------------
 
-    def make_results(self, batch: Batch) -> dict[str, pa.Table]:
+    def work(self, batch: Batch) -> dict[str, pa.Table]:
         """Return the rows for the tables, made of one batch and of what all before it have left.
 
         What is remembered of the batch, and what listeners hear of it, wait until it is published.
