@@ -290,7 +290,7 @@ def test_an_event_that_was_missed_is_told_again_and_what_was_told_is_not_asked_f
             connection.commit()
         sender._offered.add("0007-opened")  # as if it were on its way
         assert sender.send() == 0
-        sender._miss("0007-opened")
+        sender._offer_again("0007-opened")
         assert sender.send(has_new_alerts=False) == 1
         wait_until(lambda: count_told(tmp_path / "results.db") == 1)
         (tmp_path / "results.db").rename(tmp_path / "elsewhere.db")
