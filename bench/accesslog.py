@@ -38,7 +38,7 @@ from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.evaluation.log_replay import split_lines
 from penstock.apps.accesslog.events.line_events import make_events
 from penstock.apps.accesslog.events.log_clocks import Clocks
-from penstock.apps.accesslog.monitoring.load_counting import observe
+from penstock.apps.accesslog.monitoring.load_counting import count_load
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, SimulationSettings
 from penstock.apps.accesslog.stream.line_stage import CHUNK_LINES
@@ -167,7 +167,7 @@ def time_stages(text: bytes, runs: int) -> dict[str, Any]:
             "events": events,
             "fold": lambda: fold_all(made, tools.defence),
             "monitor": lambda: [
-                observe(each, servers=None, grouped=texts)
+                count_load(each, servers=None, grouped=texts)
                 for each, texts in zip(parsed, grouped, strict=True)
             ],
         },

@@ -1,4 +1,4 @@
-"""The rules of `anomalies` for one server, worked out from its whole past: slow, and plain to read."""
+"""The rules of `spike_detection` for one server, worked out from its whole past: slow, and plain to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from penstock.apps.accesslog.monitoring.anomalies import KINDS, AlertChange, AnomalyLimits, _to_micros
+from penstock.apps.accesslog.monitoring.spike_detection import KINDS, AlertChange, AnomalyLimits, _to_micros
 
 Facts = tuple[int, int, int, int, int]
 WINDOWS = (10, 30, 60)

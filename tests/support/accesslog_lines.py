@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.monitoring.load_counting import Merged, MonitorSettings, merge, observe
+from penstock.apps.accesslog.monitoring.load_counting import Merged, MonitorSettings, count_load, merge
 from penstock.apps.accesslog.parsing.line_parser import Lines
 
 MINUTE_US = 60_000_000
@@ -79,7 +79,7 @@ def observe_lines(
     requests: Sequence[Line], partition: int = 0, offset: int = 0, settings: MonitorSettings | None = None
 ) -> bytes:
     servers = pa.array([each.server for each in requests], pa.string())
-    return observe(
+    return count_load(
         make_lines(requests), servers=servers, partition=partition, first_offset=offset, settings=settings
     )
 

@@ -18,7 +18,7 @@ LINES = ("hello owen", "hello lemon", "byebye")
 
 
 def count_words(lines: DataFrame) -> DataFrame:
-    """Lines in `value`, words separated by single blanks; one row for each word, with its count."""
+    """Return one row for each word of the lines in `value`, with its count; single blanks separate words."""
     from pyspark.sql.functions import col, explode, split
 
     words = lines.select(explode(split(col("value").cast("string"), " ")).alias("value"))

@@ -74,7 +74,7 @@ def fail_to_commit(text: str) -> None:
 
 
 def find_no_file(text: str) -> None:
-    followed_files._tell_once(f"/logs/{text}", "Permission denied")
+    followed_files._warn_once(f"/logs/{text}", "Permission denied")
 
 
 def fail_to_answer(text: str) -> None:
@@ -97,7 +97,7 @@ def test_what_strangers_send_makes_no_line_of_its_own(
     log: Callable[[str], None], text: str, lines: Callable[[], list[str]]
 ) -> None:
     """S34, S33: through the code that logs it; the text is there, and it is one printable line."""
-    followed_files._tell_once.cache_clear()
+    followed_files._warn_once.cache_clear()
     log(text)
     (line,) = lines()
     assert line.isprintable()

@@ -1,7 +1,8 @@
 """Compiles the kernels of all verbs beforehand: those of the pipeline, of a replay, a shipper and the others.
 
-Rule: what is called here is what the verbs call, with lines of the simulator, which are of every kind. A
-kernel that is called nowhere here is compiled when somebody needs it, and he waits: a test looks for such.
+Rule: what is called here is what the verbs call, with all kinds of lines that the simulator writes. A kernel
+that is called nowhere here is compiled when it is first needed, and the user waits: a test looks for such
+kernels.
 
     warm_up_all()
 """

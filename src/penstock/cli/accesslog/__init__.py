@@ -1,1 +1,1 @@
-"""What the verbs of `penstock accesslog` share."""
+"""Parts that several verbs of `penstock accesslog` share."""

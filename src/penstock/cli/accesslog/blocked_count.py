@@ -1,9 +1,9 @@
 """How many entries the blocklists of a run have at this moment, as the database says.
 
-Rule: the live line never counts by itself. Bans end, orders undo them, a run that was stopped has left some,
-and an address that may not be blocked is in no list; whoever adds up what a run has decided is wrong after a
-minute. So the database is asked, through the same gate as the lists: when there are new decisions, and every
-few seconds. To read a list of a hundred thousand takes a second, so a tenth of the time is spent at most.
+Rule: the live line never counts by itself. Bans end, orders undo them, an earlier run has left some, and an
+address that may not be blocked is in no list; a sum of this run's decisions would be wrong after a minute. So
+the database is asked, through the same gate as the lists: when there are new decisions, and every few
+seconds. Reading a list of a hundred thousand takes a second, so at most a tenth of the time is spent on it.
 
     blocked = BlockedCount(settings)
     blocked(has_news=True)

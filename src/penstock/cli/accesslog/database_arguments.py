@@ -1,4 +1,4 @@
-"""Which database a verb reads, and what no list may hold: arguments that several verbs share."""
+"""Arguments that several verbs share: which database a verb reads, and what no list may hold."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def describe_unlisted(clients: Sequence[str]) -> str:
 
 
 def gather_allowed(arguments: argparse.Namespace) -> list[str]:
-    """All that `--allow` and `--allow-file` name, as text."""
+    """Return all that `--allow` and `--allow-file` name, as text."""
     texts = list(arguments.allow)
     for path in arguments.allow_file:
         lines = read_option_file("--allow-file", path, _read_file).splitlines()

@@ -1,8 +1,8 @@
 """The web servers of the demo: a simulator, and a shipper for the log of each, as processes of their own.
 
-Rule: they are told to stop by the demo alone. Ctrl-C at a terminal reaches every process in front of it, one
-that is still starting or just ending as well, and whoever dies then leaves no truth behind; so each has a
-session of its own, ends with the demo whatever ends that, and is not told to stop before it listens.
+Rule: only the demo stops them. Ctrl-C at a terminal reaches every process in front of it, even one that is
+still starting or just ending, and a simulator killed then would leave no truth behind. So each process has a
+session of its own, ends with the demo whatever ends that, and gets no signal before it listens.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Servers:
         self._shippers = [self._start("ship", *self._name_shipper(name)) for name in self._names]
 
     def wait(self) -> None:
-        """Until the servers have stopped."""
+        """Wait until the servers have stopped."""
         assert self._simulator is not None
         self._simulator.wait()
 
     @contextmanager
     def stopping_on_signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM stops the servers; a second one means what it meant before."""
+        """Stop the servers at the first SIGINT or SIGTERM; a second one means what it meant before."""
 
         def stop(_number: int, _: object) -> None:
             for each, handler in before.items():

@@ -1,8 +1,7 @@
 """A first look at the lines that a verb is about to parse: what the format makes of them, and what is wrong.
 
-Rule: it comes before anything is decided. A format that cannot be right is refused; what is doubtful is a
-warning on stderr, said once. Where lines come one by one, as in a new topic, the look goes on until it has
-seen enough of them.
+Rule: it comes before anything is decided. A format that cannot be right is refused; a doubt is a warning on
+stderr, once. Where lines come one by one, as in a new topic, the look goes on until it has seen enough.
 
     look = FirstLook(make_parser("combined"))
     replay(paths, settings, look=look)
@@ -32,8 +31,8 @@ class FirstLook:
     from starting again. `has_more`: more lines will come, so a few of them prove nothing yet. `is_whole`:
     none will, so a format that fits none of them is refused, however few they are. `fronts`: addresses that
     look like proxies which nobody has named, by the call with most lines; none if not `spares`, and only
-    those that looked so in earlier lines, too, where these can be read: who floods a site when a run is
-    started has the newest lines for himself, and not those of the days before.
+    those that looked so in earlier lines, too, where these can be read: an attacker who floods a site when a
+    run is started has the newest lines alone, and not those of the days before.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
 """Live numbers of a run: one line that changes at a terminal, a plain line now and then elsewhere.
 
-Rule: whoever looks at what a run has written can tell that it lives. Where there is no terminal a line comes
-every ten seconds while something changes or a batch is running, and once a minute while nothing does. The
-numbers come when a batch ends, also where the clock has just said that it runs (`_told_at`). A batch may take
-minutes, and so may the wait for a server that is away; so a thread of its own looks at the clock (`ticking`).
-It asks nobody anything: the broker and the database are for the thread of the batches. What it says of a
-running batch is how long it runs, and never that there were no lines.
+Rule: the output of a run shows that it is alive. Where there is no terminal a line comes every ten seconds
+while something changes or a batch is running, and once a minute while nothing does. The numbers come when a
+batch ends, even if a line about the running batch has just come (`_told_at`). A batch may take minutes, and
+so may the wait for a server that is away; so a thread of its own looks at the clock (`ticking`). It asks
+neither the broker nor the database: they belong to the thread of the batches. About a running batch it says
+how long it has run, and never that there were no lines.
 
-One word for one thing: blocked is who is in the lists now, as the database says; a client is named and in no
-list that a rule wanted blocked and that no list can hold, such as the name of a host; a client is spared that
-a rule wanted blocked and that may not be, such as a proxy or a private address; a line is a dead
-letter (it could not be parsed), out of order (behind lines that came before it, and judged at their time), or
-too late for the load (in no table of the load; the rules have seen it). A client with several bans is told
-with the class of the one that ends last, as in the lists and in reports. A ban counts from the time in the
-log: one that was found late may have ended before it was decided.
+One word for one thing. Blocked: in the lists now, as the database says. Named, in no list: a rule wanted the
+client blocked, and no list can hold it, such as the name of a host. Spared: a rule wanted the client blocked,
+and it may not be, such as a proxy or a private address. A line is a dead letter (it could not be parsed), out
+of order (behind lines that came before it, and judged at their time), or too late for the load (in no table
+of the load; the rules have seen it). A client with several bans is shown with the class of the one that ends
+last, as in the lists and in reports. A ban counts from the time in the log: one that was found late may have
+ended before it was decided.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ PLAIN_EVERY_S = 10.0
 IDLE_EVERY_S = 60.0
 #: How often the clock is looked at, and whether somebody has asked to stop.
 _TICK_EVERY_S = 0.5
-#: A batch that runs for so long is told at a terminal.
+#: A batch that has run for this long is shown at a terminal.
 _LONG_BATCH_S = 2.0
-#: Lines a second are those of so long.
+#: The time over which lines a second are measured.
 _RATE_OVER_S = 5.0
 _TOP_ATTACKERS = 3
 _COLUMNS = ["client", "class", "action", "level", "rule", "decision_id", "decided_at", "expires_at"]
 
 
 class CountBlocked(Protocol):
-    """Returns how many clients are blocked now; None if nobody can say."""
+    """Returns how many clients are blocked now; None if that is unknown."""
 
     def __call__(self, *, has_news: bool = False) -> int | None: ...
 
 
 class Display:
-    """Told of each batch (`watch`, `show`) and of the end (`close`); `tick` may come from another thread."""
+    """Shows each batch (`watch`, `show`) and the end (`close`); another thread may call `tick`."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Display:
         has_changed = self._fresh or self._has_news or self._blocked != before
         self._has_news = False
         if self._is_live or has_changed or now - self._shown >= IDLE_EVERY_S:
-            self._tell(news, now)
+            self._show_numbers(news, now)
 
     def _note_block(self, decision: Mapping[str, Any]) -> None:
         client = decision["client"]
@@ -185,7 +185,7 @@ class Display:
             with self._turn:
                 say(f"{done} {escape(client)}: {decision['rule']}")
 
-    def _tell(self, news: BatchNews, now: float) -> None:
+    def _show_numbers(self, news: BatchNews, now: float) -> None:
         rate = self._fresh / max(now - self._since, 0.001)
         report = news.report
         took = report.planning_ms + report.processing_ms + report.storing_ms
@@ -255,7 +255,7 @@ class Display:
         return f"{what} has been running for {now - begun:.0f} s{again}; {before}"
 
     def _describe_decided(self) -> str:
-        """Return who was decided upon in this run, and how many the lists have: bans end, or had ended."""
+        """Return how many clients were decided upon, and how many the lists have: bans end, or had ended."""
         whole, over = len(self._attackers), len(self._over)
         now_us = self._wall_us()
         ended = sum(each["expires_at"] <= now_us for each in self._attackers.values()) - over
@@ -279,6 +279,6 @@ def _rank(decision: Mapping[str, Any]) -> tuple[float, float, str]:
 
 
 def cut(text: str, columns: int) -> str:
-    """So much of it that a terminal does not wrap it: a line that wraps cannot be written over."""
+    """Return a text cut so that a terminal does not wrap it: a wrapped line cannot be written over."""
     most = max(columns - 1, 10)
     return text if len(text) <= most else f"{text[: most - 3]}..."

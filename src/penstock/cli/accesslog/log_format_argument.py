@@ -1,4 +1,4 @@
-"""How the lines of a log are written, as an argument: one name for it in every verb that parses lines.
+"""The argument that says how the lines of a log are written: one name for it in every verb.
 
 Rule: an argument that was renamed goes on working, and one line on stderr names the new one. A script that
 breaks at night over a spelling helps nobody; two spellings without a word would stay for ever.

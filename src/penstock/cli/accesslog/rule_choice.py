@@ -1,8 +1,8 @@
-"""Which rules a verb uses: the shipped ones, or those of `--rules`, and what is said about that.
+"""The rules that a verb uses: the shipped ones, or those of `--rules`; and a sentence about that.
 
-Rule: whoever names rules of his own gets those alone, and is told so; the word `default` names the shipped
+Rule: a user who names rules gets those alone, and a sentence says so; the word `default` names the shipped
 ones, so both can be used together. A choice without a single rule is refused: a file that was cut off must
-not switch the defence off without a word.
+not silently switch the defence off.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ HELP = f"rules instead of ours: a file or folder, `{SHIPPED}` for ours; may be g
 
 
 def find_rules(given: Sequence[str]) -> tuple[str | Path, ...]:
-    """The paths of what was given."""
+    """Return the paths of what was given."""
     return tuple(FOLDER if each == SHIPPED else each for each in given)
 
 
 def load_rules(given: Sequence[str]) -> RuleSet:
-    """The rules that were chosen; RULES_EMPTY if there is none among them."""
+    """Return the rules that were chosen; raise RULES_EMPTY if there are none."""
     if not given:
         return default_rules()
     ruleset = RuleSet.load(*find_rules(given))
@@ -39,7 +39,7 @@ def load_rules(given: Sequence[str]) -> RuleSet:
 
 
 def describe_rules(given: Sequence[str], ruleset: RuleSet) -> str:
-    """One sentence on what is used, and what is not."""
+    """Return one sentence on what is used, and what is not."""
     number = count(len(ruleset.rules), "rule")
     if not given:
         return f"{number} (the shipped ones)."

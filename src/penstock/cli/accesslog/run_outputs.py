@@ -1,4 +1,4 @@
-"""What follows the results of a run: blocklists, the topic of decisions, a webhook.
+"""The outputs of a run: blocklists, the topic of decisions, a webhook.
 
 Rule: the database is the truth, and outputs follow it. Nothing goes out before its batch is known to be
 committed. An output that fails is tried again after each batch; meanwhile the live line names it, and a run
@@ -28,7 +28,7 @@ from penstock.core.options.secret_references import resolve_reference
 if TYPE_CHECKING:
     from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
     from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
-    from penstock.apps.accesslog.monitoring.alert_delivery import AlertTeller
+    from penstock.apps.accesslog.monitoring.alert_delivery import AlertSender
     from penstock.apps.accesslog.stream.pipeline import BatchNews
     from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
     from penstock.core.client.client_settings import ClientSettings
@@ -180,24 +180,24 @@ def _open_webhook(
 ) -> Output | None:
     if arguments.webhook is None:
         return None
-    from penstock.apps.accesslog.monitoring.alert_delivery import AlertTeller
+    from penstock.apps.accesslog.monitoring.alert_delivery import AlertSender
     from penstock.apps.accesslog.monitoring.alert_events import Webhook
 
     webhook = Webhook(resolve("--webhook", arguments.webhook))
-    teller = stack.enter_context(closing(AlertTeller(settings.place, webhook)))
-    teller.tell()
-    return make_webhook_output(teller)
+    sender = stack.enter_context(closing(AlertSender(settings.place, webhook)))
+    sender.send()
+    return make_webhook_output(sender)
 
 
-def make_webhook_output(teller: AlertTeller) -> Output:
-    """Return an output that hands alerts to the teller."""
+def make_webhook_output(sender: AlertSender) -> Output:
+    """Return an output that hands alerts to the sender."""
 
     def act(news: BatchNews | None) -> None:
-        teller.tell(has_new_alerts=news is None or bool(news.alerts.num_rows))
+        sender.send(has_new_alerts=news is None or bool(news.alerts.num_rows))
 
-        teller.check()
+        sender.check()
 
-    return Output("webhook", act, teller.finish)
+    return Output("webhook", act, sender.finish)
 
 
 def resolve(option: str, text: str) -> str:

@@ -1,8 +1,8 @@
-"""Why a client was spared that a rule wanted blocked, and what can be done about it.
+"""Why clients that a rule wanted blocked were spared, and what can be done about it.
 
-Rule: the cause is told of each client, and advice is given only where it was not followed yet. Who has named
-his proxy and reads that he should name it doubts the program, and rightly. Where several causes hold, what
-the operator has said comes before what is spared by itself.
+Rule: every client's cause is named, and advice is given only if it was not followed yet: an operator who has
+named his proxy and reads that he should name it doubts the program, and rightly. Where several causes hold,
+what the operator has said comes before what is spared by default.
 
 >>> Sparing(trusted_proxies=("10.0.0.0/8",)).describe(["10.1.1.1"]).partition(". ")[0]
 '1 client spared that a rule wanted blocked: 10.1.1.1 (a trusted proxy)'
@@ -51,7 +51,7 @@ class _Settings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sparing:
-    """What spares clients. `fronts`: addresses that look like proxies and that nobody has named."""
+    """What spares clients. `fronts`: addresses that look like proxies and were not named as such."""
 
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ class Job:
     `register` stores where a stream begins that has found its first partitions while it runs; `reach` fails
     while the sink does not answer."""
 
-    make_frame: Callable[[StreamPosition, StreamPosition], DataFrame]
+    make_frame: Callable[..., DataFrame]
     work: Callable[[Batch], int | None]
     tell: Callable[[Event, BatchReport], None]
     read_state: Callable[[str], DataFrame | None] = lambda _table: None
@@ -151,10 +151,12 @@ class BatchLoop:
             planning_ms=(time.monotonic() - begun) * 1000,
         )
         self._job.tell("submitted", report)
-        report = self._try_batch(report, before, end)
+        report, run = self._try_batch(report, before, end)
         self._done += 1
         self.tasks_answered |= bool(report.offsets)
         self._job.tell("completed", report)
+        if run.when_done is not None:
+            run.when_done(report)
         if self._pace is not None and is_new:  # one without records tells nothing about speed
             took_ms = report.planning_ms + report.processing_ms + report.storing_ms
             self._pace.observe(int(time.monotonic() * 1000), took_ms, report.delay_ms)
@@ -264,11 +266,15 @@ class BatchLoop:
                 return True
         return False
 
-    def _try_batch(self, report: BatchReport, before: StreamPosition, end: StreamPosition) -> BatchReport:
+    def _try_batch(
+        self, report: BatchReport, before: StreamPosition, end: StreamPosition
+    ) -> tuple[BatchReport, BatchRun]:
         attempts = 1 if self._settings.delivery == "at-most-once" else self._settings.attempts
         attempt, failures = 1, 0  # `failures`: without those that were waited out
+        when_done = None
         while True:
             batch, run = self._make_batch(report, before, end)
+            run.when_done = when_done
             report = replace(report, attempts=attempt)
             self._job.tell("started", report)
             since, begun_s = time.monotonic(), self._clock()
@@ -295,8 +301,8 @@ class BatchLoop:
                         raise
             else:
                 self._end_outage()
-                return self._close_report(report, run, since, rows=rows)
-            attempt += 1
+                return self._close_report(report, run, since, rows=rows), run
+            attempt, when_done = attempt + 1, run.when_done
 
     def _make_batch(
         self, report: BatchReport, before: StreamPosition, end: StreamPosition
@@ -306,7 +312,7 @@ class BatchLoop:
         run = BatchRun(
             before,
             end,
-            lambda: self._job.make_frame(before, end),
+            lambda *stage: self._job.make_frame(before, end, *stage),
             (lambda position: self._keep(position, may_go_back)) if is_manual else None,
             (lambda position, callback: keeper.keep_later(position, ranges, callback))
             if is_manual and keeper.is_async

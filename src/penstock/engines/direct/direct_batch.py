@@ -19,7 +19,11 @@ from penstock.core.model import OffsetRange
 from penstock.core.offsets.stream_position import StreamPosition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from penstock.engines.direct.order_frames import ArrowFunction
 
 #: Told when an asynchronous commit is over: its own batch's ranges, and the error if it failed.
 CommitCallback = Callable[[tuple[OffsetRange, ...], Exception | None], None]
@@ -63,13 +67,17 @@ class BatchReport:
 
 
 class BatchRun:
-    """What the loop gives a batch to work with. `store` keeps a position; `store_later` in the background."""
+    """What the loop gives a batch to work with. `store` keeps a position; `store_later` in the background.
+
+    `when_done`: what the batch wants called when it is done. It is kept over attempts: a later attempt may
+    find that the commit of this one has succeeded, though nobody answered it.
+    """
 
     def __init__(
         self,
         before: StreamPosition,
         end: StreamPosition,
-        make_frame: Callable[[], DataFrame],
+        make_frame: Callable[..., DataFrame],
         store: Callable[[StreamPosition], None] | None,
         store_later: Callable[[StreamPosition, CommitCallback | None], None] | None,
         read_state: Callable[[str], DataFrame | None] = lambda _table: None,
@@ -78,6 +86,7 @@ class BatchRun:
         self.make_frame = make_frame
         self.store, self.store_later = store, store_later
         self.read_state = read_state
+        self.when_done: Callable[[BatchReport], None] | None = None
         self.is_running = False
         self.storing_ms = 0.0
 
@@ -93,6 +102,17 @@ class Batch:
     def frame(self) -> DataFrame:
         """The batch's rows. Each use of it reads them from Kafka; `.cache()` it where that is dear."""
         return self._run.make_frame()
+
+    def arrow(self, function: ArrowFunction, schema: str | StructType | pa.Schema) -> DataFrame:
+        """Return a frame of what `function` makes of the rows: `DirectStream.arrow`, for this batch alone."""
+        return self._run.make_frame(function, schema)
+
+    def when_done(self, function: Callable[[BatchReport], None]) -> None:
+        """Call `function(report)` as soon as this batch is done, after the stream's listeners.
+
+        Each attempt may set another one; the last one set is called.
+        """
+        self._run.when_done = function
 
     @property
     def is_empty(self) -> bool:

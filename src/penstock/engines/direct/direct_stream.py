@@ -64,8 +64,6 @@ log = get_logger(__name__)
 _NOWHERE = StreamPosition({})
 
 Listener = Callable[[Event, BatchReport], None]
-
-
 Commit: TypeAlias = Literal["automatic", "manual"]
 COMMITS: tuple[Commit, ...] = ("automatic", "manual")
 
@@ -396,7 +394,9 @@ class DirectStream:
             self._keeper.committed = start
         self._keeper.keep(start, may_go_back=bool(self._seek))
 
-    def _make_frame(self, before: StreamPosition, end: StreamPosition) -> DataFrame:
+    def _make_frame(
+        self, before: StreamPosition, end: StreamPosition, stage: Any = None, schema: Any = None
+    ) -> DataFrame:
         stream = self._options.stream
         tasks = make_tasks(stream, plan_batch(before, end, stream.limits), self._typed)
         strict = not self._options.allow_gaps
@@ -405,8 +405,8 @@ class DirectStream:
             self._spark,
             self._source,
             tasks,
-            self._schema,
-            stages=self._stages,
+            self._schema if schema is None else read_schema(schema),
+            stages=self._stages if stage is None else [*self._stages, stage],
             strict=strict,
             stream=self.name if self._is_named else "",
             patience=self._patience if is_waiting else None,

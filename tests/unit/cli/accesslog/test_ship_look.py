@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.accesslog.parsing.line_parser import make_parser
-from penstock.cli.commands.accesslog.ship import look_at_files
+from penstock.cli.commands.accesslog.ship import check_files
 from penstock.core.errors import OptionError
 from tests.support.console import drop_compilation
 
@@ -20,7 +20,7 @@ FOLLOWS = (
 
 
 def look(path: Path, log_format: str, *, is_whole: bool = False) -> None:
-    look_at_files([str(path)], make_parser(log_format), is_whole=is_whole)
+    check_files([str(path)], make_parser(log_format), is_whole=is_whole)
 
 
 @pytest.mark.parametrize("lines", [3, 300])

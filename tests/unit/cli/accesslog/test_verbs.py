@@ -12,8 +12,8 @@ import pytest
 
 from penstock.apps.accesslog.detection.rule_set import default_rules
 from penstock.apps.accesslog.parsing.log_formats import NAMED
+from penstock.apps.accesslog.stream.dead_letter_rows import DEAD_LETTERS, SCHEMA
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
-from penstock.apps.accesslog.stream.unparsed_lines import DEAD_LETTERS, SCHEMA
 from penstock.cli import main
 from penstock.cli.accesslog.database_arguments import add_gate_arguments
 from penstock.cli.commands import accesslog

@@ -215,6 +215,25 @@ def test_a_failing_batch_is_tried_again_with_the_same_ranges(world: World) -> No
     assert world.stored() == {T0: 10, T1: 4, T2: 1}
 
 
+def test_what_an_attempt_has_set_is_called_once_when_a_later_one_finds_the_batch_done(world: World) -> None:
+    """A COMMIT that was not answered: the attempt that made the results failed, and the next makes none."""
+    told: list[tuple[str, int]] = []
+    attempts: list[int] = []
+
+    def work(batch: Batch) -> int | None:
+        attempts.append(batch.id)
+        if batch.id == 0 and len(attempts) == 1:
+            batch.when_done(lambda report: told.append(("forgotten", report.attempts)))
+            batch.when_done(lambda report: told.append(("results", report.attempts)))
+            raise ValueError("not answered")
+        assert world.told[-1][0] == "started"
+        return None
+
+    world.run(work, empty=True, batches=2)
+    assert attempts == [0, 0, 1]
+    assert told == [("results", 2)], "nothing of one batch is left for the next"
+
+
 def test_a_batch_that_fails_too_often_ends_the_stream_and_its_offsets_are_not_stored(world: World) -> None:
     """D19, H7, G4: planned and committed positions are two things."""
 

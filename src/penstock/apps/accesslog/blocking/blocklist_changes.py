@@ -1,12 +1,12 @@
-"""How the blocklist came to be what it is: each change under a number, so an enforcer can ask for the rest.
+"""The history of the blocklist: each change has a number, so an enforcer can ask for what is new to it.
 
-Rule: the list and its changes are kept in the decisions' own database, and move on in one transaction: the
-changes from cursor 0 on, applied in order, are the list, at every step. A ban that ends is a change too,
+Rule: the list and its changes are in the same database as the decisions, and one transaction moves both on.
+All changes from cursor 0 on, applied in order, are the list at every step. A ban that ends is a change, too,
 though nobody decided anything; so is one that was prolonged or undone.
 
-Cursors are numbers that only rise, also when the database is made anew: a step's number is the time in
-milliseconds, or one more than the last. Whoever comes with a cursor that is not known (0, too old, from a
-database that is gone) gets the whole list instead, and is told so.
+Cursors only rise, even if the database is made anew: the number of a step is the time in milliseconds, or one
+more than the last. A request with an unknown cursor (0, too old, from a database that is gone) gets the whole
+list, and the answer says so.
 
     listed = advance(place, now_us=now_us)               # after each commit, and when somebody asks
     delta = listed.since(cursor, gate)                   # added, removed, cursor
@@ -26,7 +26,7 @@ from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tabl
 LISTED = "accesslog_blocklist"
 CHANGES = "accesslog_blocklist_changes"
 CURSOR = "accesslog_blocklist_cursor"
-#: How many changes are kept; who was away for longer gets the whole list.
+#: How many changes are kept; an enforcer that was away for longer gets the whole list.
 KEPT_CHANGES = 200_000
 
 _LISTED_COLUMNS = ("network", "expires_at", "decision_id", "rule", "attack")
@@ -52,7 +52,7 @@ class Listed:
     bans: tuple[Ban, ...]
 
     def since(self, cursor: int, gate: Gate) -> Delta:
-        """What has changed since a cursor; everything, if that cursor is not known."""
+        """Return what has changed since a cursor; everything, if that cursor is not known."""
         if cursor == self.cursor:
             return Delta(self.cursor, (), (), False)
         now = gate.apply(self.bans)
@@ -72,19 +72,19 @@ class Listed:
 
 
 def advance(place: Place, *, now_us: int, known: Listed | None = None) -> Listed:
-    """The list of this moment, with all that led to it written down. Whoever is asked may do it.
+    """Write down all changes up to this moment and return the list. Any process may do it.
 
     `known` is an answer from before, which saves reading the list again that it holds.
     """
     database = Database(place)
-    found = database.run(lambda session: _look(session, place, now_us, known))
+    found = database.run(lambda session: _find_changes(session, place, now_us, known))
     if found is not None and found.is_listed:
         return Listed(place, found.cursor, found.bans)  # the usual case: nothing is written, no lock is taken
     return database.run(lambda session: _advance(session, place, now_us, found), writes=True)
 
 
 def read_next_end(listed: Listed) -> int | None:
-    """When the list will change by itself."""
+    """Return when the list will next change by itself."""
     return min((ban.expires_at_us for ban in listed.bans), default=None)
 
 
@@ -93,7 +93,7 @@ def read_next_end(listed: Listed) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Who is blocked now, and the list as it is written, under its cursor."""
+    """The bans of this moment, and the list as it is written down, with its cursor."""
 
     cursor: int
     bans: tuple[Ban, ...]
@@ -104,8 +104,8 @@ class _Found:
         return self.cursor > 0 and self.bans == self.listed
 
 
-def _look(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
-    """None: there are no tables yet."""
+def _find_changes(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
+    """Return the bans of this moment beside those written down; None if there are no tables yet."""
     if read_version(session, place, _TABLES) is None:
         demand_decisions(session)
         return None
@@ -164,12 +164,12 @@ def _write_step(
 
 
 def _end_of(ban: Ban | None) -> int:
-    """Nobody is blocked until 1970, so 0 stands for not at all."""
+    """Return when a ban ends; 0 if it is not blocked, since nobody is blocked until 1970."""
     return ban.expires_at_us if ban is not None else 0
 
 
 def _rewind(session: Session, bans: Sequence[Ban], *, since: int, until: int) -> list[Ban] | None:
-    """The list as it was at a cursor; None where nobody knows."""
+    """Return the list as it was at a cursor; None if that is not known any more."""
     mark = session.grammar.mark
     _, floor = _read_cursor(session, hold=False)
     if not floor <= since <= until:

@@ -1,8 +1,8 @@
 """Blocklists as files that are always whole: a reader finds the old one or the new one, never a part.
 
-Rule: written beside, made durable, renamed, and the folder made durable; whoever is killed on the way leaves
-at most a hidden file, which the next writer removes. Files are written when the list has changed, not at each
-commit: a web server may be reloaded by their time of change.
+Rule: a list is written to a file beside it, made durable, and renamed; then the folder is made durable. A
+kill on the way leaves at most a hidden file, which the next writer removes. Files are written when the list
+has changed, not at each commit: a web server may be reloaded by their time of change.
 
     writer = BlocklistWriter("results.db", "/var/lib/penstock", ("nftables", "text"), allow=["10.0.0.0/8"])
     writer.refresh()      # after each commit, and now and then: bans end without anybody deciding
@@ -25,7 +25,7 @@ from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 _ENDING = ".penstock-new"
-#: A hidden file that is older was left by somebody who was killed.
+#: A hidden file that is older was left by a writer that was killed.
 _LEFT_BEHIND_S = 3600.0
 
 
@@ -106,7 +106,7 @@ def _count_orders(session: Session) -> tuple[object, ...]:
 
 
 def demand_place(folder: Path) -> None:
-    """BLOCKLIST_NOT_WRITTEN if it can hold no file; it is made if it is not there."""
+    """Make the folder if it is missing; raise BLOCKLIST_NOT_WRITTEN if it can hold no file."""
     probe = folder / f".place{_ENDING}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

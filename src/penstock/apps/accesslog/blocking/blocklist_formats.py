@@ -1,4 +1,4 @@
-"""Blocklists in the words of those who enforce them: packet filters, Apache, nginx, and programs.
+"""Blocklists in the formats of those who enforce them: packet filters, Apache, nginx, and programs.
 
 Rule: a file is made from numbers and from words of this source code. Rules and classes, which come from rule
 files, appear only where a format has quoting (CSV and JSON). A packet filter's entry carries the seconds it
@@ -53,7 +53,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to write a list. `has_timeouts`: it tells seconds from now, so it is new at each moment."""
+    """A way to write a list. `has_timeouts`: it holds seconds from now, so it changes at each moment."""
 
     name: str
     file_name: str
@@ -63,7 +63,7 @@ class Format:
 
 
 def render(name: str, bans: Sequence[Ban], *, cursor: int, now_us: int) -> Rendered:
-    """The list in one of `FORMATS`; `bans` have passed their gate."""
+    """Return the list in one of `FORMATS`; `bans` have passed the gate."""
     return find_format(name).render([ban for ban in bans if ban.expires_at_us > now_us], cursor, now_us)
 
 
@@ -80,7 +80,7 @@ def find_format(name: str) -> Format:
 
 
 def show_time(time_us: int) -> str:
-    """A moment in UTC, to the second; far-off ones stay what they are for any reader: the year 9999."""
+    """Return a moment in UTC, to the second; the year 9999 stands for all later ones."""
     return _show_seconds(min(max(time_us // 1_000_000, 0), 253_402_300_799))
 
 
@@ -95,7 +95,7 @@ def show_network(network: Network) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Text that no spreadsheet takes for a formula, and no terminal for a command."""
+    """Return the text so that no spreadsheet takes it for a formula, and no terminal for a command."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
@@ -122,7 +122,7 @@ def _render_json(bans: Sequence[Ban], cursor: int, _now_us: int) -> Rendered:
 
 
 def write_json(delta: Delta) -> bytes:
-    """A delta, or a whole list, as one JSON object in ASCII."""
+    """Return a delta, or a whole list, as one JSON object in ASCII."""
     head = {"version": JSON_VERSION, "cursor": delta.cursor, "complete": delta.is_complete}
     added = ", ".join(map(_write_ban, delta.added))
     removed = json.dumps([str(network) for network in delta.removed])
@@ -131,7 +131,7 @@ def write_json(delta: Delta) -> bytes:
 
 @lru_cache(_REMEMBERED)
 def _write_ban(ban: Ban) -> str:
-    """One entry. Not by `dumps`: for many small objects it takes twice as long."""
+    """Return one entry as JSON. Not by `dumps`: for many small objects it takes twice as long."""
     return (
         f'{{"network": {_quote(show_network(ban.network))}, "expires_at": "{show_time(ban.expires_at_us)}", '
         f'"expires_at_us": {ban.expires_at_us:d}, "class": {_quote(ban.attack)}, "rule": {_quote(ban.rule)}, '
@@ -147,7 +147,7 @@ def _seconds_left(ban: Ban, now_us: int) -> int:
 
 
 def _render_nftables(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
-    """Sets in a table of their own; nothing is dropped until a rule of the operator's asks them."""
+    """Return sets in a table of their own; they drop nothing until a rule of the operator's uses them."""
     lines = [*_head(cursor, now_us, "load with: nft -f FILE"), "add table inet penstock"]
     apart = make_disjoint(bans)
     for version in (4, 6):
@@ -168,7 +168,7 @@ def _render_nftables(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
 
 
 def _render_ipset(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
-    """A new set is filled and then swapped with the one in use, so there is no moment without any."""
+    """Return commands that fill a new set and swap it in, so there is no moment without a set."""
     lines = _head(cursor, now_us, "load with: ipset restore < FILE")
     left_out = 0
     for version, family in ((4, "inet"), (6, "inet6")):

@@ -1,12 +1,11 @@
 """Who is blocked at a moment: the decisions in the database, less what has ended, was undone or may not be.
 
 Rules: a ban counts while its time runs, if it was enforced (not simulated) and no order of the operator's
-undid it. What is left passes a last gate once more, whatever the decision says: allow lists, trusted proxies,
-verified crawlers, private networks (unless asked for), and what nobody may block (loopback, multicast, a
-network too wide to be one attacker). An
-address inside a blocked network that may not be blocked is cut out of it; the rest stays blocked. Host names
-and fingerprints are no addresses and are in no list. Of a network whose clients were counted together only
-those are listed that took part: their neighbours have done nothing.
+undid it. Whatever the decision says, a last gate follows: allow lists, trusted proxies, verified crawlers,
+private networks (unless asked for), and what nobody may block (loopback, multicast, a network too wide to be
+one attacker). An address that may not be blocked is cut out of a blocked network; the rest stays blocked.
+Host names and fingerprints are no addresses and are in no list. Of a network whose clients were counted
+together, only those that took part are listed: their neighbours have done nothing.
 
     bans = Database(place).run(lambda session: read_bans(session, now_us=now_us))
     listed = Gate.of(allow=["198.51.100.0/24"], trusted_proxies=["192.0.2.1"]).apply(bans)
@@ -74,7 +73,7 @@ class Gate:
         trust_crawlers: bool = True,
         block_private: bool = False,
     ) -> Gate:
-        """From what an operator wrote; NETWORK_INVALID for what is neither an address nor a network."""
+        """Return the gate that an operator described; raise NETWORK_INVALID for what is no network."""
         allowed = [demand_network("allow", each) for each in allow]
         allowed += [demand_network("trusted proxies", each) for each in trusted_proxies]
         allowed += [network for _, network in list_crawlers()] if trust_crawlers else []
@@ -83,7 +82,7 @@ class Gate:
         return cls(distinct, NetworkSet(distinct), {each: find_spans(distinct, each) for each in (4, 6)})
 
     def apply(self, bans: Iterable[Ban]) -> list[Ban]:
-        """Of bans in order, those that may be listed, in order; none lies in one that ends no sooner."""
+        """Return those of these ordered bans that may be listed; none lies in one that ends no sooner."""
         bans = list(bans)
         touched = [at for at, ban in enumerate(bans) if self._touches(ban.network)] if self._index else []
         if not touched:  # the usual list
@@ -97,7 +96,7 @@ class Gate:
         return drop_covered([*(ban for at, ban in enumerate(bans) if at not in whole), *pieces])
 
     def _touches(self, network: Network) -> bool:
-        """The same as the index says; asked of each entry of a long list, so in numbers and by one look."""
+        """Return the same as the index, by numbers and one lookup: it is asked for each entry of a list."""
         version, first, prefix = network
         starts, ends = self._spans[version]
         at = bisect_right(starts, first)
@@ -108,7 +107,7 @@ class Gate:
 
 
 def find_spans(networks: Iterable[Network], version: int) -> Spans:
-    """Where the networks of a version, joined where they overlap, begin and end; in order."""
+    """Return where the networks of a version begin and end, in order; those that overlap are joined."""
     starts: list[int] = []
     ends: list[int] = []
     for each in sorted(each for each in networks if each.version == version):
@@ -120,7 +119,7 @@ def find_spans(networks: Iterable[Network], version: int) -> Spans:
 
 
 def read_bans(session: Session, *, now_us: int) -> list[Ban]:
-    """The bans in force at a moment, from the decisions and orders in the database."""
+    """Return the bans in force at a moment, from the decisions and orders in the database."""
     demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     rows = session.execute(
@@ -132,7 +131,7 @@ def read_bans(session: Session, *, now_us: int) -> list[Ban]:
 
 
 def demand_decisions(session: Session) -> None:
-    """An error where there is no table of decisions."""
+    """Raise an error if there is no table of decisions."""
     if not session.has_table(DECISIONS):
         raise OffsetStoreError(
             "DECISIONS_NOT_FOUND",
@@ -143,7 +142,7 @@ def demand_decisions(session: Session) -> None:
 
 
 def read_spared(session: Session) -> list[Spared]:
-    """All orders that spare an address or network; those about host names are for the rules alone."""
+    """Return all orders that spare an address or network; orders about host names concern rules alone."""
     if not session.has_table(ORDERS):
         return []
     name = session.grammar.name
@@ -154,7 +153,7 @@ def read_spared(session: Session) -> list[Spared]:
 
 
 def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[Ban]:
-    """Bans from rows of decisions, less what orders have undone; each network once, by `rank_ban`."""
+    """Return bans from rows of decisions, less what orders have undone; each network once, by `rank_ban`."""
     spared = NetworkSet(order.network for order in orders)
     has_spared = bool(spared)
     latest: dict[Network, tuple[tuple[float, float, str], Ban]] = {}
@@ -175,7 +174,7 @@ def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[B
 
 
 def rank_ban(expires_at: float, decided_at: float, decision_id: str = "") -> tuple[float, float, str]:
-    """Return what orders the bans of one client: the largest is the one that it is told by, with its class.
+    """Return what orders the bans of one client: it is shown with the largest one, and with its class.
 
     That is the ban that ends last; of several that end together the one decided first: what is found while a
     ban runs does not prolong it.
@@ -197,7 +196,7 @@ def can_be_listed(client: str) -> bool:
 
 @lru_cache(_REMEMBERED_TEXTS)  # the same hundred thousand are asked for after each commit of a flood
 def _find_blockable(text: str) -> tuple[Network, ...]:
-    """What may be blocked of a subject at all; nothing, if it is not an address."""
+    """Return what may be blocked of a subject; nothing, if it is not an address."""
     network = parse_network(text or "")
     if network is None or network.prefix < _WIDEST_PREFIX[network.version]:
         return ()
@@ -205,14 +204,14 @@ def _find_blockable(text: str) -> tuple[Network, ...]:
 
 
 def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
-    """In order of address, without those inside a network that is blocked at least as long."""
+    """Return the bans in order of address, without those inside a network blocked at least as long."""
     bans = sorted(bans)
     if are_apart(bans):
         return bans  # the usual list, in a tenth of the time
     kept: list[Ban] = []
     outer: list[Ban] = []
     for ban in sorted(bans, key=lambda ban: (ban.network, -ban.expires_at_us, ban.decision_id)):
-        while outer and not outer[-1].network.holds(ban.network):
+        while outer and not outer[-1].network.contains(ban.network):
             outer.pop()
         if outer and outer[-1].expires_at_us >= ban.expires_at_us:  # what is further out ends sooner
             continue
@@ -222,7 +221,7 @@ def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
 
 
 def are_apart(bans: Sequence[Ban]) -> bool:
-    """Whether of bans in order no two have an address in common."""
+    """Return whether no two of these ordered bans have an address in common."""
     version_before, last = 0, -1
     for ban in bans:
         version, first, prefix = ban[0]
@@ -234,7 +233,7 @@ def are_apart(bans: Sequence[Ban]) -> bool:
 
 
 def make_disjoint(bans: Iterable[Ban]) -> list[Ban]:
-    """The same bans without overlap, for sets that cannot have any: outer networks lose their inner ones."""
+    """Return the same bans without overlap, for sets that allow none: outer networks lose inner ones."""
     bans = sorted(bans)
     if are_apart(bans):
         return bans
@@ -242,7 +241,7 @@ def make_disjoint(bans: Iterable[Ban]) -> list[Ban]:
     inner: dict[Network, list[Network]] = {}
     outer: list[Network] = []
     for network in sorted(ban.network for ban in bans):
-        while outer and not outer[-1].holds(network):
+        while outer and not outer[-1].contains(network):
             outer.pop()
         if outer:
             inner.setdefault(outer[-1], []).append(network)

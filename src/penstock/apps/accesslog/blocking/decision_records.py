@@ -1,7 +1,7 @@
-"""Decisions as they stand in the database, for those who ask why somebody is blocked.
+"""Decisions as the database has them, for operators who ask why somebody is blocked.
 
-Rule: everything in a decision that came from a log line is a stranger's text. It is given as it is, in JSON
-or as a value, and whoever shows it makes it harmless for where it is shown.
+Rule: everything in a decision that came from a log line is a stranger's text. It is returned unchanged; the
+code that shows it makes it harmless for where it is shown.
 
     for each in Database(place).run(lambda session: read_decisions(session, client="192.0.2.7")): ...
 """
@@ -33,7 +33,7 @@ Decision = dict[str, Any]
 
 
 def read_decision(session: Session, decision_id: str) -> Decision | None:
-    """One decision by its id."""
+    """Return one decision by its id."""
     demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     rows = session.execute(f"{_select(session)} WHERE {name('decision_id')} = {mark}", [decision_id])
@@ -43,7 +43,7 @@ def read_decision(session: Session, decision_id: str) -> Decision | None:
 def read_decisions(
     session: Session, *, client: str | None = None, since_us: int = 0, limit: int = 100
 ) -> list[Decision]:
-    """The latest decisions, the last one first; of a client (also the networks it is in) or a network."""
+    """Return the latest decisions, last one first; of a client (with networks it is in) or a network."""
     demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     where = f"WHERE {name('decided_at')} >= {mark}"
@@ -90,13 +90,13 @@ def relate(decision: Decision, asked: str) -> str:
     about = parse_network(str(decision["client"] or decision["subject"] or ""))
     if wanted is None or about is None or about in (wanted, find_client(wanted)):
         return "itself"
-    if about.holds(wanted):
+    if about.contains(wanted):
         return "its network"
-    return "inside it" if wanted.holds(about) else "a neighbour"
+    return "inside it" if wanted.contains(about) else "a neighbour"
 
 
 def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[Decision]:
-    """Decisions that the table `sent` does not know for this topic, the first one first."""
+    """Return decisions that the table `sent` does not list for this topic, first one first."""
     demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     decision_id, table = name("decision_id"), name(DECISIONS)
@@ -110,7 +110,7 @@ def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[
 
 
 def make_decisions(rows: pa.Table) -> list[Decision]:
-    """Decisions from rows of their table that somebody has at hand."""
+    """Return decisions made from rows of their table."""
     return [_read(tuple(row.values())) for row in rows.select(list(COLUMNS)).to_pylist()]
 
 
@@ -131,7 +131,7 @@ def show_moments(decision: Decision) -> Decision:
 
 
 def describe_line(line: Any) -> str:
-    """What is known of a line of the evidence, in words; a stranger's text, which who shows it escapes.
+    """Return what is known of a line of evidence, in words. A stranger's text: escape it when shown.
 
     >>> describe_line({"offset": 7, "request": "", "agent": "curl/8.0"})
     'agent: curl/8.0'
@@ -155,7 +155,7 @@ def _read(row: Sequence[Any]) -> Decision:
 
 
 def _read_evidence(text: Any) -> list[Any]:
-    """The lines that caused it. What cannot be read is shown as the one piece of text it is."""
+    """Return the lines that caused a decision; evidence that cannot be read becomes one piece of text."""
     if not text:
         return []
     try:

@@ -1,11 +1,11 @@
-"""Decisions in a Kafka topic, for whoever wants to act on them: each at least once, under its own id.
+"""Decisions in a Kafka topic, for programs that act on them: each at least once, under its own id.
 
-Rule: the database is the truth, the topic follows it. What was acknowledged is noted in the same database
-afterwards; whoever is killed in between sends those again, and their key, the decision's id, is the same. So
-a reader that keeps the last record of each key, or a compacted topic, has each decision once.
+Rule: the database is the truth, the topic follows it. What brokers have acknowledged is noted in the same
+database afterwards. After a kill in between the same decisions are sent again, with the same key: their id.
+So a reader that keeps the last record of each key, or a compacted topic, has each decision once.
 
-Why not a number to go on from: decisions become visible in the order of their commits, which no column of
-theirs tells; a time or an offset as a cursor would pass over one that was committed late.
+Why not a cursor: decisions become visible in the order of their commits, which none of their columns tells. A
+time or an offset as a cursor would miss a decision that was committed late.
 
     DecisionsTopic(place, settings, "decisions").send()      # after each commit that had decisions
 """
@@ -56,7 +56,7 @@ class DecisionsTopic:
         self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
 
     def demand_topic(self) -> None:
-        """A topic that is not there is an error now, not at the first decision."""
+        """Raise an error now if the topic is missing, and not at the first decision."""
         with closing(KafkaLogView(self._settings)) as view:
             if self.topic in view.describe([self.topic]):
                 return
@@ -80,7 +80,7 @@ class DecisionsTopic:
             sent += len(found)
 
     def send_these(self, rows: pa.Table) -> int:
-        """Send the decisions of a commit that somebody has at hand, without looking for them among all."""
+        """Send these decisions of a commit, without searching the table for them."""
         decisions = make_decisions(rows)
         for at in range(0, len(decisions), AT_ONCE):
             self._send(decisions[at : at + AT_ONCE])
@@ -100,7 +100,7 @@ class DecisionsTopic:
 
 
 def make_records(decisions: list[Decision]) -> pa.RecordBatch:
-    """Records for the topic: the id as key, the decision as JSON in ASCII."""
+    """Return records for the topic: the id as key, the decision as JSON in ASCII."""
     return pa.record_batch(
         {
             "key": pa.array([str(each["decision_id"]).encode() for each in decisions], pa.binary()),

@@ -6,9 +6,9 @@
     GET /v1/decisions/ID             why: rule, class, and the lines that caused it
     GET /v1/health                   cursor and size of the list, age of the last batch; 503 if it is stale
 
-Rules: nothing can be changed here; an answer holds nothing of the question; an error is JSON with a
-condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and there are
-only so many of them. Answers carry an ETag: who has the list already gets 304.
+Rules: nothing can be changed here; an answer repeats nothing of the question; an error is JSON with a
+condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and the number of
+threads is limited. Answers carry an ETag: a client that has the list already gets 304.
 
     with EnforcementApi("results.db") as api:
         api.serve()
@@ -61,7 +61,7 @@ MOST_CONNECTIONS = 64
 REQUESTS_PER_S = 50.0
 #: How old a list may be when it is given out; many enforcers that ask at once cost one look.
 FRESH_FOR_S = 0.5
-#: A pipeline publishes a batch each second, also an empty one; after so long without any it is down.
+#: A pipeline publishes a batch each second, even an empty one; after this long without any it is down.
 STALE_AFTER_S = 180.0
 
 _KEPT_ANSWERS = 64
@@ -82,7 +82,7 @@ class HttpAnswer:
 
 
 def refuse(status: int, condition: str, what: str, *headers: tuple[str, str]) -> HttpAnswer:
-    """An error in words of ours alone."""
+    """Send an error in words of ours alone."""
     return HttpAnswer(status, _JSON, _write({"error": condition, "what": what}), headers)
 
 
@@ -113,7 +113,7 @@ class _Lists:
 
     def answer_list(self, kind: str) -> HttpAnswer:
         with self._lock:
-            listed = self._look()
+            listed = self._read_fresh()
             if kind not in self._answers:
                 rendered = render(kind, self._bans, cursor=listed.cursor, now_us=0)
                 self._answers[kind] = HttpAnswer(200, _JSON if kind == "json" else _TEXT, rendered.content)
@@ -121,7 +121,7 @@ class _Lists:
 
     def answer_since(self, cursor: int) -> HttpAnswer:
         with self._lock:
-            listed, answers, kind = self._look(), self._answers, str(cursor)
+            listed, answers, kind = self._read_fresh(), self._answers, str(cursor)
             if kind in answers:
                 return answers[kind]
         answer = HttpAnswer(200, _JSON, write_json(listed.since(cursor, self._gate)))
@@ -131,9 +131,9 @@ class _Lists:
         return answer
 
     def answer_health(self) -> HttpAnswer:
-        """A list that nobody keeps up is not healthy, though it can be read."""
+        """Answer 503 if nobody keeps the list up to date, though it can be read."""
         with self._lock:
-            cursor, entries = self._look().cursor, len(self._bans)
+            cursor, entries = self._read_fresh().cursor, len(self._bans)
         last_ms, batches = Database(self._place).run(read_last_batch)
         now_s = self._read_seconds()
         with self._lock:
@@ -142,19 +142,19 @@ class _Lists:
             counted_s = self._counted_s
         age_s = None if last_ms is None else self._clock_us() / 1e6 - last_ms / 1e3
         if age_s is not None and age_s < 0:
-            # The computer's clock was set back since: how long no batch was added tells whether it runs.
+            # The computer's clock was set back since: the time without a new batch shows whether it runs.
             age_s = now_s - counted_s
         is_fresh = age_s is not None and age_s <= self._stale_after_s
-        told = {
+        health = {
             "status": "ok" if is_fresh else "stale",
             "cursor": cursor,
             "entries": entries,
             "last_batch_at": None if last_ms is None else show_time(last_ms * 1000),
             "last_batch_age_s": None if age_s is None else round(age_s, 1),
         }
-        return HttpAnswer(200 if is_fresh else 503, _JSON, _write(told))
+        return HttpAnswer(200 if is_fresh else 503, _JSON, _write(health))
 
-    def _look(self) -> Listed:
+    def _read_fresh(self) -> Listed:
         now_s = time.monotonic()
         if self._listed is None or now_s - self._looked_s >= FRESH_FOR_S:
             listed = advance(self._place, now_us=self._clock_us(), known=self._listed)
@@ -256,7 +256,7 @@ class EnforcementApi:
         self.close()
 
     def answer(self, target: str) -> HttpAnswer:
-        """The answer to a GET; the door has let it in."""
+        """Answer a GET that `admit` has let in."""
         path, _, query = target.partition("?")
         if path == "/v1/blocklist" and query:
             since = _SINCE.fullmatch(query)
@@ -325,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(reader)
 
     def handle(self) -> None:
-        """One request, then the end: a connection kept open would be a thread kept waiting."""
+        """Answer one request, then close: a connection kept open would keep a thread waiting."""
         self.close_connection = True
         self.command, self.requestline, self.request_version = "", "", self.protocol_version
         try:
@@ -409,9 +409,9 @@ class _Handler(BaseHTTPRequestHandler):
             left -= received
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What the parser of the standard library refuses; its own words may repeat the request."""
+        """Refuse what the standard library refuses, without its words: they may repeat the request."""
         status = HTTPStatus(code)
         self._send(refuse(code, status.name, f"{status.phrase}."))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the library never prints."""
+        """Do nothing: the library never prints."""

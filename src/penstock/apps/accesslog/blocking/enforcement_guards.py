@@ -1,9 +1,9 @@
-"""What stands in front of the API for enforcers: who may ask, by which name, how much, how often, how slowly.
+"""The guards of the API for enforcers: who may ask, under which host name, how much, how often, how slowly.
 
-Rules: on loopback everybody of this computer may ask; on any other address only who has the token, of at
-least 128 bits, compared in constant time. A request names us by a name we know (a page in somebody's browser
-cannot reach us by a name of its own). It has few bytes, arrives within one deadline, however slowly it is
-dripped, and there are only so many of them a second.
+Rules: on loopback every user of this computer may ask; on any other address only those who have the token, of
+at least 128 bits, compared in constant time. A request must use a host name we know, so a page in somebody's
+browser cannot reach us under a name of its own. A request is small, arrives within one deadline, however
+slowly it is dripped, and the number of requests per second is limited.
 
 >>> HostNames(["localhost"]).know("LOCALHOST:8477"), HostNames(["localhost"]).know("evil.example")
 (True, False)
@@ -37,7 +37,7 @@ _KNOWN_PEERS = 1024
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """`127.0.0.1:8477`, `[::1]:8477`, `localhost:0`: an address to listen on. Port 0: any that is free."""
+    """Return host and port of `127.0.0.1:8477`, `[::1]:8477` or `localhost:0`. Port 0: any free one."""
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     host = "127.0.0.1" if host == "localhost" else host
@@ -54,11 +54,11 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     network = parse_network(host)
-    return network is not None and any(each.holds(network) for each in _LOOPBACK)
+    return network is not None and any(each.contains(network) for each in _LOOPBACK)
 
 
 def check_token(text: str) -> Secret:
-    """A token that cannot be guessed; TOKEN_WEAK for any other. It appears in no text."""
+    """Return a token that cannot be guessed; raise TOKEN_WEAK for any other. No text ever shows it."""
     text = text.strip()
     letters = next((count for letters, count in _ALPHABETS if re.fullmatch(f"(?:{letters})+", text)), 64)
     bits = len(text) * math.log2(letters)
@@ -80,7 +80,7 @@ def check_token(text: str) -> Secret:
 
 
 class TokenCheck:
-    """Compares what a request brings with the token, in a time that tells nothing."""
+    """Compares a request's token with ours, in a time that reveals nothing."""
 
     def __init__(self, token: Secret | None) -> None:
         self._digest = hashlib.sha256(token.reveal().encode()).digest() if token is not None else None
@@ -125,7 +125,7 @@ class RateLimit:
 
 
 class BoundedReader(io.RawIOBase):
-    """A request as it arrives, with an end: so many bytes, and one deadline for all of them."""
+    """A request as it arrives, bounded: at most so many bytes, and one deadline for all of them."""
 
     def __init__(self, connection: socket.socket, *, most_bytes: int, deadline_s: float) -> None:
         self._connection = connection

@@ -1,1 +1,1 @@
-"""Who attacks: lines folded per client over time, in the order of the log, into scores and bans."""
+"""The defence: it folds the lines of each client over time, in the order of the log, into scores and bans."""

@@ -1,11 +1,11 @@
 """Who is never blocked, as sorted ranges: what the operator allows, trusted proxies, crawlers, and ourselves.
 
-Rules: multicast and reserved addresses are always in the ranges. Addresses of one's own networks (private,
-loopback, link-local) are in them unless the operator asks to block such: nobody attacks from them over the
-Internet, but load balancers, health checks and colleagues have them. Decisions and blocklists both take the
-ranges from here. A crawler is believed by its address, never by its name; anyone can call himself Googlebot.
-The ranges that crawlers tell of are shipped as data (`crawlers.csv`), because looking names up while a flood
-runs is a second flood.
+Rules: multicast and reserved addresses are always in the ranges. Local networks (private, loopback,
+link-local) are in them unless the operator asks to block them: nobody attacks from them over the Internet,
+but load balancers, health checks and colleagues have such addresses. Decisions and blocklists both take the
+ranges from here. A crawler is trusted by its address, never by its name; anyone can claim to be Googlebot.
+The ranges that crawlers publish are shipped as data (`crawlers.csv`): looking up names during a flood would
+be a second flood.
 
 >>> ranges = make_ranges(["192.0.2.0/25", "192.0.2.128/25"], [], crawlers=False)
 >>> len(ranges[0]) - len(make_ranges([], [], crawlers=False)[0])
@@ -50,7 +50,7 @@ _LOW = (1 << 64) - 1
 
 @cache
 def list_crawlers() -> tuple[tuple[str, Network], ...]:
-    """Search engines and the networks that they say their crawlers come from."""
+    """Return search engines and the networks that they say their crawlers come from."""
     with CRAWLERS.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         return tuple((row["crawler"], demand_network(CRAWLERS.name, row["network"])) for row in rows)
@@ -69,7 +69,7 @@ def is_local(text: str) -> bool:
 def make_ranges(
     allow: Iterable[str], trusted_proxies: Iterable[str], *, crawlers: bool, block_private: bool = False
 ) -> tuple[NDArray[np.uint64], ...]:
-    """First and last addresses, high and low words of each: sorted, and joined where they touch."""
+    """Return first and last addresses, high and low words of each, sorted, joined where they touch."""
     networks = [*_RESERVED, *(() if block_private else LOCAL)]
     networks += [demand_network("allow", each) for each in allow]
     networks += [demand_network("trusted_proxies", each) for each in trusted_proxies]

@@ -1,13 +1,11 @@
 """The kernel part that tells a broken link from a probe: by who else asked for the same missing path.
 
-Rules. A path that is not there counts against nobody once two visitors vouch for it, from two networks, and
-neither from that of whoever asks now. A visitor is a client without a fault that has had a page which is
-there, and it vouches for a few paths only (`MOST_VOUCHED`). A path is forgotten after a day in which nobody
-asked for it.
+Rules. A missing path counts against nobody once two visitors vouch for it, from two networks other than that
+of the client that asks now. A visitor is a client without a fault that has loaded an existing page, and it
+vouches for a few paths only (`MOST_VOUCHED`). A path is forgotten after a day in which nobody asked for it.
 
-What this does not stop: an attacker with helpers in two more networks, who behave, can hide as many paths of
-his scan as a pair of them may vouch for; a larger scan takes more pairs. What a content rule hits is never
-hidden.
+What this does not stop: an attacker with well-behaved helpers in two more networks can hide as many paths of
+a scan as such a pair may vouch for; a larger scan takes more pairs. What a content rule hits is never hidden.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 
@@ -22,8 +20,8 @@ from penstock.kernels.compilation import part
 
 
 @part
-def look_at_path(table, row, path, time):
-    """1: two visitors from two other networks asked for this path in vain as well, so it is a broken link."""
+def note_missing_path(table, row, path, time):
+    """Note that a client missed this path; return 1 if two visitors of two other networks missed it, too."""
     paths, rows = table.paths, table.rows
     key = np.int64(path)
     net_high, net_low = cut_to_net(np.uint64(rows[row, s.HIGH]), np.uint64(rows[row, s.LOW]))

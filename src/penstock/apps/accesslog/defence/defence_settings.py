@@ -1,10 +1,10 @@
-"""Bans: the settings of the defence, who is never blocked, and decisions as rows.
+"""The settings of the defence: how long a ban is, who is never blocked; and decisions as rows.
 
-Rules. A ban begins short and doubles with each one that follows, up to a cap; for each quiet while the next
-one is a step shorter. Allowed ranges, verified crawlers, trusted proxies, and local addresses (private,
-loopback, link-local) are not blocked: what a rule wants to do about them is written down as `allowed`. A
-client that an operator has let go has a time of grace: what happens then is written down as `grace`. A rule
-in simulation is written down as `simulate`.
+Rules. A first ban is short (`ban_us`) and each one that follows twice as long, up to a cap (`most_ban_us`);
+after each quiet day (`forget_us`) the next one is a step shorter. Allowed ranges, verified crawlers, trusted
+proxies, and local addresses (private, loopback, link-local) are not blocked: what a rule wants to do about
+them is recorded as `allowed`. A client that an operator has unbanned has a time of grace: what happens then
+is recorded as `grace`. What a rule in simulation decides is recorded as `simulate`.
 
 The id of a decision is made of what it is about and the line that caused it, so the same decision made again
 after a crash is the same row.
@@ -57,7 +57,7 @@ DECISIONS = pa.schema(
 
 @dataclass(frozen=True)
 class DefenceSettings:
-    """All that the fold may be told; a value of it is complete and can be sent to a worker."""
+    """All settings of the fold; a value is complete and can be sent to a worker."""
 
     ruleset: RuleSet
     stream: str = "accesslog"
@@ -76,11 +76,11 @@ class DefenceSettings:
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     trust_crawlers: bool = True
-    block_private: bool = False  # also block what `allowing.LOCAL` holds
+    block_private: bool = False  # also block what `allow_list.LOCAL` holds
 
     @classmethod
     def default(cls, **changes: Any) -> DefenceSettings:
-        """With the rules that come with Penstock."""
+        """Return settings with the rules that come with Penstock."""
         return cls(**{"ruleset": default_rules(), **changes})
 
     @cached_property
@@ -104,9 +104,9 @@ class _Granted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the operator has let go: (network, from when, until when) in microseconds.
+    """Networks that the operator has unbanned: (network, from when, until when) in microseconds.
 
-    `spared`: addresses that are allowed beside those of the settings, since the first lines say so.
+    `spared`: addresses that are allowed beside those of the settings, because of the first lines.
     """
 
     graces: tuple[tuple[str, int, int], ...] = ()
@@ -114,12 +114,12 @@ class Orders:
 
     @classmethod
     def of(cls, orders: Iterable[_Granted], spared: tuple[str, ...] = ()) -> Orders:
-        """From the orders that count in a batch."""
+        """Return what the orders that count in a batch ask for."""
         return cls(tuple((o.subject, o.taken_at, o.until) for o in orders if o.taken_at is not None), spared)
 
 
 def make_limits(settings: DefenceSettings, orders: Orders) -> s.FoldLimits:
-    """Settings and orders as the kernels take them."""
+    """Return settings and orders in the form that the kernels take."""
     bounds = np.zeros((len(orders.graces), 4), np.uint64)
     times = np.zeros((len(orders.graces), 2), np.int64)
     for n, (subject, since, until) in enumerate(orders.graces):
@@ -138,6 +138,6 @@ def make_limits(settings: DefenceSettings, orders: Orders) -> s.FoldLimits:
 def identify(
     stream: str, subject: str, client: str, rule: str, action: str, partition: int, offset: int
 ) -> str:
-    """The id of a decision: the same for the same decision, whenever it is made."""
-    told = "\x1f".join((stream, subject, client, rule, action, str(partition), str(offset)))
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    """Return the id of a decision: the same for the same decision, whenever it is made."""
+    key = "\x1f".join((stream, subject, client, rule, action, str(partition), str(offset)))
+    return hashlib.sha256(key.encode()).hexdigest()[:32]

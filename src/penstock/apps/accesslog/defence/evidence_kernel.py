@@ -1,4 +1,4 @@
-"""The kernel that looks for the evidence of decisions.
+"""The kernel that finds the evidence of decisions.
 
 Rule: it walks back from a decision over at most as many rows as a lane keeps, so a flood of decisions costs
 each of them the same. Why not Arrow for each decision: its calls took an eighth of the workers' time
@@ -13,7 +13,7 @@ from penstock.kernels.compilation import kernel
 
 @kernel
 def find_last(kinds, highs, lows, untils, kept, of_kinds, of_highs, of_lows, places, counts):
-    """The last rows of each subject before `untils`, no further back than `kept` rows.
+    """Find the last rows of each subject before `untils`, no further back than `kept` rows.
 
     They are put at the end of its row of `places`, in order; `counts` says how many they are.
     """

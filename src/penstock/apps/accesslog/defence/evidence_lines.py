@@ -1,13 +1,13 @@
 """Evidence: the lines that caused a decision, as far as they are kept.
 
-Rules. A lane remembers the last lines that a rule has hit (with the request), and the last ones with which a
-client named an agent that it had not named before (with the agent): so many, of all its clients together, in
-the order of the fold, so that the evidence is a function of the log like the decision. Of any other line
-nothing is kept but its numbers; the line that decided is told with its agent, and with its request if a rule
-has hit it. Why not all requests: a text in each event doubles what goes through a shuffle.
+Rules. A lane remembers the last lines that a rule has hit (with the request), and the last ones in which a
+client showed a new agent (with the agent). It keeps a fixed number of them for all its clients together, in
+the order of the fold, so that the evidence is a function of the log, as the decision is. Of all other lines
+only numbers are kept. The line that decided is shown with its agent, and with its request if a rule has hit
+it. Why not all requests: a text in each event doubles what goes through a shuffle.
 
-Agents travel as hashes in the events, and once for each batch and lane as texts beside them; a lane keeps
-those texts of which an event waits.
+Agents travel as hashes in the events, and once for each batch and lane as texts beside them; a lane keeps the
+texts that waiting events need.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.apps.accesslog.events import line_events_kernel
 from penstock.apps.accesslog.events.line_events import AGENTS
 from penstock.apps.accesslog.events.subjects import NET, PRINT
 
-#: How many lines are told with a decision.
+#: How many lines are shown with a decision.
 MOST_EVIDENCE = 5
 #: How many hits a lane remembers as evidence, and how many new agents.
 HITS_KEPT, AGENTS_KEPT = 1024, 256
@@ -40,7 +40,7 @@ EVIDENCE = pa.schema(
 )
 _ROW_COLUMNS = ["kind", "high", "low", "group", "time", "partition", "offset"]
 
-Told = dict[str, Any]
+ShownLine = dict[str, Any]
 _Row = tuple[int, int, int, bytes | None]
 
 
@@ -48,7 +48,7 @@ class Witnesses:
     """Lines of this batch that are kept, behind those of the batches before; each with its subject."""
 
     def __init__(self, before: pa.Table, kept: int, places: NDArray[np.int64], rows: pa.Table) -> None:
-        """`places`: where the rows stand in the order of the fold; `before`: the rows of `EVIDENCE`."""
+        """Take the rows of this batch (`places`: their order in the fold) and those kept `before`."""
         self._places, self._kept, self._before = places, kept, before.num_rows
         self._known = pa.concat_tables([before, rows]).combine_chunks()
         self._keys = tuple(self._known.column(name).to_numpy() for name in ("kind", "high", "low"))
@@ -65,20 +65,20 @@ class Witnesses:
         highs: NDArray[np.uint64],
         lows: NDArray[np.uint64],
     ) -> list[list[_Row]]:
-        """Of each of these subjects the last rows up to its event: partition, offset, time and text."""
+        """Return each subject's last rows up to its event: partition, offset, time and text."""
         untils = self._before + np.searchsorted(self._places, events, "right").astype(np.int64)
         places = np.empty((events.size, MOST_EVIDENCE), np.int64)
         counts = np.empty(events.size, np.int64)
         find_last(*self._keys, untils, self._kept, kinds, highs, lows, places, counts)
         chosen = places[np.arange(MOST_EVIDENCE) >= MOST_EVIDENCE - counts[:, np.newaxis]]
-        told = self._known.select(["partition", "offset", "time", "text"]).take(pa.array(chosen))
-        rows = list(zip(*(column.to_pylist() for column in told.columns), strict=True))
+        columns = self._known.select(["partition", "offset", "time", "text"]).take(pa.array(chosen))
+        rows = list(zip(*(column.to_pylist() for column in columns.columns), strict=True))
         ends = np.cumsum(counts).tolist()
         return [rows[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
 
 
 def pick_rows(queue: pa.Table, chosen: NDArray[np.int64], texts: pa.Array, *, is_group: bool) -> pa.Table:
-    """These events of the queue as rows of `EVIDENCE`, each with its subject."""
+    """Return these events of the queue as rows of `EVIDENCE`, each with its subject."""
     rows = queue.select(_ROW_COLUMNS).take(pa.array(chosen))
     kinds, high, low = (rows.column(name).to_numpy() for name in ("kind", "high", "low"))
     if is_group:
@@ -92,7 +92,7 @@ def pick_rows(queue: pa.Table, chosen: NDArray[np.int64], texts: pa.Array, *, is
 
 
 def name_agents(names: pa.Table, hashes: NDArray[np.uint32]) -> pa.Array:
-    """The texts of agents; null for one without a text."""
+    """Return the texts of agents; null for one without a text."""
     if not hashes.size:
         return pa.nulls(0, pa.binary())
     known = names.column("agent").to_numpy()
@@ -103,18 +103,20 @@ def name_agents(names: pa.Table, hashes: NDArray[np.uint32]) -> pa.Array:
     return names.column("text").combine_chunks().take(pa.array(places, pa.int64(), mask=~is_known))
 
 
-def keep_agents(names: pa.Table, waiting: NDArray[np.uint32]) -> pa.Table:
-    """The names of agents of which an event waits, each once."""
+def select_agents(names: pa.Table, waiting: NDArray[np.uint32]) -> pa.Table:
+    """Return the agents' texts that waiting events need, each once."""
     if not waiting.size or not names.num_rows:
         return AGENTS.empty_table()
     known, firsts = np.unique(names.column("agent").to_numpy(), return_index=True)
     return names.take(pa.array(firsts[np.isin(known, waiting)])).combine_chunks()
 
 
-def tell_line(partition: int, offset: int, time: int, request: bytes | None, agent: bytes | None) -> Told:
-    """A line of the evidence; without an agent where none is known."""
-    told: Told = {"partition": partition, "offset": offset, "time": time, "request": _show(request)}
-    return told if agent is None else {**told, "agent": _show(agent)}
+def show_line(
+    partition: int, offset: int, time: int, request: bytes | None, agent: bytes | None
+) -> ShownLine:
+    """Return a line of the evidence; without an agent if none is known."""
+    line: ShownLine = {"partition": partition, "offset": offset, "time": time, "request": _show(request)}
+    return line if agent is None else {**line, "agent": _show(agent)}
 
 
 def _show(text: bytes | None) -> str:

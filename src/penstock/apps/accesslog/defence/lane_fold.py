@@ -5,10 +5,10 @@ that stand before the watermark; the others wait in the state. The watermark fol
 the batch and the clocks in it, so every lane finds the same one, and all results are a function of the log:
 however it is cut into batches, in whatever order its partitions arrive, wherever it is stopped and resumed.
 
-A line that comes when the fold is past its time is moved up and counted as late. One that was moved up far,
-as in a backlog that comes at once, stands at a time that says nothing: the points of its attacks count, and
-no rule that counts lines counts it. The number of waiting events is bounded: beyond it the oldest are folded
-early, and what comes behind them is late.
+A line that comes when the fold is past its time is moved up and counted as late. If it was moved up far, as
+in a backlog that comes at once, its time says nothing: the points of its attacks count, but rules that count
+lines leave it out. The number of waiting events is limited: beyond it the oldest are folded early, and what
+comes behind them is late.
 
     result = fold_lane(state, events, clocks, settings, Orders())
     result.decisions, result.state, result.clocks
@@ -26,8 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import allow_list_kernel, lane_fold_kernel, subject_table_kernel
+from penstock.apps.accesslog.defence import ban_kernel, lane_fold_kernel, subject_table_kernel
 from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence.compiled_rules import RuleProgram
 from penstock.apps.accesslog.defence.defence_settings import (
     DECISIONS,
     DefenceSettings,
@@ -39,15 +40,14 @@ from penstock.apps.accesslog.defence.evidence_lines import (
     AGENTS_KEPT,
     HITS_KEPT,
     MOST_EVIDENCE,
-    Told,
+    ShownLine,
     Witnesses,
-    keep_agents,
     name_agents,
     pick_rows,
-    tell_line,
+    select_agents,
+    show_line,
 )
 from penstock.apps.accesslog.defence.lane_state import QUEUE, LaneState, _hits_of, grow
-from penstock.apps.accesslog.defence.rule_limits import RuleProgram
 from penstock.apps.accesslog.events.line_events import Header, read_agents
 from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, advance
 from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, is_host, name_subject
@@ -81,7 +81,7 @@ def fold_lane(
     after = finished or after
     limits = make_limits(settings, orders or Orders())
     if limits.grace_times.size:
-        allow_list_kernel.lift_bans(state.clients, limits)
+        ban_kernel.lift_bans(state.clients, limits)
     times = _numbers(queue, "time")
     released = _bound(times, after.watermark_us, settings.pending_per_lane)
     chosen = times < released
@@ -101,7 +101,7 @@ def fold_lane(
             mine = ready[(kinds > CLIENT) if is_group else (kinds == CLIENT)] if kinds.any() else ready
             if mine.size and (not is_group or kinds.any()):
                 decisions.append(_fold_part(state, queue, mine, settings, limits, is_group))
-    state.agents = keep_agents(state.agents, _numbers(state.pending, "agent"))
+    state.agents = select_agents(state.agents, _numbers(state.pending, "agent"))
     waited_for = set(pc.unique(state.pending.column("server")).to_pylist())
     state.servers = {key: name for key, name in state.servers.items() if key in waited_for}
     evicted = int(state.clients.heads[s.EVICTED] + state.groups.heads[s.EVICTED])
@@ -125,7 +125,7 @@ def fold_lane(
 def _join(
     state: LaneState, events: Sequence[pa.RecordBatch], clocks: Clocks, settings: DefenceSettings
 ) -> tuple[pa.Table, Clocks, int]:
-    """What waits and what came, in the order of partitions and offsets, with their effective times."""
+    """Return what waited and what came, by partition and offset, with effective times."""
     batches = sorted(
         ((Header.read(each.schema), each) for each in events),
         key=lambda one: (one[0].partition, one[0].first_offset),
@@ -148,7 +148,7 @@ def _join(
             batch = batch.set_column(4, "time", pa.array(np.maximum(times, floor)))
             batch = batch.set_column(5, "late", pa.array(late))
         if batch.column("host").null_count < batch.num_rows:
-            _learn_hosts(state, batch)
+            _remember_hosts(state, batch)
         numbers = pa.array(np.full(batch.num_rows, header.partition, np.int32))
         parts.append(pa.Table.from_arrays([*batch.columns, numbers], schema=QUEUE))
     state.agents = pa.concat_tables(names)
@@ -164,7 +164,7 @@ def _join(
 
 
 def _bound(times: NDArray[np.int64], watermark: int, most: int) -> int:
-    """Up to where is folded: the watermark, or further where too many would wait."""
+    """Return up to where to fold: the watermark, or further if too many events would wait."""
     waiting = times[times >= watermark]
     if waiting.size <= most:
         return watermark
@@ -172,7 +172,7 @@ def _bound(times: NDArray[np.int64], watermark: int, most: int) -> int:
     return int(np.partition(waiting, last)[last]) + 1
 
 
-def _learn_hosts(state: LaneState, batch: pa.RecordBatch) -> None:
+def _remember_hosts(state: LaneState, batch: pa.RecordBatch) -> None:
     named = batch.filter(batch.column("host").is_valid())
     keys = np.stack([named.column(name).to_numpy() for name in ("high", "low")], axis=1)
     _, firsts = np.unique(keys, axis=0, return_index=True)
@@ -238,7 +238,7 @@ def _bundle(program: RuleProgram) -> s.Rules:
 
 
 def _sort_clients(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-    """By time and server; the queue stands in the order of partitions and offsets already.
+    """Return the order by time and server; the queue is in the order of partitions and offsets already.
 
     A client's lines of one server are all in one partition, whether the key of the records is the server or
     the client (of IPv6 its /64, as the shipper cuts it). Lines come nearly in the order of their times, which
@@ -252,7 +252,7 @@ def _sort_clients(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _sort_groups(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-    """By time, then by server and client, so that the order does not depend on the key of the records."""
+    """Return the order by time, server and client, which does not depend on the records' key."""
     high, low, times, servers = (_numbers(queue, name)[mine] for name in ("high", "low", "time", "server"))
     tie = low * np.uint64(0x9E3779B97F4A7C15) + high
     tie ^= servers.astype(np.uint64) << np.uint64(32)
@@ -286,27 +286,27 @@ class _Found:
             state.agent_evidence = self._switches.kept
 
     def _name(self, chosen: NDArray[np.int64]) -> pa.Array:
-        """The agents of these events of the queue."""
+        """Return the agents of these events of the queue."""
         return name_agents(self._state.agents, _numbers(self._queue, "agent")[chosen])
 
     def decide(
         self, settings: DefenceSettings, made: list[NDArray[np.int64]], scores: list[NDArray[np.float64]]
     ) -> pa.Table:
-        """The decisions as rows, each with the lines that caused it."""
+        """Return the decisions as rows, each with the lines that caused it."""
         if not made:
             return DECISIONS.empty_table()
         out, score = np.concatenate(made), np.concatenate(scores)
         deciding = self._order[out[:, s.OUT_EVENT]]
-        columns_told = ["time", "partition", "offset", "server", "text"]
-        rows = self._queue.select(columns_told).take(pa.array(deciding))
-        triggers = [rows.column(name).to_pylist() for name in columns_told]
+        shown_columns = ["time", "partition", "offset", "server", "text"]
+        rows = self._queue.select(shown_columns).take(pa.array(deciding))
+        triggers = [rows.column(name).to_pylist() for name in shown_columns]
         triggers.append(self._name(deciding).to_pylist())
         words = out.view(np.uint64)
         state, rules = self._state, settings.ruleset.rules
         program = state.program
         switching = np.isin(out[:, s.OUT_RULE], program.rule_of[program.distinct == _AGENT])
         switching &= out[:, s.OUT_KIND] == CLIENT
-        told = self._tell(out, switching, list(zip(triggers[1], triggers[2], strict=True)))
+        shown = self._gather_evidence(out, switching, list(zip(triggers[1], triggers[2], strict=True)))
         columns: dict[str, list[Any]] = {name: [] for name in DECISIONS.names}
         for n, (time, partition, offset, server, text, agent) in enumerate(zip(*triggers, strict=True)):
             kind = int(out[n, s.OUT_KIND])
@@ -318,7 +318,7 @@ class _Found:
             action = s.ACTIONS[int(out[n, s.OUT_ACTION])]
             ban_us = int(out[n, s.OUT_BAN])
             agent = agent or b"-" if switching[n] else agent
-            evidence = [*told[n], tell_line(partition, offset, time, text, agent)]
+            evidence = [*shown[n], show_line(partition, offset, time, text, agent)]
             about = (settings.stream, subject, client, rule.id, action)
             for name, value in (
                 ("decision_id", identify(*about, partition, offset)),
@@ -333,12 +333,11 @@ class _Found:
                 columns[name].append(value)
         return pa.table(columns, schema=DECISIONS)
 
-    def _tell(
+    def _gather_evidence(
         self, out: NDArray[np.int64], is_switch: NDArray[np.bool_], lines: list[tuple[int, int]]
-    ) -> list[list[Told]]:
-        """What is kept of each decision's subject, but for the deciding lines themselves: its new agents,
-        where a rule has counted those; or else its hits."""
-        told: list[list[Told]] = [[] for _ in range(len(out))]
+    ) -> list[list[ShownLine]]:
+        """Return each subject's new agents, if a rule counted those, else its hits; no deciding lines."""
+        shown: list[list[ShownLine]] = [[] for _ in range(len(out))]
         words = out.view(np.uint64)
         for which, witnesses in ((True, self._switches), (False, self._hits)):
             chosen = np.flatnonzero(is_switch == which)
@@ -349,12 +348,12 @@ class _Found:
                 words[chosen, s.OUT_LOW],
             )
             for n, rows in zip(chosen.tolist(), found, strict=True):
-                told[n] = [
-                    tell_line(partition, offset, time, *((None, text or b"-") if which else (text, None)))
+                shown[n] = [
+                    show_line(partition, offset, time, *((None, text or b"-") if which else (text, None)))
                     for partition, offset, time, text in rows
                     if (partition, offset) != lines[n]
                 ]
-        return told
+        return shown
 
 
 __all__ = ["FoldResult", "fold_lane", "is_host"]

@@ -1,4 +1,4 @@
-"""The fold itself: events in order, one after the other, into counters, scores and decisions.
+"""The fold itself: events in order, one after the other, into counters and scores; `ban_kernel` decides.
 
 Rules. What a subject is at an event depends on the events before it and on nothing else: levels fade when an
 event touches them, never at the end of a batch; a subject whose memory has run out begins anew at its next
@@ -15,8 +15,16 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.apps.accesslog.defence import fold_arrays as s
-from penstock.apps.accesslog.defence.allow_list_kernel import lift_ban, may_block
-from penstock.apps.accesslog.defence.broken_links_kernel import look_at_path
+from penstock.apps.accesslog.defence.ban_kernel import (
+    choose_rule,
+    decide_client,
+    decide_member,
+    escalate,
+    keep_until,
+    lift_ban,
+    write_decision,
+)
+from penstock.apps.accesslog.defence.broken_links_kernel import note_missing_path
 from penstock.apps.accesslog.defence.subject_table_kernel import find_member, find_row
 from penstock.apps.accesslog.events.line_events_kernel import mix, mix_subject
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_net
@@ -64,7 +72,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 harmless = False
                 verdict = add_points(table, row, rules, rule, time, limits)
                 if verdict == 1:
-                    tipped = choose(rows, row, rules, time, limits, tipped, rule)
+                    tipped = choose_rule(rows, row, rules, time, limits, tipped, rule)
                 elif verdict == 2 and simulated < 0:
                     simulated = rule
         shared = np.int64(-1)
@@ -74,7 +82,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 b = rules.count_lists[at]
                 if harmless and rules.leaves_shared[b] != 0:
                     if shared < 0:
-                        shared = look_at_path(table, row, events.path[i], time)
+                        shared = note_missing_path(table, row, events.path[i], time)
                     if shared == 1:
                         continue
                 if count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)[0]:
@@ -94,13 +102,13 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     for at in range(rules.any_client.size if is_counted else 0):
         b = rules.any_client[at]
         if rules.distinct[b] == 2:
-            if events.answer[i] == s.FOUND | s.ASSET and take_back(
+            if events.answer[i] == s.FOUND | s.ASSET and uncount_agent(
                 table, row, rules, b, events.agent[i], time
             ):
                 continue
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
                 continue
-            note_agent(table, row, b, rows[row, s.AGENT], time)
+            remember_first_agent(table, row, b, rows[row, s.AGENT], time)
             if not is_remembered(
                 table.filters, find_counter(table, row, b, time), np.uint64(events.agent[i])
             ):
@@ -115,13 +123,13 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     elif simulated >= 0 and time >= rows[row, s.QUIET_UNTIL] and time >= rows[row, s.BAN_UNTIL]:
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
-        put_decision(i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
-                     rows[row, s.LEVEL], 0, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
+        write_decision(i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
+                       rows[row, s.LEVEL], 0, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
 
 
 @inlined
 def fold_group(events, i, table, rules, limits, out, out_score):
-    """A client that took part: its network or fingerprint counts it, and names it while it is hot."""
+    """Count an event for the network or fingerprint of a client; decide about the client while it is hot."""
     time, kind = events.time[i], events.kind[i]
     if kind == 1:
         high, low = cut_to_net(events.high[i], events.low[i])
@@ -151,7 +159,7 @@ def fold_group(events, i, table, rules, limits, out, out_score):
 
 @part
 def count_group(events, i, table, row, member, rules, b, time, limits, out, out_score):
-    """A rule in simulation leaves the bans of the group and of its members alone; it names each once."""
+    """Count for one rule. In simulation, it leaves all bans alone and decides about each member once."""
     members, rows = table.members, table.rows
     bit = np.int64(1) << np.int64(b)
     is_enforced = rules.enforced[rules.rule_of[b]] != 0
@@ -160,7 +168,7 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
     over, entry = count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)
     if time < table.counters[entry, s.HOT_UNTIL]:
         if is_enforced or is_new:
-            name_member(i, table, row, member, rules, b, time, limits, out, out_score)
+            decide_member(i, table, row, member, rules, b, time, limits, out, out_score)
     elif over and rules.points[rules.rule_of[b]] >= limits.blocking:
         ban_us = np.int64(limits.ban_us)
         if is_enforced:
@@ -171,115 +179,24 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
         while each >= 0:
             if members[each, s.MEMBER_MASK] & bit != 0:
                 if members[each, s.MEMBER_LAST] >= time - rules.memory[b]:
-                    name_member(i, table, row, each, rules, b, time, limits, out, out_score)
+                    decide_member(i, table, row, each, rules, b, time, limits, out, out_score)
                 elif not is_enforced:
                     members[each, s.MEMBER_MASK] &= ~bit
             each = members[each, s.MEMBER_NEXT]
 
 
 @part
-def name_member(i, table, row, member, rules, b, time, limits, out, out_score):
-    members, rows = table.members, table.rows
-    rule = np.int64(rules.rule_of[b])
-    high, low = np.uint64(members[member, s.MEMBER_HIGH]), np.uint64(members[member, s.MEMBER_LOW])
-    action, ban_us = np.int64(s.SIMULATE), np.int64(0)
-    if rules.enforced[rule] != 0:
-        if time < members[member, s.MEMBER_UNTIL]:
-            return
-        action = may_block(limits, high, low, time)
-        ban_us = rows[row, s.BAN_UNTIL] - rows[row, s.BAN_FROM]
-        members[member, s.MEMBER_UNTIL] = time + ban_us
-    if action != s.BLOCK:
-        ban_us = np.int64(0)
-    put_decision(i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
-                 members[member, s.MEMBER_COUNT], out, out_score)  # fmt: skip
-
-
-@part
-def decide_client(events, i, table, row, rules, rule, time, limits, out, out_score):
-    """Block a client; while it is blocked, say once for each class what else it did."""
-    rows = table.rows
-    is_banned = time < rows[row, s.BAN_UNTIL]
-    if is_banned and not is_news(rows, row, rules, limits, rule):
-        return
-    action = may_block(limits, events.high[i], events.low[i], time)
-    ban_us = np.int64(0)
-    if is_banned:
-        if action != s.BLOCK:
-            return
-        rows[row, s.CLASSES] |= rules.class_bit[rule]
-        ban_us = rows[row, s.BAN_UNTIL] - time
-    elif action == s.BLOCK:
-        rows[row, s.CLASSES] = rules.class_bit[rule]
-        ban_us = escalate(rows, row, time, limits)
-    else:
-        if time < rows[row, s.QUIET_UNTIL]:
-            return
-        rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
-        keep_until(rows, row, time + limits.quiet_us)
-    put_decision(i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
-                 ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
-
-
-@part
-def escalate(rows, row, time, limits):
-    """Each ban twice as long as the one before, up to a cap; a level is forgotten for each quiet while."""
-    level = rows[row, s.LEVEL]
-    if level > 0:
-        level = max(np.int64(0), level - (time - rows[row, s.BAN_UNTIL]) // limits.forget_us)
-    level += 1
-    ban_us = np.int64(limits.most_ban_us)
-    if level < 40 and limits.ban_us << (level - 1) < limits.most_ban_us:
-        ban_us = np.int64(limits.ban_us) << (level - 1)
-    rows[row, s.LEVEL] = level
-    rows[row, s.BAN_FROM] = time
-    rows[row, s.BAN_UNTIL] = time + ban_us
-    keep_until(rows, row, time + ban_us + level * limits.forget_us)
-    return ban_us
-
-
-@part
-def put_decision(i, table, row, high, low, rule, action, level, ban_us, requests, out, out_score):
-    n = table.heads[s.OUT_USED]
-    out[n, s.OUT_EVENT] = i
-    out[n, s.OUT_KIND] = table.rows[row, s.KIND]
-    out[n, s.OUT_HIGH], out[n, s.OUT_LOW] = table.rows[row, s.HIGH], table.rows[row, s.LOW]
-    out[n, s.OUT_CLIENT_HIGH], out[n, s.OUT_CLIENT_LOW] = np.int64(high), np.int64(low)
-    out[n, s.OUT_RULE], out[n, s.OUT_ACTION] = rule, action
-    out[n, s.OUT_LEVEL], out[n, s.OUT_BAN], out[n, s.OUT_REQUESTS] = level, ban_us, requests
-    out_score[n] = table.marks[row, s.SHADOW if action == s.SIMULATE else s.SCORE]
-    table.heads[s.OUT_USED] = n + 1
-
-
-@part
 def note_trigger(table, row, rules, b, time, limits, tipped, simulated):
-    """A behaviour rule is over its limit: its points count, and one with too few to block counts anew."""
+    """Add the points of a behaviour rule over its limit; with too few to block, it starts counting anew."""
     rule = np.int64(rules.rule_of[b])
     if rules.points[rule] < limits.blocking:
         reset_level(table, row, rules, b)
     verdict = add_points(table, row, rules, rule, time, limits)
     if verdict == 1:
-        tipped = choose(table.rows, row, rules, time, limits, tipped, rule)
+        tipped = choose_rule(table.rows, row, rules, time, limits, tipped, rule)
     elif verdict == 2 and simulated < 0:
         simulated = rule
     return tipped, simulated
-
-
-@part
-def choose(rows, row, rules, time, limits, tipped, rule):
-    """Of several rules that want a client blocked the first; while it is, one whose class is news."""
-    if tipped < 0:
-        return rule
-    is_known = time < rows[row, s.BAN_UNTIL] and not is_news(rows, row, rules, limits, tipped)
-    if is_known and is_news(rows, row, rules, limits, rule):
-        return rule
-    return tipped
-
-
-@inlined
-def is_news(rows, row, rules, limits, rule):
-    """A class that the running ban does not name yet, by a rule that is worth half a ban."""
-    return rows[row, s.CLASSES] & rules.class_bit[rule] == 0 and 2 * rules.points[rule] >= limits.blocking
 
 
 @part
@@ -297,7 +214,7 @@ def reset_level(table, row, rules, b):
 
 @part
 def add_points(table, row, rules, rule, time, limits):
-    """1: the score says block. 2: it would, if simulated rules counted."""
+    """Add a rule's points; return 1 if the score says block, 2 if it would with simulated rules."""
     rows, marks = table.rows, table.marks
     passed = time - rows[row, s.SCORED_AT]
     if passed > 0:
@@ -318,12 +235,6 @@ def add_points(table, row, rules, rule, time, limits):
 
 
 @inlined
-def keep_until(rows, row, time):
-    if time > rows[row, s.EXPIRES]:
-        rows[row, s.EXPIRES] = time
-
-
-@inlined
 def pick_value(events, i, distinct):
     if distinct == 1:
         return np.uint64(events.path[i])
@@ -336,7 +247,7 @@ def pick_value(events, i, distinct):
 
 @part
 def find_counter(table, row, b, time):
-    """The entry of a behaviour rule in a subject's chain; a new one if it has none."""
+    """Return the entry of a behaviour rule in a subject's chain; a new one if it has none."""
     entry = table.rows[row, s.CHAIN]
     while entry >= 0:
         if table.counters[entry, s.BEHAVIOUR] == b:
@@ -399,16 +310,16 @@ def count_one(table, row, rules, b, value, time):
 
 
 @part
-def note_agent(table, row, b, agent, time):
-    """The agent before the first switch is no new one when the client goes back to it."""
+def remember_first_agent(table, row, b, agent, time):
+    """Remember the agent before the first switch: going back to it is no new agent."""
     entry = find_counter(table, row, b, time)
     if levels_empty(table.levels, entry):
         remember(table.filters, entry, np.uint64(agent))
 
 
 @part
-def take_back(table, row, rules, b, agent, time):
-    """An agent that was counted loads what belongs to a page: a browser behind a shared address, one less.
+def uncount_agent(table, row, rules, b, agent, time):
+    """Count one agent less, since it loads assets: a browser behind a shared address.
 
     False if there is nothing to take back: the agent is new, or nothing was counted.
     """
@@ -440,7 +351,7 @@ def clear_filter(filters, entry):
 
 @part
 def is_remembered(filters, entry, value):
-    """Whether both bits of a value are in a filter."""
+    """Return whether both bits of a value are in a filter."""
     spread = mix(value + np.uint64(0x9E3779B97F4A7C15))
     first, second = np.int64(spread & np.uint64(255)), np.int64((spread >> np.uint64(8)) & np.uint64(255))
     one = np.uint64(1)

@@ -1,4 +1,4 @@
-"""The state of a lane: its subjects, the events that wait, what counts as evidence; made small and back.
+"""The state of a lane: its subjects, waiting events and evidence; packed into pieces and unpacked.
 
 Rules. A lane is packed into pieces of at most 1 MiB, each an Arrow stream that says its version and what is
 in it, so that no row of a database becomes huge and a newer release can read an older one's state. Rules are
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence import fold_arrays as s
 from penstock.apps.accesslog.defence import subject_table_kernel as t
+from penstock.apps.accesslog.defence.compiled_rules import RuleProgram, compile_rules
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.defence.evidence_lines import EVIDENCE
-from penstock.apps.accesslog.defence.rule_limits import RuleProgram, compile_rules
 from penstock.apps.accesslog.events.line_events import AGENTS, EVENTS
 from penstock.apps.accesslog.events.log_clocks import NEVER
 from penstock.core.errors import DecodeError
@@ -45,7 +45,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.SubjectTable:
-    """An empty table for so many subjects; its pools grow with what is in them."""
+    """Return an empty table for this many subjects; its pools grow with what is in them."""
     places = max(-(-subjects // s.WAYS), 1) * s.WAYS
     heads = np.zeros(s.HEADS, np.int64)
     heads[[s.ROWS_FREE, s.COUNTERS_FREE, s.MEMBERS_FREE]] = -1
@@ -64,7 +64,7 @@ def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.Subje
 
 
 def grow(table: s.SubjectTable, behaviours: int) -> s.SubjectTable:
-    """The same table with room for more in the pools that are nearly full."""
+    """Return the table with more room in the pools that are nearly full."""
     heads = table.heads
     changes: dict[str, Any] = {}
     if heads[s.ROWS_USED] + 1 >= table.rows.shape[0]:
@@ -120,7 +120,7 @@ class LaneState:
         return int(self.clients.heads[s.LIVE] + self.groups.heads[s.LIVE])
 
     def pack(self) -> list[bytes]:
-        """The state in pieces of at most 1 MiB."""
+        """Return the state in pieces of at most 1 MiB."""
         self._forget_hosts()
         rules = self.program.ruleset.rules
         used = sorted({int(rule) for rule in np.unique(_hits_of(self.pending)[1])})
@@ -147,7 +147,7 @@ class LaneState:
 
     @classmethod
     def unpack(cls, chunks: Iterable[bytes | pa.Buffer], settings: DefenceSettings) -> LaneState:
-        """The state that `pack` made; with no pieces, the state at the beginning."""
+        """Return the state that `pack` made; without pieces, an empty state."""
         parts = _read_parts(chunks)
         state = cls.begin(settings)
         if "head" not in parts:
@@ -192,7 +192,7 @@ def _cut(data: bytes) -> list[bytes]:
 
 
 def _pack_part(part: str, rows: pa.Table) -> list[bytes]:
-    """One part as pieces that are small enough; none if there is nothing in it."""
+    """Return one part as pieces that are small enough; none if it is empty."""
     if rows.num_rows == 0:
         return []
     schema = rows.schema.with_metadata({"penstock.lane": json.dumps({"version": VERSION, "part": part})})
@@ -223,7 +223,7 @@ def _read_parts(chunks: Iterable[bytes | pa.Buffer]) -> dict[str, pa.Table]:
 
 
 def _list_table(table: s.SubjectTable) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """The live rows of a table, and the entries that belong to them, in the order of their chains."""
+    """Return the live rows of a table, and the entries that belong to them, in the order of their chains."""
     numbers = table.slots[table.slots >= 0].astype(np.int64)
     rows, marks = table.rows[numbers], table.marks[numbers]
     columns = {name: rows[:, column] for name, column in _STORED.items()}
@@ -279,7 +279,7 @@ def _fill_table(
     table = empty
     if rows is not None:
         counters, members = parts.get(f"{name}.counters"), parts.get(f"{name}.members")
-        kept = _keep_known(counters, moved)
+        kept = _select_known(counters, moved)
         entries = 0 if kept is None else kept.num_rows
         sizes = max(rows.num_rows, entries, 0 if members is None else members.num_rows)
         table = make_table(empty.slots.size, empty.paths.shape[0], dense_count, sizes + 64)
@@ -316,7 +316,7 @@ def _fill_table(
     return table
 
 
-def _keep_known(counters: pa.Table | None, moved: NDArray[np.int64]) -> pa.Table | None:
+def _select_known(counters: pa.Table | None, moved: NDArray[np.int64]) -> pa.Table | None:
     if counters is None:
         return None
     known = moved[counters.column("rule").to_numpy()] >= 0
@@ -350,7 +350,7 @@ def _fill_members(table: s.SubjectTable, members: pa.Table, moved: NDArray[np.in
 
 
 def _hits_of(queue: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-    """Where the hits of each event begin, and all hits."""
+    """Return where the hits of each event begin, and all hits."""
     column = queue.column("hits").combine_chunks()
     if len(column) == 0:
         return np.zeros(1, np.int64), np.zeros(0, np.int16)
@@ -359,7 +359,7 @@ def _hits_of(queue: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
 
 
 def _renumber(pending: pa.Table, names: dict[str, str], settings: DefenceSettings) -> pa.Table:
-    """Waiting events with the numbers that their rules have now; hits of rules that are gone are left out."""
+    """Return waiting events with the present numbers of their rules, without hits of rules that are gone."""
     now = {rule.id: rule.number for rule in settings.ruleset.rules}
     change = {int(number): now.get(identity, -1) for number, identity in names.items()}
     if all(number == to for number, to in change.items()):

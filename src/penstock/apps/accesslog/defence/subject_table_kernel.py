@@ -1,4 +1,4 @@
-"""Kernel parts that find the row of a subject or a member, give one away, and sweep what has run out.
+"""Kernel parts that find the row of a subject or a member, assign a new one, and sweep out expired ones.
 
 Rule: which subjects a bucket holds at an event is a function of the events before it. A place is free if its
 subject has run out by then; where none is free the least suspicious goes: one that is not banned before one
@@ -17,7 +17,7 @@ from penstock.kernels.compilation import inlined, kernel, part
 
 @inlined
 def find_row(table, high, low, kind, time, limits):
-    """The row of a subject, begun anew if it was not there or had run out."""
+    """Return the row of a subject, begun anew if it was missing or had run out."""
     word = mix_subject(high, low, kind)
     buckets = np.uint64(table.slots.size // s.WAYS)
     begin = np.int64((word & np.uint64(0xFFFFFFFF)) % buckets) * s.WAYS
@@ -141,7 +141,7 @@ def clear_row(table, row):
 
 @part
 def find_member(table, row, high, low):
-    """A client's entry in a group; a new one, or that of the one seen longest ago where there are many."""
+    """Return a client's entry in a group; a new one, or in a full group that of the one seen longest ago."""
     members, rows, heads = table.members, table.rows, table.heads
     signed_high, signed_low = np.int64(high), np.int64(low)
     entry, count, oldest = rows[row, s.MEMBERS], 0, np.int64(-1)
@@ -216,7 +216,7 @@ def place_rows(table, count):
 
 @kernel
 def list_chains(table, row_numbers, counter_order, counter_owner, member_order, member_owner):
-    """The entries of these rows' chains in order, and whose they are: the place in `row_numbers`."""
+    """List the entries of these rows' chains in order, with their owners: places in `row_numbers`."""
     counters, members = 0, 0
     for n in range(row_numbers.size):
         entry = table.rows[row_numbers[n], s.CHAIN]
@@ -234,7 +234,7 @@ def list_chains(table, row_numbers, counter_order, counter_owner, member_order, 
 
 @kernel
 def link_chains(table, counter_owner, member_owner):
-    """The other way round: entries 0, 1, 2 ... belong to these rows, in this order."""
+    """Link entries 0, 1, 2 ... to their owners' rows in this order: the reverse of `list_chains`."""
     for entry in range(counter_owner.size - 1, -1, -1):
         table.counters[entry, s.NEXT] = table.rows[counter_owner[entry], s.CHAIN]
         table.rows[counter_owner[entry], s.CHAIN] = entry

@@ -6,9 +6,9 @@ same.
     detector = Detector(default_rules())
     findings = detector.detect(parser.parse(values))
 
-How: equal texts of the batch are numbered (`texts.grouping`), decoded once, matched once (`matching`), and
-what they hit is brought to the lines that have them, where the rules' conditions on status, method and length
-decide. A detector is cheap to pickle: a worker builds its tables once per process and set of rules.
+How: equal texts of the batch are numbered (`text_grouping`), decoded once and matched once (`rule_matching`).
+Their hits are then assigned to the lines that have them, where the rules' conditions on status, method and
+length decide. A detector is cheap to pickle: a worker builds its tables once per process and set of rules.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Detector:
         return (make_detector, (RuleSet(tuple(_strip(rule) for rule in self._ruleset.rules)),))
 
     def detect(self, lines: Lines, grouped: GroupedFields | None = None) -> Findings:
-        """What the rules find in these lines; `grouped` if somebody has numbered their texts already."""
+        """Return what the rules find in these lines. `grouped`: their texts, if they are numbered already."""
         grouped = group_lines(lines) if grouped is None else check_grouped(lines, grouped)
         target = grouped["target"]
         odd = group(lines, "target", only=lines.lengths["method"] < 0)  # all of a request that is none
@@ -100,7 +100,7 @@ class Detector:
             hit_rules,
             path_hash=target.spread(paths, NO_TEXT),
             agent_hash=agents,
-            print_hash=_tell_apart(lines, grouped["client"], looks),
+            print_hash=_separate_agentless(lines, grouped["client"], looks),
         )
 
     def _settle(
@@ -181,7 +181,7 @@ class _Conditions:
         )
 
     def number_methods(self, decoded: DecodedTexts, methods: Grouped) -> NDArray[np.int32]:
-        """Per line the number of its method, or that of any other."""
+        """Return per line the number of its method, or that of any other."""
         other = len(self._methods)
         mine = np.flatnonzero(decoded.kinds == d.METHOD)
         begins, ends = decoded.places[mine, d.WHOLE_AT], decoded.places[mine, d.WHOLE_END]
@@ -195,7 +195,7 @@ class _Conditions:
 
 
 def _strip(rule: Rule) -> Rule:
-    """Without what is only told or tested."""
+    """Return the rule without what is only shown or tested."""
     if isinstance(rule, ContentRule):
         return replace(rule, what="", hits=(), misses=())
     return replace(rule, what="", hits=(), misses=())
@@ -203,7 +203,7 @@ def _strip(rule: Rule) -> Rule:
 
 @functools.lru_cache(maxsize=4)
 def make_detector(ruleset: RuleSet) -> Detector:
-    """A detector, built once in a process for each set of rules."""
+    """Return a detector; a process builds one for each set of rules."""
     return Detector(ruleset)
 
 
@@ -236,7 +236,7 @@ def _bits(names: tuple[str, ...], chosen: tuple[str, ...]) -> int:
 
 
 def _find_empty(lines: Lines) -> NDArray[np.int32]:
-    """Per line one bit for each field that has no byte; one that the log does not have is not empty."""
+    """Return a bit per line for each empty field; a field that the log does not have is not empty."""
     found = np.zeros(lines.rows.size, np.int32)
     for bit, name in enumerate(EMPTY_FIELDS):
         sizes = lines.lengths[name]
@@ -244,8 +244,8 @@ def _find_empty(lines: Lines) -> NDArray[np.int32]:
     return found
 
 
-def _tell_apart(lines: Lines, clients: Grouped, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Where the log has no agents, all would look alike: there each client looks like itself alone."""
+def _separate_agentless(lines: Lines, clients: Grouped, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return fingerprints of each client alone where the log has no agents: all would look alike."""
     lacking = lines.lengths["agent"] == NO_FIELD
     if not lacking.any():
         return prints

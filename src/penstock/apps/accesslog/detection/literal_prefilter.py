@@ -28,18 +28,18 @@ _EMPTY: Literals = frozenset({""})
 _BLANKS: Literals = frozenset({" ", "\n"})
 _DIGITS: Literals = frozenset("0123456789")
 _MOST_EXACT, _MOST_SIGNS, _LONGEST = 400, 10, 24
-#: Signs that ordinary targets are full of; one of them alone tells nothing.
+#: Signs that ordinary targets are full of; one of them alone means nothing.
 _ORDINARY = frozenset("abcdefghijklmnopqrstuvwxyz0123456789/=&.-_ %?+,:")
 _ENOUGH, _LEAST = 5, 2
 
 
 def find_literals(regex: str) -> Literals | None:
-    """A set of which every match contains one; None when there is no telling one."""
+    """Return a set of literals, one of which is in every match; None if there is no such set."""
     try:
         parsed = _tree.parse(regex)
     except (re.error, OverflowError):
         return None  # an expression of RE2 alone
-    exact, required = _look(parsed)
+    exact, required = _analyse(parsed)
     best = _choose([exact, required])
     if best is None or _weigh(best) < _LEAST:
         return None
@@ -47,7 +47,7 @@ def find_literals(regex: str) -> Literals | None:
 
 
 def _weigh(literals: Literals | None) -> int:
-    """How telling the least telling of them is: rare signs count double."""
+    """Return how telling the least telling of them is: rare signs count double."""
     if not literals:
         return 0
     return min(min(sum(1 if sign in _ORDINARY else 2 for sign in each), _ENOUGH) for each in literals)
@@ -58,16 +58,16 @@ def _choose(candidates: Iterable[Literals | None]) -> Literals | None:
     return max(given, key=lambda each: (_weigh(each), -len(each)), default=None)
 
 
-def _look(sequence: Any, before: Literals = _EMPTY) -> tuple[Literals | None, Literals | None]:
-    """(all texts it can match, if they are few; a set of which each match contains one).
+def _analyse(sequence: Any, before: Literals = _EMPTY) -> tuple[Literals | None, Literals | None]:
+    """Return (all texts it can match, if they are few; a set of which each match contains one).
 
-    `before` is what stands in front of it: alternatives are the more telling for it.
+    `before` is what comes in front of it: with it, alternatives tell more.
     """
     parts: list[Literals | None] = []  # candidates so far
     running = before
     whole = True
     for kind, argument in sequence:
-        exact, required = _look_at(kind, argument)
+        exact, required = _analyse_node(kind, argument)
         if exact is not None and len(exact) * len(running) <= _MOST_EXACT:
             joined = frozenset(head + tail for head in running for tail in exact)
             if max(map(len, joined)) <= _LONGEST:
@@ -75,24 +75,24 @@ def _look(sequence: Any, before: Literals = _EMPTY) -> tuple[Literals | None, Li
                 continue
         parts += [running, required]
         if running != _EMPTY and len(running) <= _MOST_SIGNS:
-            parts.append(_look_behind(kind, argument, running))
+            parts.append(_analyse_with_prefix(kind, argument, running))
         whole = False
         running = exact if exact is not None else _EMPTY
     parts.append(running)
     return (running if whole else None), _choose(parts)
 
 
-def _look_behind(kind: Any, argument: Any, before: Literals) -> Literals | None:
-    """What alternatives require together with what stands in front of them."""
+def _analyse_with_prefix(kind: Any, argument: Any, before: Literals) -> Literals | None:
+    """Return what alternatives require together with what is in front of them."""
     if kind is _constants.SUBPATTERN:
-        return _choose(_look(argument[3], before))
+        return _choose(_analyse(argument[3], before))
     if kind is not _constants.BRANCH:
         return None
-    chosen = [_choose(_look(branch, before)) for branch in argument[1]]
+    chosen = [_choose(_analyse(branch, before)) for branch in argument[1]]
     return None if None in chosen else frozenset().union(*chosen)  # type: ignore[arg-type]
 
 
-def _look_at(kind: Any, argument: Any) -> tuple[Literals | None, Literals | None]:
+def _analyse_node(kind: Any, argument: Any) -> tuple[Literals | None, Literals | None]:
     c = _constants
     if kind is c.LITERAL:
         return frozenset({chr(argument)}), None
@@ -101,9 +101,9 @@ def _look_at(kind: Any, argument: Any) -> tuple[Literals | None, Literals | None
     if kind is c.IN:
         return _list_signs(argument), None
     if kind is c.SUBPATTERN:
-        return _look(argument[3])
+        return _analyse(argument[3])
     if kind is c.BRANCH:
-        looked = [_look(branch) for branch in argument[1]]
+        looked = [_analyse(branch) for branch in argument[1]]
         exacts = [exact for exact, _ in looked]
         union = None if None in exacts else frozenset().union(*exacts)  # type: ignore[arg-type]
         chosen = [_choose(each) for each in looked]
@@ -111,7 +111,7 @@ def _look_at(kind: Any, argument: Any) -> tuple[Literals | None, Literals | None
         return (union if union is not None and len(union) <= _MOST_EXACT else None), required
     if kind in (c.MAX_REPEAT, c.MIN_REPEAT):
         least, most, inner = argument
-        exact, required = _look(inner)
+        exact, required = _analyse(inner)
         if exact == _BLANKS:  # a run of blanks is one blank
             return (_BLANKS | _EMPTY if least == 0 else _BLANKS), None
         if least == 0:
@@ -123,7 +123,7 @@ def _look_at(kind: Any, argument: Any) -> tuple[Literals | None, Literals | None
 
 
 def _list_signs(members: Any) -> Literals | None:
-    """The signs of a class when they are few."""
+    """Return the signs of a class if they are few."""
     c = _constants
     signs: set[str] = set()
     for kind, argument in members:

@@ -1,7 +1,7 @@
 """Single requests judged by their target alone: attack or clean, of which class, with how many points.
 
-Rule: the same rules as in the pipeline, without status, agent and history; rules that ask for those stay
-silent about a target (a condition on a status is not met by an unknown one, unless it names `unknown`).
+Rule: the rules are those of the pipeline, without status, agent and history. Rules that need those never hit
+a target (an unknown status meets no condition unless the condition names `unknown`).
 
 >>> judged = classify(["/?id=1'+OR+'1'='1", "/shop?page=2"], default_rules())
 >>> [(each.verdict, each.attack_class) for each in judged]

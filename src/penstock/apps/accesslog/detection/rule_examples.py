@@ -24,7 +24,7 @@ _SPECIAL = re.compile(r'[\x00-\x1f\x7f-\U0010ffff\\"]')
 
 
 def escape_like_apache(text: str) -> str:
-    """As in an access log: quotes, backslashes, control bytes and whatever is not ASCII are escaped."""
+    """Return bytes as Apache logs them: quotes, backslashes, control bytes and non-ASCII escaped."""
     return _SPECIAL.sub(_escape, text)
 
 
@@ -34,7 +34,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def make_lines(examples: Sequence[Example]) -> Lines:
-    """Each example as one parsed line, in order."""
+    """Return each example as one parsed line, in order."""
     written = []
     for example in examples:
         spoken = example.request + "a" * example.pad
@@ -52,7 +52,7 @@ def make_lines(examples: Sequence[Example]) -> Lines:
 
 
 def find_broken_examples(ruleset: RuleSet) -> list[str]:
-    """A sentence for each example that its rule should hit and does not, or hits and should not."""
+    """Return a sentence for each example that its rule misses, or hits and should not."""
     wanted = [(rule, example, True) for rule in ruleset.content for example in rule.hits]
     wanted += [(rule, example, False) for rule in ruleset.content for example in rule.misses]
     if not wanted:
@@ -68,7 +68,7 @@ def find_broken_examples(ruleset: RuleSet) -> list[str]:
 
 
 def make_target_lines(targets: pa.Array) -> Lines:
-    """Each text as the target of a GET request of which nothing else is known."""
+    """Return each text as the target of a GET request of which nothing else is known."""
     escaped = pa.compute.replace_substring(targets.cast(pa.large_binary()), "\\", "\\\\")
     escaped = pa.compute.fill_null(escaped, b"")
     joined = b"".join(escaped.to_pylist())

@@ -45,7 +45,7 @@ _WHEN = {"status", "not_status", "method", "not_method", "longer", "empty", "see
 
 
 def read_rules(name: str, text: str) -> list[r.Rule]:
-    """The rules of one file; their numbers are given by the set they go into."""
+    """Return the rules of one file; the set they go into gives them their numbers."""
     try:
         listed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
@@ -66,7 +66,7 @@ def read_rules(name: str, text: str) -> list[r.Rule]:
 
 
 def parse_duration(text: str) -> int:
-    """`30s`, `1.5m`, `24h` in microseconds; 0 when it is no duration."""
+    """Return `30s`, `1.5m` or `24h` in microseconds; 0 if it is no duration."""
     found = _DURATION.fullmatch(text.strip())
     return round(float(found[1]) * _UNITS_US[found[2]]) if found else 0
 
@@ -257,7 +257,7 @@ class _RuleText:
         return texts
 
     def _regex(self, key: str) -> str:
-        """One expression; a list stands for "one of these"."""
+        """Return one expression; a list means "one of these"."""
         value = self._given.get(key, "")
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str) for part in parts):
@@ -279,7 +279,7 @@ class _RuleText:
         return value
 
     def _derive(self, regex: str, needed: bool) -> tuple[str, ...]:
-        """The literals that the automaton finds candidates by, when the rule names none."""
+        """Return the literals that the automaton finds candidates by, for a rule that names none."""
         literals = find_literals(regex)
         if literals is None:
             if not needed:

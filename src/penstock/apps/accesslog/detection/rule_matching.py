@@ -52,7 +52,7 @@ _FIRST_ROOM = 4096
 
 
 def build_automaton(literals: Sequence[bytes]) -> k.Automaton:
-    """The automaton of these literals, none of them empty; its outputs are their numbers."""
+    """Return the automaton of these non-empty literals; its outputs are their numbers."""
     classes = np.zeros(256, np.uint8)
     for number, byte in enumerate(sorted({byte for literal in literals for byte in literal}), 1):
         classes[byte] = number
@@ -133,7 +133,7 @@ class Matcher:
         self._end_of = np.array([end for _, end in bounds], np.int32)
 
     def match(self, decoded: DecodedTexts) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Pairs of a text and the number of a rule that hits it; a pair may be there twice."""
+        """Return pairs of a text and the number of a rule that hits it; a pair may occur twice."""
         texts, probes = self.find_candidates(decoded)
         rules = self._rule_of[probes]
         if not texts.size:
@@ -170,7 +170,7 @@ class Matcher:
             texts, found = _double(texts), _double(found)
 
     def _take(self, decoded: DecodedTexts, texts: NDArray[np.int32], probes: NDArray[np.int32]) -> pa.Array:
-        """The regions that these probes look at, as bytes in Arrow."""
+        """Return the regions that these probes look at, as bytes in Arrow."""
         begins = decoded.places[texts, self._begin_of[probes]]
         ends = decoded.places[texts, self._end_of[probes]]
         target = np.empty(int((ends - begins).sum()), np.uint8)

@@ -75,7 +75,7 @@ class LineFacts(NamedTuple):
 
 @kernel
 def hash_paths(out, places, paths, shapes):
-    """Per decoded target: the hash of its path, and of its shape.
+    """Hash the path of each decoded target, and the path's shape.
 
     The shape has `a` for each run of letters and `0` for each run of digits (and of letters with digits in
     it), all other signs, and the extension as it is: /wp-1/a7f3.php is /a-0/0.php.
@@ -256,7 +256,7 @@ def settle_lines(
 
 @inlined
 def holds(conditions, condition, lines, row):
-    """Whether the condition of a rule is true of a line; condition 0 is true of all."""
+    """Return whether the condition of a rule is true of a line; condition 0 always is."""
     if condition == 0:
         return True
     code = np.int64(lines.status[row])

@@ -1,8 +1,8 @@
 """The rules of the defence as data: YAML files in, a checked and numbered `RuleSet` out.
 
-Rule: what loads can be run. Each field is checked here, with the file, the rule and what to do; behind this
-door nobody looks at raw YAML. A rule's place in the set is its number in all arrays, and `digest` changes
-with anything that could change a decision, so that stored state can tell which rules made it.
+Rule: what loads can be run. Each field is checked here, and an error names the file, the rule and what to do;
+no other module looks at raw YAML. A rule's place in the set is its number in all arrays, and `digest` changes
+with anything that could change a decision, so stored state tells which rules made it.
 
 There are two kinds. A content rule looks at one line (`look`, `words`, `regex` ...); a behaviour rule counts
 the hits of others over time (`count`, `limit`, `half_life` ...). Points add up per client and fade; a client
@@ -164,7 +164,7 @@ class RuleSet:
 
     @classmethod
     def load(cls, *paths: Path | str) -> RuleSet:
-        """The rules of these files in order; a folder stands for its `*.yaml` by name."""
+        """Return the rules of these files in order; a folder means its `*.yaml` by name."""
         files = [file for path in paths for file in _list_files(Path(path))]
         return cls.from_texts([(file.name, _read(file)) for file in files])
 
@@ -194,7 +194,7 @@ class RuleSet:
         return {rule.id: rule for rule in self.rules}
 
     def find(self, rule_id: str) -> Rule:
-        """The rule of that id; its `number` is its index in `rules`."""
+        """Return the rule of that id; its `number` is its index in `rules`."""
         try:
             return self._by_id[rule_id]
         except KeyError:
@@ -205,7 +205,7 @@ class RuleSet:
             ) from None
 
     def counted(self, rule: BehaviourRule) -> tuple[int, ...]:
-        """The numbers of the content rules whose hits it counts; `any-request` is not among them."""
+        """Return the numbers of the content rules whose hits it counts; `any-request` is not among them."""
         return tuple(each.number for each in self.content if _counts(rule.count, each))
 
     @cached_property
@@ -254,7 +254,7 @@ class RuleSet:
 
 @cache
 def default_rules() -> RuleSet:
-    """The rules that come with Penstock; read once in a process."""
+    """Return the rules that come with Penstock; a process reads them once."""
     return RuleSet.load(FOLDER)
 
 

@@ -1,4 +1,4 @@
-"""Texts of log lines, decoded: what `matching` looks at, in one buffer.
+"""Texts of log lines, decoded: what `rule_matching` looks at, in one buffer.
 
 Rule: equal texts are decoded once. Most agents and referrers of a batch repeat, and half of the targets; each
 distinct one of a batch is decoded and matched once, and its hits go to all lines that have it. Nothing is
@@ -20,7 +20,7 @@ from penstock.apps.accesslog.detection import text_decoding_kernel as d
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts by number, where they stand as logged."""
+    """Texts by number: where each one is in the log's bytes."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int32]
@@ -38,11 +38,11 @@ class DecodedTexts:
     kinds: NDArray[np.int8]
 
     def whole(self, number: int) -> bytes:
-        """One decoded text (a target with its query)."""
+        """Return one decoded text (a target with its query)."""
         return self._cut(number, d.WHOLE_AT, d.WHOLE_END)
 
     def bare(self, number: int) -> bytes:
-        """The same without what shells overlook; empty where that is nothing."""
+        """Return the same without what shells overlook; empty if nothing is left out."""
         return self._cut(number, d.BARE_AT, d.BARE_END)
 
     def _cut(self, number: int, begin: int, end: int) -> bytes:

@@ -49,7 +49,7 @@ def decode_texts(data, starts, lengths, kinds, is_json, first, out, places):
 
 @part
 def decode_text(data, begin, end, kind, is_json, out, at, places, text):
-    """One text, from `at` on: the first free byte behind it."""
+    """Decode one text from `at` on; return the first free byte behind it."""
     places[text, WHOLE_AT] = at
     if kind == REQUEST:
         stop, seen = copy_lower(data, begin, end, is_json, out, at)
@@ -94,7 +94,7 @@ def decode_text(data, begin, end, kind, is_json, out, at, places, text):
 
 @part
 def decode_region(data, begin, end, is_json, plus, out, at):
-    """All steps but the squeeze: (the end in `out`, what was seen). A blank `plus` is a query's."""
+    """Do all steps but the squeeze; return (the end in `out`, what was seen). `plus`: + is a blank."""
     stop, seen = copy_lower(data, begin, end, is_json, out, at)
     if seen & s.PERCENT_SIGN != 0 or (plus and seen & s.PLUS_SIGN != 0):
         rounds = 0
@@ -125,7 +125,7 @@ def decode_region(data, begin, end, is_json, plus, out, at):
 
 @part
 def copy_lower(data, begin, end, is_json, out, at):
-    """Undo the log's own escapes on the way: (the end in `out`, what was seen)."""
+    """Copy in lower case, undoing the log's own escapes; return (the end in `out`, what was seen)."""
     seen = np.int64(0)
     to = at
     i = begin
@@ -178,7 +178,7 @@ def copy_lower(data, begin, end, is_json, out, at):
 
 @part
 def undo_percent(out, at, end, plus, first):
-    """One round: (the new end, what was met, whether anything changed)."""
+    """Undo one round of %XX; return (the new end, what was met, whether anything changed)."""
     to, i = at, at
     seen = np.int64(0)
     changed = False

@@ -63,7 +63,7 @@ _LONGEST_NAME = 8
 
 @inlined
 def read_hex(buf, at, end, digits):
-    """So many hexadecimal digits as a number; -1 when they are not there."""
+    """Return this many hexadecimal digits as a number; -1 if they are missing."""
     if end - at < digits:
         return np.int64(-1)
     value = np.int64(0)
@@ -92,7 +92,7 @@ def put(out, to, code):
 
 @part
 def fold_unicode(out, at, end):
-    """Characters written longer than need be, full-width letters and wide blanks: as ASCII."""
+    """Write overlong characters, full-width letters and wide blanks as ASCII."""
     to, i = at, at
     seen = np.int64(0)
     while i < end:
@@ -156,7 +156,7 @@ def undo_entities(out, at, end):
 
 @part
 def read_entity(out, at, end):
-    """From behind the `&`: (the character or -1, the position behind it). Numbers may lack the semicolon."""
+    """Return (the character or -1, the position behind it), from behind `&`. Numbers may lack the `;`."""
     code = np.int64(0)
     if out[at] == 0x23:
         i = at + 1
@@ -193,7 +193,7 @@ def read_entity(out, at, end):
 
 @part
 def undo_script_escapes(out, at, end):
-    r"""`\x41`, `\u0041`, `\u{41}` and `\101`."""
+    r"""Undo `\x41`, `\u0041`, `\u{41}` and `\101`."""
     to, i = at, at
     seen = np.int64(0)
     while i < end:
@@ -230,7 +230,7 @@ def undo_script_escapes(out, at, end):
 
 @part
 def read_braced(out, at, end):
-    """`41}`: (the character or -1, the position behind the brace)."""
+    """Read `41}`; return (the character or -1, the position behind the brace)."""
     code = np.int64(0)
     i = at
     while i < end and i - at < 6 and HEX[out[i]] >= 0:
@@ -243,7 +243,7 @@ def read_braced(out, at, end):
 
 @part
 def drop_comments(out, at, end):
-    """Comments become a blank; what MySQL runs inside of them stays."""
+    """Replace comments by a blank; what MySQL runs inside of them stays."""
     to, i = at, at
     seen = np.int64(0)
     kept_open = False
@@ -285,7 +285,7 @@ def drop_comments(out, at, end):
 
 @part
 def fold_blanks(out, at, end):
-    """A run of blanks is one; one with a line break in it is a line break."""
+    """Make a run of blanks one blank, or a line break if it holds one."""
     to, i = at, at
     while i < end:
         c = out[i]
@@ -306,7 +306,7 @@ def fold_blanks(out, at, end):
 
 @part
 def squeeze_path(out, at, end):
-    r"""`\` is `/`; `//` and `/./` are `/`, but `://` stays."""
+    r"""Make `\` a `/`, and `//` and `/./` one `/`; `://` stays."""
     to, i = at, at
     while i < end:
         c = out[i]
@@ -327,7 +327,7 @@ def squeeze_path(out, at, end):
 
 @part
 def write_bare(out, at, end, to):
-    """The text without what shells overlook, written behind it; blanks that meet become one."""
+    """Write the text again behind itself without what shells overlook; blanks that meet become one."""
     first = to
     i = at
     while i < end:

@@ -2,8 +2,8 @@
 
 Rules. A client counts as found if a decision blocks it; ambiguous ones are left out. Recall is the share of
 attacking clients that are found, precision the share of found ones that attack. Blocked is the share of
-attack requests behind the detection. Requests and seconds to detect are told by class, because a median over
-all hides the slow ones.
+attack requests that come after the detection. Requests and seconds to detect are given by class, because a
+median over all hides the slow ones.
 
 >>> labels = [Label("192.0.2.1", "attack", "scanner"), Label("192.0.2.2", "benign", "")]
 >>> score([Found("192.0.2.1", 3, 40.0)], labels, {"192.0.2.1": Visits(100, 10.0)}).blocked
@@ -115,7 +115,7 @@ class Score:
 
 
 def score(found: Iterable[Found], labels: Sequence[Label], visits: Mapping[str, Visits]) -> Score:
-    """Decisions held against labels; `visits` tells how often and since when each client came."""
+    """Compare decisions with labels; `visits`: how often and since when each client came."""
     first = {each.client: each for each in found}
     attackers = [each for each in labels if each.label == "attack"]
     benign = [each for each in labels if each.label == "benign"]
@@ -138,7 +138,7 @@ def score(found: Iterable[Found], labels: Sequence[Label], visits: Mapping[str, 
 
 
 def read_decisions(path: Path | str) -> list[Found]:
-    """The first blocking row of each client in a file that `replay` wrote."""
+    """Return the first blocking row of each client in a file that `replay` wrote."""
     first: dict[str, Found] = {}
     for row in _read_csv(path, ("client", "decided_at", "request_index", "action")):
         if row["action"] == "block":
@@ -149,7 +149,7 @@ def read_decisions(path: Path | str) -> list[Found]:
 
 
 def read_labels(path: Path | str) -> list[Label]:
-    """One for each client: several addresses of one /64 are one, with the class that is named first."""
+    """Return one label for each client; several addresses of one /64 are one, by the class named first."""
     first: dict[tuple[str, str], Label] = {}
     for row in _read_csv(path, ("client", "label", "class")):
         client = unify(row["client"])
@@ -164,7 +164,7 @@ def count_visits(
     *,
     look: Callable[[pa.Array], object] | None = None,
 ) -> dict[str, Visits]:
-    """Requests, first time and claimed crawlers of each client of some logs.
+    """Return requests, first time and claimed crawlers of each client of some logs.
 
     `look` gets lines of each log before they are counted.
     """
@@ -194,12 +194,12 @@ def count_visits(
 
 
 def unify(client: str) -> str:
-    """The client that an address is counted as, written in one way; host names stay."""
+    """Return the client that an address is counted as, always spelt the same; host names stay."""
     return name_client(client)
 
 
 def compare_with_goals(result: Score) -> list[tuple[str, str, str, bool]]:
-    """What is measured, the figure, the goal, and whether it is reached."""
+    """Return what is measured, the figure, the goal, and whether it is reached."""
     rows = [
         ("recall", f"{result.recall:.3f}", ">= 0.90", result.recall >= 0.90),
         ("precision", f"{result.precision:.3f}", ">= 0.98", result.precision >= 0.98),
@@ -221,7 +221,7 @@ def compare_with_goals(result: Score) -> list[tuple[str, str, str, bool]]:
 
 
 def describe(result: Score) -> list[str]:
-    """Lines for a terminal: the goals, then each class."""
+    """Return lines for a terminal: the goals, then each class."""
     rows = [("", "measured", "goal", "")]
     rows += [
         (what, figure, goal, "yes" if ok else "NO") for what, figure, goal, ok in compare_with_goals(result)
@@ -233,7 +233,7 @@ def describe(result: Score) -> list[str]:
 
 
 def describe_classes(result: Score) -> list[str]:
-    """A line for each class: how many were found, and how fast."""
+    """Return a line for each class: how many were found, and how fast."""
     lines = [f"{'class':<20} {'found':>12} {'requests to detect':>20} {'seconds to detect':>20}",
              f"{'':<20} {'':>12} {'median / most':>20} {'median / most':>20}"]  # fmt: skip
     for name, one in sorted(result.classes.items()):

@@ -90,7 +90,7 @@ def replay(
             values = next(blocks[number], None)
             if values is None:
                 del blocks[number]
-                _end(engine, number)
+                _mark_ended(engine, number)
                 continue
             server = name_server(paths[number])
             made.append(_feed(engine, parser, ledger, number, positions[number], values, server))
@@ -117,7 +117,7 @@ def look_first(
 
 
 def name_server(path: Path | str) -> str:
-    """The server whose log this is, by the name up to the first dot: web1 of web1.log and of web1.log.2.gz.
+    """Return the server of a log, its name up to the first dot: web1 of web1.log and web1.log.2.gz.
 
     Lines of one second are taken server by server, in the same order as a pipeline takes them, whatever the
     order of the files; so the rule that tips the scales is the same.
@@ -142,8 +142,8 @@ def _feed(
     return engine.feed_lines(lines, number, offsets, servers)
 
 
-def _end(engine: Engine, number: int) -> None:
-    """A file that has ended holds nothing back."""
+def _mark_ended(engine: Engine, number: int) -> None:
+    """Let the partition of a file that has ended hold nothing back."""
     clocks = engine.clocks
     ended = replace(clocks.partitions[number], is_idle=True)
     engine.clocks = replace(clocks, partitions={**clocks.partitions, number: ended})
@@ -162,7 +162,7 @@ def _refuse_other_packing(path: Path | str, begin: bytes) -> None:
 
 @contextmanager
 def open_log(path: Path | str) -> Iterator[BinaryIO]:
-    """A log file, unpacked if it is compressed; `-` is standard input, which stays open."""
+    """Open a log file, unpacked if it is compressed; `-` is standard input, which stays open."""
     if str(path) == "-":
         yield sys.stdin.buffer
         return
@@ -186,7 +186,7 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
-    """The lines of a file, block by block, as one column each; the text is copied once.
+    """Yield the lines of a file, block by block, as one column each; the text is copied once.
 
     Of a line that goes on over blocks at most `LONGEST_LINE_BYTES` are kept.
     """
@@ -207,7 +207,7 @@ def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
 
 
 def split_lines(data: bytes) -> pa.Array:
-    """Lines without their ends; nothing is made for the end of the last one."""
+    """Return lines without their ends; the end of the last one makes no line."""
     whole = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(whole == _NEWLINE) + 1
     if not ends.size or ends[-1] != whole.size:
@@ -243,7 +243,7 @@ class _Ledger:
         self._file.write(rows.tobytes())
 
     def index(self, decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The decisions with `request_index`: how many lines the client had sent by then."""
+        """Return the decisions with `request_index`: how many lines the client had sent by then."""
         lines = self._lines_of({row["client"] for row in decisions})
         indexed = []
         for row in decisions:

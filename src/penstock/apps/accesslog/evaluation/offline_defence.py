@@ -58,7 +58,7 @@ class Engine:
         servers: Mapping[int, pa.Array] | None = None,
         orders: Orders | None = None,
     ) -> pa.Table:
-        """One batch: for each partition its next lines."""
+        """Fold one batch: the next lines of each partition."""
         events: list[list[pa.RecordBatch]] = [[] for _ in self.lanes]
         for partition, values in batch.items():
             first = self._next.get(partition, 0)
@@ -66,18 +66,20 @@ class Engine:
             offsets = np.arange(first, first + len(values), dtype=np.int64)
             lines = self._parser.parse(values)
             self.counters.update(lines=len(lines), bad=int(lines.bad_rows.size))
-            self._take(lines, partition, offsets, None if servers is None else servers[partition], events)
+            self._add_events(
+                lines, partition, offsets, None if servers is None else servers[partition], events
+            )
         return self._fold(events, orders)
 
     def feed_lines(
         self, lines: Lines, partition: int, offsets: NDArray[np.int64], servers: pa.Array | None = None
     ) -> pa.Table:
-        """One batch of lines of one partition that are parsed already."""
+        """Fold one batch of parsed lines of one partition."""
         events: list[list[pa.RecordBatch]] = [[] for _ in self.lanes]
-        self._take(lines, partition, offsets, servers, events)
+        self._add_events(lines, partition, offsets, servers, events)
         return self._fold(events, None)
 
-    def _take(
+    def _add_events(
         self,
         lines: Lines,
         partition: int,
@@ -115,18 +117,18 @@ class Engine:
             return DECISIONS.empty_table()
         return pa.concat_tables(made).sort_by([("decided_at", "ascending"), ("client", "ascending")])
 
-    def rest(self, *, now_us: int, known: Iterable[int] = ()) -> None:
-        """Nothing has come for a while: decide which partitions are idle, as the pipeline does."""
+    def note_idle(self, *, now_us: int, known: Iterable[int] = ()) -> None:
+        """Decide which partitions are idle after a while without lines, as the pipeline does."""
         self.clocks = decide_idle(
             self.clocks, now_us=now_us, with_lines=(), known=known, idle_after_us=self.settings.idle_after_us
         )
 
     def finish(self) -> pa.Table:
-        """The log has ended: fold what still waits."""
+        """Fold what still waits: the log has ended."""
         return self._fold([[] for _ in self.lanes], None, finish(self.clocks))
 
     def pack(self) -> dict[str, Any]:
-        """All state: clocks, positions, and the pieces of each lane."""
+        """Return all state: clocks, positions, and the pieces of each lane."""
         told = {"next": {str(number): offset for number, offset in self._next.items()}}
         return {
             "engine": json.dumps(told).encode(),
@@ -136,7 +138,7 @@ class Engine:
 
     @classmethod
     def resume(cls, packed: Mapping[str, Any], settings: DefenceSettings, **parts: Any) -> Engine:
-        """An engine that goes on where the packed one was."""
+        """Return an engine that goes on from a packed one."""
         engine = cls(settings, **parts)
         engine.clocks = Clocks.unpack(packed["clocks"])
         engine.lanes = [LaneState.unpack(chunks, settings) for chunks in packed["lanes"]]

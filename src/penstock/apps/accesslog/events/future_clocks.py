@@ -1,9 +1,9 @@
-"""Clocks that are ahead of the wall: whether lines confirm them, and how they are set right.
+"""Clocks that are ahead of the wall clock: whether lines confirm them, and how they are corrected.
 
-Rule: a clock in the future counts only while lines come that are as far ahead. A server whose clock was wrong
-and is right again sends lines behind it; a partition with only such lines counts as silent, so it is not
-waited for after a while. The watermark never goes back. So a line confirms the future only if it is not
-behind the watermark either; otherwise everybody would wait until the wall has caught up with it.
+Rule: a clock in the future counts only while lines come that are as far ahead. When a wrong clock is set
+right, its server sends lines behind it; a partition with only such lines counts as silent, so after a while
+it is not waited for. The watermark never goes back. So a line confirms the future only if it is not behind
+the watermark either; otherwise all would wait until the wall clock has caught up with it.
 
 >>> clocks = Clocks({0: Clock(max_us=30_000_000)}, watermark_us=29_000_000)
 >>> row = {"partition": 0, "parsed": 1, "late": 1, "maximum": 30_000_000}
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, set_right
+from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, cap_at_watermark
 
 #: Clocks of servers differ by seconds in normal life: what is ahead by less than this is waited for.
 FUTURE_US = 5_000_000
@@ -36,14 +36,14 @@ def list_timely(rows: Iterable[Mapping[str, int]], clocks: Clocks, now_us: int) 
     return frozenset(row["partition"] for row in rows if is_timely(row))
 
 
-def set_future_right(clocks: Clocks, without_timely: Collection[int], now_us: int) -> Clocks:
+def correct_future_clocks(clocks: Clocks, without_timely: Collection[int], now_us: int) -> Clocks:
     """Return the clocks in which idle partitions without a timely line are not in the future any more."""
     wrong = [
         number
         for number, clock in clocks.partitions.items()
         if number in without_timely and clock.is_idle and _is_future(clocks, number, now_us)
     ]
-    return set_right(clocks, wrong)
+    return cap_at_watermark(clocks, wrong)
 
 
 def _is_future(clocks: Clocks, number: int, now_us: int) -> bool:

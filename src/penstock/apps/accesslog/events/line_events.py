@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence import fold_arrays as s
-from penstock.apps.accesslog.defence.rule_limits import NET_BIT, PRINT_BIT, RuleProgram, compile_rules
+from penstock.apps.accesslog.defence.compiled_rules import NET_BIT, PRINT_BIT, RuleProgram, compile_rules
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rule_set import RuleSet
 from penstock.apps.accesslog.events import line_events_kernel as k
@@ -58,7 +58,7 @@ EVENTS = pa.schema(
         ("host", pa.binary()),
     ]
 )
-#: The texts of agents, by what stands for them in the events.
+#: The texts of agents, by their hashes in the events.
 AGENTS = pa.schema([("agent", pa.uint32()), ("text", pa.binary())])
 _AGENTS_SEEN = 1024
 _AGENTS_KEY = b"penstock.agents"
@@ -103,8 +103,8 @@ def make_events(
     lateness_us: int = DEFAULT_LATENESS_US,
     grouped: GroupedFields | None = None,
 ) -> dict[int, pa.RecordBatch]:
-    """The events of some lines by lane; `offsets` and `servers` of the parsed lines, or of all rows;
-    `grouped` if somebody has numbered the lines' texts already."""
+    """Return the events of some lines by lane. `offsets` and `servers` are those of the parsed lines or of
+    all rows; `grouped`: the lines' texts, if they are numbered already."""
     program = compile_rules(ruleset)
     count = len(lines)
     if count == 0:
@@ -157,7 +157,7 @@ def make_events(
 def _read_clients(
     lines: Lines, grouped: GroupedFields | None
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int8], bool]:
-    """Each line's client as two halves of an address and whether it is one; and whether some are hosts."""
+    """Return per line two halves of an address and whether it is one; and whether any is a host."""
     grouped = group_lines(lines, ["client"]) if grouped is None else check_grouped(lines, grouped)
     clients = grouped["client"]
     count = len(clients)
@@ -167,7 +167,7 @@ def _read_clients(
 
 
 def read_agents(schema: pa.Schema) -> pa.Table:
-    """The texts of the agents of a batch of events, as rows of `AGENTS`; one may be there twice."""
+    """Return the texts of the agents of some events, as rows of `AGENTS`; one may occur twice."""
     packed = (schema.metadata or {}).get(_AGENTS_KEY)
     return pa.ipc.open_stream(packed).read_all() if packed else AGENTS.empty_table()
 
@@ -178,7 +178,7 @@ _HitLists = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]
 def _list_events(
     findings: Findings, program: RuleProgram, count: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int8], NDArray[np.uint64], _HitLists]:
-    """Which line each event is of (None: line by line), its kind, its group, and its hits."""
+    """Return each event's line (None: line by line), kind, group and hits."""
     rules, rows = findings.hit_rules, findings.hit_rows
     keep = program.is_client_hit[rules] if rules.size else np.zeros(0, bool)
     client_rows, client_rules = rows[keep].astype(np.int64), rules[keep]
@@ -210,7 +210,7 @@ def _list_events(
 
 
 def _judge_answers(lines: Lines, findings: Findings, program: RuleProgram) -> NDArray[np.int8]:
-    """Bits of each line: FOUND, not for being sent elsewhere, which says nothing of what is there; ASSET."""
+    """Return bits per line: FOUND (a redirection says nothing of what is there) and ASSET."""
     status = lines.status
     answers = np.zeros(len(lines), np.int8)
     answers[((status >= 200) & (status < 300)) | (status == 304)] = s.FOUND
@@ -239,7 +239,7 @@ def _hash_servers(
 
 
 def _clean_server(name: bytes) -> str:
-    """A name as the monitor tells it, without the control characters that a stranger may have put there."""
+    """Return a server's name as the monitor shows it, without a stranger's control characters."""
     return "".join(each for each in _clean_name(name) if each.isprintable())
 
 
@@ -253,7 +253,7 @@ def _gather_hits(order: NDArray[np.int64], lists: _HitLists) -> pa.Array:
 
 
 def _gather_texts(lines: Lines, line_of: NDArray[np.int64], wanted: NDArray[np.bool_]) -> pa.Array:
-    """The requests of lines that a rule has hit; null for the others."""
+    """Return the requests of lines that a rule has hit; null for the others."""
     some = line_of[wanted]
     if not some.size:
         return pa.nulls(line_of.size, pa.binary())
@@ -269,7 +269,7 @@ def _gather_texts(lines: Lines, line_of: NDArray[np.int64], wanted: NDArray[np.b
 def _gather_agents(
     lines: Lines, line_of: NDArray[np.int64], agents: NDArray[np.uint32], starts: NDArray[np.int64]
 ) -> list[bytes]:
-    """For each lane the texts of its agents, packed; nothing where there is none."""
+    """Return the packed texts of each lane's agents; nothing for a lane without any."""
     at, sizes = lines.starts["agent"], lines.lengths["agent"]
     chosen, ends = np.empty(line_of.size, np.int64), np.empty(starts.size, np.int64)
     k.choose_agents(agents, line_of, sizes, starts, np.empty(_AGENTS_SEEN, np.int64), chosen, ends)

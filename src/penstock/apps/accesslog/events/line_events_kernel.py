@@ -13,7 +13,7 @@ import numpy as np
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_client, cut_to_net, read_address
 from penstock.kernels.compilation import inlined, kernel
 
-#: Addresses 1::/16 are nobody's: they stand for host names.
+#: Addresses 1::/16 belong to nobody: here they mean host names.
 HOST_MARK = np.uint64(1 << 48)
 _LOW_48 = np.uint64((1 << 48) - 1)
 _PRIME = np.uint64(0x100000001B3)
@@ -31,13 +31,13 @@ def mix(word):
 
 @inlined
 def mix_subject(high, low, kind):
-    """The hash of a subject: its lane and its place in a table."""
+    """Return the hash of a subject: its lane and its place in a table."""
     return mix(mix(high + np.uint64(kind)) + low)
 
 
 @kernel
 def read_clients(data, starts, lengths, highs, lows, present):
-    """Each client as 128 bits; `present` is 0 where the line names none, 2 where it names a host."""
+    """Read clients as 128 bits; `present`: 0 if the line names none, 2 if it names a host."""
     hosts = 0
     for i in range(starts.size):
         at, size = np.int64(starts[i]), np.int64(lengths[i])
@@ -65,7 +65,7 @@ def read_clients(data, starts, lengths, highs, lows, present):
 
 @kernel
 def follow_clock(times, lateness, effective, late):
-    """Times not before the running maximum less the lateness, and how far each was moved up.
+    """Move times up to the running maximum less the lateness, and note by how much.
 
     Returns the maximum and how many were late.
     """
@@ -88,7 +88,7 @@ def follow_clock(times, lateness, effective, late):
 
 @kernel
 def sort_into_lanes(highs, lows, kinds, groups, present, lanes, lane_of, starts, order):
-    """A stable counting sort by lane; lines without a client are left out. `starts` has lanes + 1 places."""
+    """Sort lines by lane, stably; those without a client are left out. `starts` has lanes + 1 places."""
     for i in range(highs.size):
         if present[i] == 0:
             lane_of[i] = -1
@@ -118,7 +118,7 @@ def sort_into_lanes(highs, lows, kinds, groups, present, lanes, lane_of, starts,
 
 @kernel
 def cut_nets(highs, lows):
-    """The networks of these clients, in their places."""
+    """Cut these clients to their networks, in place."""
     for i in range(highs.size):
         highs[i], lows[i] = cut_to_net(highs[i], lows[i])
 
@@ -126,7 +126,7 @@ def cut_nets(highs, lows):
 @kernel
 def span_requests(data_size, method_at, method_size, target_at, target_size, protocol_at, protocol_size,
                   lines, longest, out_at, out_size):  # fmt: skip
-    """Where the request of each of these lines stands, cut to `longest` bytes; returns the sum of sizes."""
+    """Find the request in each of these lines, cut to `longest` bytes; return the sum of sizes."""
     total = np.int64(0)
     for k in range(lines.size):
         i = lines[k]
@@ -149,7 +149,7 @@ def span_requests(data_size, method_at, method_size, target_at, target_size, pro
 
 @kernel
 def copy_spans(data, starts, sizes, offsets, out):
-    """Texts one behind the other; `offsets` has one place more than there are texts."""
+    """Copy texts one behind the other; `offsets` has one place more than there are texts."""
     filled = np.int64(0)
     for k in range(starts.size):
         offsets[k] = filled
@@ -161,7 +161,7 @@ def copy_spans(data, starts, sizes, offsets, out):
 
 @kernel
 def choose_agents(agents, line_of, sizes, starts, seen, chosen, ends):
-    """Events that name the agents of their lane: each agent at least once; `ends` tells where lanes end.
+    """Choose events that name the agents of their lane, each at least once; `ends`: where lanes end.
 
     What was seen is kept by a few bits of the hash (`seen` has 2^n places), so one may be chosen again.
     """
@@ -182,7 +182,7 @@ def choose_agents(agents, line_of, sizes, starts, seen, chosen, ends):
 
 @kernel
 def gather_hits(order, first_hit, hit_count, hit_rules, offsets, out):
-    """The hits of the lines in this order, as a list column."""
+    """Gather the hits of the lines in this order, as a list column."""
     filled = 0
     for k in range(order.size):
         offsets[k] = filled

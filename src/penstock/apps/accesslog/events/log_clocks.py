@@ -1,21 +1,21 @@
-"""Time as the log tells it: the running maximum of each partition, and the watermark that follows from all.
+"""Time as the log shows it: the running maximum of each partition, and the watermark that follows from all.
 
-Rules. A line never stands before its partition's maximum less the lateness: a line that does is moved up to
+Rules. A line's time is never before its partition's maximum less the lateness: an earlier line is moved up to
 it and counted as late, never dropped. The watermark is the least of (maximum less lateness) over all
-partitions that are not idle; what stands before it is folded, what stands at or behind it waits. So the order
-of the fold is a function of the log alone, whatever came in one batch with what.
+partitions that are not idle; what is before it is folded, the rest waits. So the order of the fold is a
+function of the log alone, however it is cut into batches.
 
-A partition that is known but has shown no line yet holds the watermark back as well. Only a decision that it
-is idle frees it; such a decision is made from the wall clock, so it is a part of the clocks and stored with
-them: a batch that is done again finds it. When all are idle nothing is waited for.
+A partition that is known but has shown no line yet holds the watermark back, too, until it is decided that it
+is idle. Such a decision is made from the wall clock, so it is a part of the clocks and stored with them: a
+repeated batch finds it. When all are idle nothing is waited for.
 
 Wall clocks are wrong at times, and the log must go on. A partition that was last seen in the future (the
 computer's clock was set back) is waited for from now on as if it had been seen now. A partition whose clock
 is ahead of the wall, and whose new lines are all earlier, had a server with a wrong clock (`future_clocks`):
-it counts as silent, gives up what it has ahead of the watermark (`set_right`), and while nobody else sends
-the watermark goes on with half the speed of the wall (`run_on`). At half the speed the log catches up, and
-lines of different minutes still have different times: at one moment, ordinary visitors would look like a
-flood.
+it counts as silent and gives up what it has ahead of the watermark (`cap_at_watermark`). While nobody else
+sends lines the watermark goes on with half the speed of the wall (`pass_time`). At half the speed the log
+catches up, and lines of different minutes still have different times: at one moment, ordinary visitors would
+look like a flood.
 
 Why not the time of arrival: a restart, a replay or another batch size would count other lines together.
 
@@ -60,7 +60,7 @@ class Clocks:
         return cls({each: Clock() for each in partitions})
 
     def pack(self) -> bytes:
-        """The clocks as text for a state row."""
+        """Return the clocks as text for a state row."""
         rows = [[n, c.max_us, c.is_idle, c.seen_at_us] for n, c in sorted(self.partitions.items())]
         told = {"version": _VERSION, "watermark_us": self.watermark_us, "partitions": rows}
         return json.dumps(told, separators=(",", ":")).encode()
@@ -81,7 +81,7 @@ class Clocks:
 def decide_idle(
     clocks: Clocks, *, now_us: int, with_lines: Iterable[int], known: Iterable[int], idle_after_us: int
 ) -> Clocks:
-    """Before a batch: who has lines is not idle; who had none for so long is. The result is to be stored."""
+    """Return the clocks before a batch: with lines not idle, idle after a while without. Store the result."""
     active = set(with_lines)
     partitions = dict(clocks.partitions)
     for number in sorted({*known, *active, *partitions}):
@@ -96,7 +96,7 @@ def decide_idle(
     return replace(clocks, partitions=partitions)
 
 
-def set_right(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
+def cap_at_watermark(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
     """Return the clocks in which these partitions are no further than the watermark."""
     right = {
         number: replace(clock, max_us=min(clock.max_us, clocks.watermark_us))
@@ -106,15 +106,15 @@ def set_right(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
     return replace(clocks, partitions={**clocks.partitions, **right})
 
 
-def run_on(clocks: Clocks, elapsed_us: int) -> Clocks:
-    """Return the clocks after a time in which nobody was waited for; `elapsed_us` is what the wall showed."""
+def pass_time(clocks: Clocks, elapsed_us: int) -> Clocks:
+    """Return the clocks after a time in which all were idle; `elapsed_us` is that of the wall clock."""
     if clocks.watermark_us == NEVER or not all(each.is_idle for each in clocks.partitions.values()):
         return clocks
     return replace(clocks, watermark_us=clocks.watermark_us + max(1, elapsed_us // 2))
 
 
 def advance(clocks: Clocks, maxima_us: Mapping[int, int], *, lateness_us: int) -> Clocks:
-    """The clocks after a batch in which these partitions came so far."""
+    """Return the clocks after a batch in which these partitions came this far."""
     partitions = dict(clocks.partitions)
     for number, most in maxima_us.items():
         clock = partitions.get(number, Clock())
@@ -133,6 +133,6 @@ def advance(clocks: Clocks, maxima_us: Mapping[int, int], *, lateness_us: int) -
 
 
 def finish(clocks: Clocks) -> Clocks:
-    """All partitions at their end, as after the last line of a replay: nothing waits any more."""
+    """Return the clocks with all partitions at their end, as after a replay: nothing waits any more."""
     ended = {number: replace(clock, is_idle=True) for number, clock in clocks.partitions.items()}
     return advance(replace(clocks, partitions=ended), {}, lateness_us=0)

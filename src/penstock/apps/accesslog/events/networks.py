@@ -1,13 +1,12 @@
 """Addresses and networks as numbers: what a blocklist is made of, and why no hostile text can be in one.
 
-Rule: text becomes two numbers here or it is refused, and what is written into a file is made from the
-numbers. So quotes, line breaks, host names and `; drop` end at this door, whatever the log said.
+Rule: text becomes two numbers here or it is refused, and files are written from the numbers. So quotes, line
+breaks, host names and `; drop` end here, whatever the log said.
 
-Why not `ipaddress`: it takes `fe80::1%any text`, whose end is any text, and it is ten times slower, which a
-flood with a hundred thousand bans would feel. Why not the kernel that reads clients in a log: whoever only
-writes lists would load a compiler for it. What both take for an address is the same, and a test holds them
-together; `010.0.0.1` is none. An IPv4 address inside IPv6 (`::ffff:192.0.2.1`) is the same client, and is one
-here.
+Why not `ipaddress`: it accepts `fe80::1%any text`, whose end is any text, and it is ten times slower, which
+matters in a flood with a hundred thousand bans. Why not the kernel that reads clients in a log: a program
+that only writes lists would load a compiler for it. Both accept the same addresses, and a test compares them;
+`010.0.0.1` is none. An IPv4 address inside IPv6 (`::ffff:192.0.2.1`) is the same client, and is one here.
 
 >>> str(parse_network("::ffff:192.0.2.7")), str(parse_network("2001:DB8::/48")), parse_network("a.example")
 ('192.0.2.7', '2001:db8::/48', None)
@@ -51,7 +50,7 @@ class Network(NamedTuple):
     def size(self) -> int:
         return 1 << (self.bits - self.prefix)
 
-    def holds(self, other: Network) -> bool:
+    def contains(self, other: Network) -> bool:
         return (
             self.version == other.version
             and self.prefix <= other.prefix
@@ -59,10 +58,10 @@ class Network(NamedTuple):
         )
 
     def overlaps(self, other: Network) -> bool:
-        return self.holds(other) or other.holds(self)
+        return self.contains(other) or other.contains(self)
 
     def halves(self) -> tuple[Network, Network]:
-        """The two networks it is made of; an address has none."""
+        """Return the two networks it is made of; an address has none."""
         step = 1 << (self.bits - self.prefix - 1)
         return (
             Network(self.version, self.first, self.prefix + 1),
@@ -76,7 +75,7 @@ class Network(NamedTuple):
 
 
 def parse_network(text: str) -> Network | None:
-    """The address or network that `text` is, bits behind the prefix cleared; None for anything else."""
+    """Return the address or network in `text`, bits behind the prefix cleared; None for anything else."""
     if not 2 <= len(text) <= _LONGEST_TEXT or not text.isascii():
         return None
     address, slash, length = text.partition("/")
@@ -97,7 +96,7 @@ def parse_network(text: str) -> Network | None:
 
 
 def demand_network(option: str, text: str) -> Network:
-    """The same for what an operator wrote: NETWORK_INVALID instead of None."""
+    """Return the same for what an operator wrote; raise NETWORK_INVALID instead of None."""
     network = parse_network(text.strip())
     if network is None:
         raise OptionError(
@@ -126,7 +125,7 @@ class NetworkSet:
         return any(self._firsts.values())
 
     def covers(self, network: Network) -> bool:
-        """Whether one of these holds all of it."""
+        """Return whether one of these holds all of it."""
         bits = network.bits
         return any(
             network.first >> (bits - prefix) << (bits - prefix) in firsts
@@ -135,13 +134,13 @@ class NetworkSet:
         )
 
     def touches(self, network: Network) -> bool:
-        """Whether any address is in both."""
+        """Return whether any address is in both."""
         firsts = self._firsts[network.version]
         at = bisect_left(firsts, network.first)
         return (at < len(firsts) and firsts[at] <= network.last) or self.covers(network)
 
     def subtract_from(self, network: Network) -> list[Network]:
-        """What is left of it, in as few networks as can be."""
+        """Return what is left of it, in as few networks as possible."""
         if not self.touches(network):
             return [network]
         if self.covers(network):

@@ -1,4 +1,4 @@
-"""Who a counter is about: clients, their networks and fingerprints, as two numbers and back as text.
+"""Subjects, which counters are about: clients, their networks and fingerprints, as two numbers and as text.
 
 A subject is 128 bits and a kind. An IPv4 address is the IPv4-mapped IPv6 address, so that a client has one
 name whichever way a server writes it; of IPv6 the client is the /64, by its first address (which networks are
@@ -32,12 +32,12 @@ _HOST = 1 << 48
 
 
 def is_host(high: int) -> bool:
-    """Whether these are the bits of a host name."""
+    """Return whether these are the bits of a host name."""
     return high >> 48 == 1
 
 
 def name_subject(kind: int, high: int, low: int, hosts: dict[tuple[int, int], str] | None = None) -> str:
-    """The text of a subject: an address, a network, a host name, or a fingerprint."""
+    """Return the text of a subject: an address, a network, a host name, or a fingerprint."""
     if kind == PRINT:
         return f"print:{low:016x}"
     if is_host(high):
@@ -52,7 +52,7 @@ def name_subject(kind: int, high: int, low: int, hosts: dict[tuple[int, int], st
 
 
 def find_client(network: Network) -> Network:
-    """The client that an address is counted and blocked as; what is wider than a client stays as it is."""
+    """Return the client that an address is counted and blocked as; a wider network stays as it is."""
     if network.version == 4 or network.prefix <= IPV6_CLIENT_PREFIX or not is_one_client(network.first >> 64):
         return network
     spare = network.bits - IPV6_CLIENT_PREFIX
@@ -60,13 +60,13 @@ def find_client(network: Network) -> Network:
 
 
 def name_client(text: str) -> str:
-    """The name that decisions have for a client, from any way to write one of its addresses."""
+    """Return the name that decisions use for a client, however one of its addresses is written."""
     network = parse_network(text)
     return str(find_client(network)) if network else text
 
 
 def bounds_of(network: Network) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The first and the last address of a network, each as its high and low 64 bits."""
+    """Return the first and the last address of a network, each as its high and low 64 bits."""
     first, last = network.first, network.last
     if network.version == 4:
         return (0, _MAPPED | first), (0, _MAPPED | last)

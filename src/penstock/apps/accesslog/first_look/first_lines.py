@@ -6,7 +6,7 @@ anything is decided, and goes on after that.
 
     first = FirstLines(look)
     first.show(batch.id, lambda: read_ends(client, batch.ranges))
-    first.holds(is_waited_for=True)
+    first.must_wait(is_waited_for=True)
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-#: Decisions wait so long for the look, from the first line on.
+#: How long decisions wait for the look, from the first line on.
 LONGEST_HOLD_S = 60.0
 
 
 class FormatLook(Protocol):
     """Gets all lines that were gathered so far; returns whether it has seen enough.
 
-    `is_due`: decisions wait no longer, so what there is to say is said of these lines, however few.
+    `is_due`: decisions wait no longer, so these lines are judged, however few.
     """
 
     def __call__(self, values: pa.Array, /, *, is_due: bool = False) -> bool: ...
@@ -55,7 +55,7 @@ class FirstLines:
         self._samples[batch] = values
         self._ask()
 
-    def holds(self, *, is_waited_for: bool) -> bool:
+    def must_wait(self, *, is_waited_for: bool) -> bool:
         """Return whether decisions must wait. `is_waited_for`: there are lines to decide about.
 
         Where they wait no longer, the look is asked once more. What it raises is raised.

@@ -1,9 +1,9 @@
-"""Facts about a sample of log lines, read with the format that was named: who the clients are, for one.
+"""Facts about a sample of log lines, read with the given format: who the clients are, for example.
 
-Rule: a format that fits the wrong lines still gives clients, and a defence that trusts them blocks a virtual
-host or a load balancer. Whether a client is an address can be seen in a few thousand lines, before the first
-decision, so it is looked at there and never again: nothing of this runs for each batch. Facts only; what
-follows from them is decided in `sample_checks`.
+Rule: a format applied to the wrong lines still gives clients, and a defence that trusts them blocks a virtual
+host or a load balancer. A few thousand lines show whether a client is an address, so they are examined once,
+before the first decision: nothing of this runs for each batch. This module finds facts only; `sample_checks`
+draws the conclusions.
 
 >>> line = b'shop.example 192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.0" 200 23'
 >>> sample = take_sample(pa.array([line]), make_parser("common"))
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from penstock.apps.accesslog.defence.allow_list import LOCAL, is_local
 from penstock.apps.accesslog.events import line_events_kernel as k
 from penstock.apps.accesslog.events.networks import NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.first_look.rival_fields import (
+from penstock.apps.accesslog.first_look.ambiguous_fields import (
     MOST_LINES,
     Missing,
     Rival,
@@ -40,7 +40,7 @@ from penstock.core.log_lines import escape
 
 #: So many lines are looked at: enough for a share of a percent, and parsed in a hundredth of a second.
 SAMPLE_LINES = 5_000
-#: Where lines come one by one, a look is done when it has seen so many.
+#: Where lines come one by one, a look is done when it has seen this many.
 ENOUGH_LINES = 200
 #: A sample of lines as long as lines may be would fill the memory.
 SAMPLE_BYTES = 16 << 20

@@ -1,8 +1,8 @@
-"""What follows from a sample of lines: why a format is refused, and what is said before a verb acts.
+"""Conclusions from a sample of lines: why a format is refused, and which warnings come before a command acts.
 
-Rules: refused is what makes every later answer wrong (no line fits, or most clients are none), and only if
-enough lines say so: one empty line, or the first health check, proves nothing. What may be right, and costs
-much if it is not, is a warning with what to do. Nothing here reads lines; `samples` does.
+Rules: a format is refused if it makes every later answer wrong (no line fits, or most clients are none), and
+only if enough lines show it: one empty line, or the first health check, proves nothing. A doubt that would be
+costly is a warning with what to do. Nothing here reads lines; `line_samples` does.
 
     for finding in check_sample(take_sample(values, parser)):
         ...
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from penstock.apps.accesslog.defence.allow_list import is_local
 from penstock.apps.accesslog.events.networks import parse_network
+from penstock.apps.accesslog.first_look.ambiguous_fields import Missing, Rival
 from penstock.apps.accesslog.first_look.line_samples import LEAST_LINES, Sample
-from penstock.apps.accesslog.first_look.rival_fields import Missing, Rival
 from penstock.apps.accesslog.parsing.log_formats import has_forwarded, logs_host_names
 from penstock.core.errors import OptionError
 from penstock.core.log_lines import escape
@@ -132,7 +132,7 @@ def _check_fit(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _check_names(sample: Sample) -> Iterator[FormatFinding]:
-    """Clients that are no addresses: most of them none at all, in the wrong column, or names of hosts."""
+    """Report clients that are no addresses: none at all, in the wrong column, or names of hosts."""
     without, log_format = sample.without_address, sample.parser.log_format
     told = f"{_share(without, sample.parsed)} of the lines have a client that is not an address"
     if sample.misplaced.lines >= _SHARE_TOLD * sample.parsed:
@@ -177,7 +177,7 @@ def _check_names(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _check_rivals(sample: Sample) -> Iterator[FormatFinding]:
-    """Two fields of JSON lines that could both be the client, with different values."""
+    """Report two fields of JSON lines that could both be the client, with different values."""
     rivals = [each for each in sample.rivals if each.field == "client" and _is_told(each)]
     if rivals:
         others = [f"`{escape(each.other)}`" for each in rivals[:3]]
@@ -201,7 +201,7 @@ def _is_told(rival: Rival) -> bool:
 
 
 def _check_front(sample: Sample) -> Iterator[FormatFinding]:
-    """Two addresses in front where the format has one: which of them is the client, only the user knows."""
+    """Report two addresses in front where the format has one: only the user knows which is the client."""
     pairs, log_format = sample.paired, sample.parser.log_format
     if pairs.lines >= max(1, _SHARE_TOLD * sample.parsed):
         yield FormatFinding(
@@ -260,7 +260,7 @@ def _check_proxies(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _check_unnamed(sample: Sample) -> Iterator[FormatFinding]:
-    """Addresses that look like proxies, and that a rule would block with all who are behind them."""
+    """Report addresses that look like proxies: a rule would block them with all who are behind them."""
     fronts = sample.fronts
     if fronts:
         yield FormatFinding(
@@ -275,7 +275,7 @@ def _check_unnamed(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _check_share(sample: Sample) -> Iterator[FormatFinding]:
-    """One client with most of the lines, or a few with nearly all, unless they are known to be proxies."""
+    """Report one client with most lines, or a few with nearly all, unless they are known proxies."""
     if 2 * sample.top_lines <= sample.parsed:
         yield from _check_few(sample)
         return
@@ -314,7 +314,7 @@ def _check_share(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _check_few(sample: Sample) -> Iterator[FormatFinding]:
-    """Several load balancers look like this: none of them has most of the lines."""
+    """Report a few clients with nearly all lines, as behind several load balancers."""
     few = sample.few.example
     if not few or sample.of_proxies >= sample.few.lines or set(few) <= set(sample.fronts):
         return

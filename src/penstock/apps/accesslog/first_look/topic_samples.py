@@ -1,7 +1,7 @@
 """The newest lines of a topic, a few of them, for a look at their format before a pipeline starts.
 
-Rule: partitions give in proportion to what they hold. The key of a record is the client, so one client is in
-one partition; as many lines from each would hide that it has sent most of them.
+Rule: each partition contributes in proportion to what it holds. The key of a record is the client, so one
+client is in one partition; equal shares would hide that it has sent most of the lines.
 
     lines = read_newest(client, "lines")
 """

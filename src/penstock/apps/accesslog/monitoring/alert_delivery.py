@@ -1,13 +1,13 @@
-"""Alerts that are in the database go to a webhook: each at least once, under ids that stay the same.
+"""Delivers alerts from the database to a webhook: each at least once, under ids that stay the same.
 
-Rule: the database is the truth, the webhook follows it. What a receiver has taken is noted in the same
-database afterwards; whoever is killed in between tells it again, and its id is the same. Alerts that were
-there before the first webhook are old news and are told to nobody. Telling never waits for the receiver;
-`check` says afterwards whether it answers.
+Rule: the database is the truth, the webhook follows it. What a receiver has accepted is noted in the same
+database afterwards; after a kill in between the same alert is sent again with the same id. Alerts that are
+older than the first webhook are never sent. Sending does not wait for the receiver; `check` says afterwards
+whether it answers.
 
-    with closing(AlertTeller(place, Webhook("https://hooks.example/x"))) as teller:
-        teller.tell()      # at the start, and after each batch
-        teller.check()     # an error if the receiver takes nothing
+    with closing(AlertSender(place, Webhook("https://hooks.example/x"))) as sender:
+        sender.send()      # at the start, and after each batch
+        sender.check()     # an error if the receiver takes nothing
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tabl
 TOLD = "accesslog_alerts_told"
 
 
-class AlertTeller:
+class AlertSender:
     """For one thread; the sender has its own. At the end it waits `patience_s` for what is on its way."""
 
     def __init__(self, place: Place, webhook: Webhook, *, patience_s: float = 5.0) -> None:
@@ -49,13 +49,13 @@ class AlertTeller:
             is_first = read_version(session, place, _TABLES) is None
             ensure_tables(session, place, _TABLES)
             if is_first:
-                _note(session, [each.event_id for each in _read_events(session)])
+                _note_sent(session, [each.event_id for each in _read_events(session)])
 
         self._database.run(prepare, writes=True)
-        self._sender = WebhookSender(webhook, self._settle, self._miss)
+        self._sender = WebhookSender(webhook, self._note_settled, self._offer_again)
 
-    def tell(self, *, has_new_alerts: bool = True) -> int:
-        """Hand over what nobody was told yet; how many events. If nothing is new or left, it asks nobody."""
+    def send(self, *, has_new_alerts: bool = True) -> int:
+        """Hand over events not sent yet; return how many. It reads nothing if nothing is new or left."""
         if not has_new_alerts and not self._has_more.is_set():
             return 0
         self._has_more.clear()
@@ -85,7 +85,7 @@ class AlertTeller:
             raise self._make_error("has not taken all alerts yet")
 
     def close(self) -> None:
-        """Wait a little for what is on its way; the rest is told by whoever comes next."""
+        """Wait a little for what is on its way; the next sender sends the rest."""
         if not self._is_closed:
             self._is_closed = True
             self._has_left = not self._sender.close(self._patience_s)
@@ -98,17 +98,17 @@ class AlertTeller:
             retriable=True,
         )
 
-    def _settle(self, event_id: str, delivered: bool) -> None:  # noqa: ARG002
-        """Taken, or refused for good."""
-        self._database.run(lambda session: _note(session, [event_id]), writes=True)
+    def _note_settled(self, event_id: str, delivered: bool) -> None:  # noqa: ARG002
+        """Note an alert as delivered, or refused for good."""
+        self._database.run(lambda session: _note_sent(session, [event_id]), writes=True)
 
-    def _miss(self, event_id: str) -> None:
-        """Nobody took it: it is offered again."""
+    def _offer_again(self, event_id: str) -> None:
+        """Note that nobody took an alert, so that it is offered again."""
         self._offered.discard(event_id)
         self._has_more.set()
 
 
-def _note(session: Session, ids: Sequence[str]) -> None:
+def _note_sent(session: Session, ids: Sequence[str]) -> None:
     mark = session.grammar.mark
     session.execute_many(f"DELETE FROM {TOLD} WHERE event_id = {mark}", [(each,) for each in ids])
     session.execute_many(f"INSERT INTO {TOLD} (event_id) VALUES ({mark})", [(each,) for each in ids])
@@ -128,7 +128,7 @@ def _read_events(session: Session) -> list[AlertEvent]:
 
 
 def _read(column: str, value: Any) -> Any:
-    """SQLite has moments as text."""
+    """Return a column's value; SQLite keeps moments as text."""
     return datetime.fromisoformat(value) if column.endswith("_at") and isinstance(value, str) else value
 
 

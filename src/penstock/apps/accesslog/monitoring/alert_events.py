@@ -1,11 +1,11 @@
 """Alerts on their way to people: rows become events, events become log lines and webhooks.
 
-An alert has two events, `opened` and `closed`, whose ids depend on nothing but the alert: whoever gets one
-twice can tell. Rules: a log line is one line, whatever a log held; a webhook never holds up the pipeline (a
-thread of its own, a bounded queue, a deadline for every call, tried again later), follows no redirect, and
-its address, which is often a secret by itself, is shown nowhere. Why not call the webhook where the alert is
-found: a batch that is repeated would call it again, and a receiver that hangs would stop the stream. Send
-what is committed, after it is.
+An alert has two events, `opened` and `closed`, whose ids depend on nothing but the alert, so a receiver
+recognises one that comes twice. Rules: a log line is one line, whatever a log held; a webhook never holds up
+the pipeline (a thread of its own, a bounded queue, a deadline for every call, retries later), follows no
+redirect, and its address, often a secret by itself, is shown nowhere. Why not call the webhook where the
+alert is found: a batch that is repeated would call it again, and a receiver that hangs would stop the stream.
+Send what is committed, after it is.
 
 >>> row = {"alert_id": "4f", "kind": "rate_spike", "server": "www", "closed_at": None, "new_level": False}
 >>> row |= {"opened_at": datetime(2026, 1, 2, tzinfo=UTC), "value": 90.0, "expected": 30.0, "peak": 90.0}
@@ -63,7 +63,7 @@ class AlertEvent:
 
 
 def list_events(rows: Iterable[Mapping[str, Any]]) -> list[AlertEvent]:
-    """The events of rows of alerts, in order of time. A row that is closed has both."""
+    """Return the events of rows of alerts, in order of time. A row that is closed has both."""
     events = []
     for row in rows:
         events.append(_make_event(row, "opened"))
@@ -90,7 +90,7 @@ def _make_event(row: Mapping[str, Any], what: str) -> AlertEvent:
 
 
 def describe(row: Mapping[str, Any], *, closed: bool) -> str:
-    """One sentence for people."""
+    """Return one sentence for people."""
     name = "all servers" if row["server"] == "*" else row["server"] or "the server"
     if not closed:
         return (
@@ -127,7 +127,7 @@ def _write_time(moment: datetime | None) -> str | None:
 
 
 def write_line(event: AlertEvent) -> str:
-    """One line: texts are quoted as JSON does it, in ASCII, so that no name can break or forge a line."""
+    """Return one line; texts are quoted as in JSON, in ASCII, so no name can break or forge a line."""
     return (
         f"{_write_time(event.at)} {event.what} {event.kind} server={json.dumps(event.server)}"
         f" id={event.event_id} {json.dumps(event.text)}"
@@ -135,7 +135,7 @@ def write_line(event: AlertEvent) -> str:
 
 
 def log_events(events: Iterable[AlertEvent], logger: logging.Logger = _LOG) -> None:
-    """One line for each event; what has opened is a warning."""
+    """Log one line for each event, a warning for each alert that has opened."""
     for event in events:
         logger.log(logging.WARNING if event.what == "opened" else logging.INFO, "%s", write_line(event))
 
@@ -165,7 +165,7 @@ class Webhook:
             )
 
     def __str__(self) -> str:
-        """The host alone: the path of a webhook is often its password."""
+        """Return the host alone: the path of a webhook is often its password."""
         parts = urllib.parse.urlsplit(self.url)
         return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/***"
 
@@ -222,7 +222,7 @@ class WebhookRefusedError(ValueError):
 
 
 def write_json(event: AlertEvent) -> bytes:
-    """The body of a webhook."""
+    """Return the body of a webhook."""
     content = {
         "version": JSON_VERSION,
         "id": event.event_id,
@@ -313,7 +313,7 @@ class WebhookSender:
         self._settle_all()
 
     def _settle_all(self) -> None:
-        """What cannot be noted now, as in a database that is locked, is noted later."""
+        """Note outcomes; one that cannot be noted now, as in a locked database, is noted later."""
         while self._unsettled:
             try:
                 self._settled(*self._unsettled[0])

@@ -1,7 +1,7 @@
 """Load monitoring, first half: what one batch of lines adds, as a small packed partial.
 
-`observe` runs in the worker that fetched the lines; `merge` (in `merging`, offered here too) brings partials
-and the state of earlier batches together. A partial has, for each second and server, requests, bytes, status
+`count_load` runs in the worker that fetched the lines; `merge` (in `load_merging`, offered here too) joins
+partials and the state of earlier batches. A partial has, for each second and server, requests, bytes, status
 classes and errors (5xx), and for each minute and server latencies, clients and top tables.
 
 Rule: where a line is counted is a function of its partition's log alone, so any split into batches gives the
@@ -11,11 +11,11 @@ two lines in a row have reached: one line from the future moves nothing. Whether
 depend on the clock that earlier batches left, but then all lines of its minute in this batch were: `merge`
 decides that.
 
-Why two rules about the future: the stage before this one has moved a line back that is more than a minute
-later than its record, whoever wrote it and however many did (`stage.cap_times`); that keeps minutes open. A
-minute is still thirty times what a second waits before it is judged, so one line alone must move nothing
-here: all others of that minute would not count, and their servers would seem to have fallen silent. Two in a
-row alone would not do either: a server whose clock is wrong writes more than one.
+Why two rules about the future: the stage before this one limits a line's time to a minute after its record,
+whoever wrote it and however many did (`line_stage.cap_times`); that keeps minutes open. A minute is still
+thirty times what a second waits before it is judged, so one line alone must move nothing here: all others of
+that minute would not count, and their servers would seem to have fallen silent. Two in a row alone would not
+do either: a server whose clock is wrong writes more than one.
 
 Why not the time of arrival: after an outage the backlog would look like a flood. Why not one clock for all
 servers: a server whose clock is an hour ahead would make the lines of all others late.
@@ -46,19 +46,19 @@ from penstock.apps.accesslog.monitoring.load_merging import Merged, MonitorSetti
 from penstock.apps.accesslog.monitoring.minute_tables import ALL
 from penstock.apps.accesslog.monitoring.packed_tables import pack_tables
 from penstock.apps.accesslog.monitoring.sketches import EXACT_LIMIT, make_registers
-from penstock.apps.accesslog.monitoring.top_lists import FIELDS, choose_largest, take_cut_texts
+from penstock.apps.accesslog.monitoring.top_lists import FIELDS, choose_largest, cut_texts
 from penstock.apps.accesslog.texts.text_grouping import GroupedFields, check_grouped, group, group_lines
 
 if TYPE_CHECKING:
     from penstock.apps.accesslog.parsing.line_parser import Lines
 
-__all__ = ["ALL", "Merged", "MonitorSettings", "merge", "observe"]
+__all__ = ["ALL", "Merged", "MonitorSettings", "count_load", "merge"]
 
 #: A longer name of a server is cut.
 _NAME_BYTES = 128
 
 
-def observe(
+def count_load(
     lines: Lines,
     *,
     servers: pa.Array | pa.ChunkedArray | None = None,
@@ -67,7 +67,7 @@ def observe(
     settings: MonitorSettings | None = None,
     grouped: GroupedFields | None = None,
 ) -> bytes:
-    """What these lines add, packed.
+    """Return what these lines add, packed.
 
     `servers` has a text or null for each parsed line, or for each row that was given to the parser (the
     record's header); without one the line's virtual host is its server, else it has the name "".
@@ -112,7 +112,7 @@ class _Cells:
 def _name_servers(
     lines: Lines, servers: pa.Array | pa.ChunkedArray | None
 ) -> tuple[list[str], NDArray[np.int32]]:
-    """The names of the servers, and the number of each line's one."""
+    """Return the names of the servers, and each line's number among them."""
     total = len(lines.time_us)
     names: list[str] = []
     numbers = np.zeros(total, np.int32)
@@ -220,7 +220,7 @@ def _count_latencies(lines: Lines, line_cells: NDArray[np.int32]) -> pa.Table:
 def _count_texts(
     lines: Lines, grouped: GroupedFields, line_cells: NDArray[np.int32], cell_count: int
 ) -> dict[str, pa.Table]:
-    """The tables of texts: tops with what they have missed, and clients as hashes or sketches."""
+    """Return the tables of texts: tops with what they have missed, and clients as hashes or sketches."""
     total = len(line_cells)
     slots, hashes = _make_slots(total), np.empty(total, np.uint64)
     cells, texts = np.empty(total, np.int32), np.empty(total, np.int32)
@@ -248,7 +248,7 @@ def _count_texts(
                     "hits": hits[kept],
                     "bytes": sums[kept],
                     "credit": missed[cells[kept]],
-                    "text": take_cut_texts(lines.data, starts[texts[kept]], (ends - starts)[texts[kept]]),
+                    "text": cut_texts(lines.data, starts[texts[kept]], (ends - starts)[texts[kept]]),
                 }
             )
         )
@@ -271,7 +271,7 @@ def _count_texts(
 def _sketch_clients(
     cells: NDArray[np.int32], hashes: NDArray[np.uint64], cell_count: int
 ) -> dict[str, pa.Table]:
-    """The hashes of the clients of each cell while they are few, else a sketch of them."""
+    """Return the hashes of the clients of each cell while they are few, else a sketch of them."""
     many = np.flatnonzero(np.bincount(cells, minlength=cell_count) > EXACT_LIMIT)
     sketches = [make_registers(hashes[cells == cell]).tobytes() for cell in many.tolist()]
     few = np.flatnonzero(~np.isin(cells, many))  # rows of their own: the arrays are filled again
@@ -282,7 +282,7 @@ def _sketch_clients(
 
 
 def _make_slots(total: int) -> NDArray[np.int32]:
-    """Slots for a table of at most so many entries: always more than twice as many as are used."""
+    """Return slots for a table of at most this many entries: always more than twice as many as used."""
     return np.empty(max(16, 1 << (2 * total).bit_length()), np.int32)
 
 

@@ -8,7 +8,7 @@ Tables are arrays of entries in the order in which they were first seen, and slo
 key's slot is depends on a number drawn for each table: nobody can choose URLs that all meet in one slot. What
 is counted does not depend on it. Whoever can find two texts with the same 64 bits gets them counted as one.
 
-Texts come here numbered (`texts.grouping`, whose table has no such number; there a search has an end).
+Texts come here numbered (`text_grouping`, whose table has no such number; there a search has an end).
 
 No kernel allocates; the arrays come from `monitoring`.
 """
@@ -57,7 +57,7 @@ def _scramble(number):
 
 @inlined
 def hash_text(data, at, end):
-    """64 bits of `data[at:end]`, which the caller has checked to be there."""
+    """Return 64 bits of `data[at:end]`, whose bounds the caller has checked."""
     state = np.uint64(end - at) * _K1
     while at + 8 <= end:
         state = (state ^ load_word(data, at)) * _K2
@@ -77,7 +77,7 @@ def hash_text(data, at, end):
 
 @inlined
 def _find_question(data, at, end):
-    """Where the first ? is, or the end."""
+    """Return where the first ? is, or the end."""
     while at + 8 <= end:
         word = load_word(data, at) ^ _QUESTIONS
         if (word - _ONES) & ~word & _HIGHS != _ZERO:
@@ -90,7 +90,7 @@ def _find_question(data, at, end):
 
 @inlined
 def _find_slot(slots, shift, salt, keys, cells, key, cell):
-    """The slot of an entry, or the free one where it belongs."""
+    """Return the slot of an entry, or the free one where it belongs."""
     mask = (np.int64(1) << (np.int64(64) - shift)) - 1
     at = np.int64(((key ^ (np.uint64(cell) * _K1)) * salt) >> np.uint64(shift))
     while True:
@@ -102,7 +102,7 @@ def _find_slot(slots, shift, salt, keys, cells, key, cell):
 
 @part
 def _grow(slots, shift, salt, keys, cells, entries):
-    """Twice as many slots, filled again; returns the new shift, or the old one where there is no room."""
+    """Fill twice as many slots; return the new shift, or the old one if there is no room."""
     size = np.int64(1) << (np.int64(65) - shift)
     if size > len(slots):
         return shift
@@ -114,7 +114,7 @@ def _grow(slots, shift, salt, keys, cells, entries):
 
 @inlined
 def bucket_of(latency):
-    """The bucket of a latency in microseconds; up to 63 each number has its own."""
+    """Return the bucket of a latency in microseconds; up to 63 each number has its own."""
     value = min(max(latency, np.int64(0)), np.int64(_LONGEST))
     exponent = np.int64(0)
     while value >> exponent >= 2 << BUCKET_BITS:
@@ -244,8 +244,8 @@ def count_latencies(latencies, line_cells, salt, slots, buckets, cells, hits):
 
 @kernel
 def hash_numbered(data, starts, lengths, cut, keys, ends):
-    """The hash of each number's text and where it ends; behind them the hash of the empty text, for lines
-    without one. `cut`: up to the first question mark."""
+    """Hash each number's text and note where it ends; the last one is the empty text, for lines without any.
+    `cut`: up to the first question mark."""
     for number in range(len(starts)):
         start = np.int64(starts[number])
         end = start + np.int64(lengths[number])
@@ -340,18 +340,3 @@ def fill_registers(hashes, registers):
             rest <<= _ONE
             rank += 1
         registers[register] = max(registers[register], np.uint8(rank))
-
-
-@kernel
-def fill_buckets(latencies, buckets):
-    """The bucket of each latency."""
-    for i in range(len(latencies)):
-        buckets[i] = bucket_of(latencies[i])
-
-
-@kernel
-def fill_hashes(data, offsets, hashes):
-    """The hash of each text of a column."""
-    for i in range(len(hashes)):
-        if 0 <= offsets[i] <= offsets[i + 1] <= len(data):
-            hashes[i] = hash_text(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))

@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring.anomalies import AlertChange, AnomalyLimits, Watch
 from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     COUNTS,
     LATENCIES,
@@ -64,6 +63,7 @@ from penstock.apps.accesslog.monitoring.packed_tables import (
     to_columns,
     unpack_tables,
 )
+from penstock.apps.accesslog.monitoring.spike_detection import AlertChange, AnomalyLimits, Watch
 from penstock.apps.accesslog.monitoring.state_rows import (
     pack_cells,
     piece_numbers,
@@ -80,7 +80,7 @@ _MOST_MINUTES = 180
 #: Seconds of servers that wait to be judged while a partition holds back its clock.
 _MOST_PENDING = 8_192
 _MOST_BYTES = 64 << 20
-#: A server that was not heard for so long keeps no minute open any more.
+#: A server that has been silent for this long keeps no minute open any more.
 _DEAD_US = 900 * MICROS
 _FORGOTTEN_US = 86_400 * MICROS
 HEAD_PIECE, _WATCH_PIECE = 0, 1
@@ -183,7 +183,7 @@ def merge(
 
 
 def read_too_late(head_piece: bytes) -> int:
-    """How many lines were too late since the beginning, by the state's piece `HEAD_PIECE`."""
+    """Return how many lines were too late since the beginning, from the state's piece `HEAD_PIECE`."""
     return int(unpack_tables(head_piece)[0]["too_late"])
 
 
@@ -233,9 +233,9 @@ class _Books:
     # --- lines in ------------------------------------------------------------------------------------------
 
     def admit(self, head: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> Minutes | None:
-        """What of a partial is counted; lines that the clocks of earlier batches make too late are not."""
+        """Return what of a partial is counted: no lines that the clocks of earlier batches make too late."""
         partition, names = head["partition"], tables["servers"]["name"].to_pylist()
-        numbers, begins = self._turn_clocks(partition, names, to_columns(tables["clocks"]))
+        numbers, begins = self._update_clocks(partition, names, to_columns(tables["clocks"]))
         self.too_late += int(tables["clocks"]["late"].to_numpy().sum())
         cells = to_columns(tables["cells"])
         minutes, servers = cells["minute"], cells["server"]
@@ -250,7 +250,7 @@ class _Books:
         seconds = pick(seconds, ~refused)
         if not len(seconds["second"]):
             return None
-        self._let_wait(seconds, numbers[servers][seconds["cell"]], int(begins[-1]))
+        self._queue_for_watch(seconds, numbers[servers][seconds["cell"]], int(begins[-1]))
         key = cell_of(minutes, numbers[servers])
         texts = tables["tops"]["text"].combine_chunks()
         counted = {f"n{number}": seconds[f"n{number}"] for number in range(KEPT)}
@@ -267,10 +267,10 @@ class _Books:
             rekey(to_columns(tables["floors"]), late, key),
         )
 
-    def _turn_clocks(
+    def _update_clocks(
         self, partition: str, names: list[str], rows: Columns
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of each server of a partial, and its clock when the partial began."""
+        """Return the number of each server of a partial, and its clock when the partial began."""
         numbers, begins = np.zeros(len(names), np.int64), np.full(len(names), NEVER, np.int64)
         after: dict[tuple[str, str], tuple[int, int]] = {}
         for at, name in enumerate(names):
@@ -282,14 +282,14 @@ class _Books:
                 continue
             last_before, clock_before = self.clocks.get((partition, name), (NEVER, NEVER))
             begins[at] = max(clock_before, min(last_before, first))
-            # Servers that share a name (the rest) are told by the one that is furthest.
+            # Of servers that share a name (the rest) the clock of the furthest one counts.
             _, furthest = after.get((partition, name), (NEVER, NEVER))
             after[partition, name] = (last, max(int(begins[at]), clock, furthest))
         self.clocks |= after
         return numbers, begins
 
     def _number(self, name: str) -> int:
-        """The number of a server; beyond the most there may be they share one."""
+        """Return the number of a server; servers beyond the limit share one."""
         if name not in self.servers:
             if len(self.servers) >= _MOST_SERVERS:
                 name = OTHER
@@ -297,8 +297,8 @@ class _Books:
                 self.servers.append(name)
         return self.servers.index(name)
 
-    def _let_wait(self, seconds: Columns, servers: NDArray[np.int64], begin: int) -> None:
-        """Seconds with lines that came on time wait to be judged."""
+    def _queue_for_watch(self, seconds: Columns, servers: NDArray[np.int64], begin: int) -> None:
+        """Give the watch the seconds with lines that came on time; they wait there to be judged."""
         wanted = (ON_TIME, ON_TIME_ERRORS, LATENCIES, LATENCY_SUM, LATENCY_SQUARES)
         late = begin >= (seconds["second"] + 1) * MICROS + self.settings.lateness_us
         rows = np.flatnonzero(~late & (seconds[f"n{ON_TIME}"] > 0))
@@ -310,7 +310,7 @@ class _Books:
     # --- time ----------------------------------------------------------------------------------------------
 
     def _find_reached(self, watermark_us: int | None) -> dict[str, int]:
-        """For each server the time that all its partitions have passed, idle ones left out."""
+        """Return for each server the time that all its partitions have passed, idle ones left out."""
         clocks: dict[str, list[int]] = {}
         for (_, name), (_, clock) in self.clocks.items():
             clocks.setdefault(name, []).append(clock)
@@ -348,15 +348,15 @@ class _Books:
             self.clocks = dict(newest[:_MOST_CLOCKS])
 
     def _is_open(self, minute: int) -> bool:
-        """Whether any server may still add to it: then all of it is kept, for the sums over all servers."""
+        """Return whether any server may still add to it: then it is kept whole, for sums over all servers."""
         return minute >= self.closed.get(ALL, NEVER)
 
     def _close_early(self, minute: int) -> None:
         for name in (*self.servers, ALL):
             self.closed[name] = max(self.closed.get(name, NEVER), minute + 1)
 
-    def _part_numbers(self, touched: Sequence[int]) -> None:
-        """Of two open minutes whose pieces would have the same numbers, days apart, the older one closes."""
+    def _close_colliding(self, touched: Sequence[int]) -> None:
+        """Close the older of two open minutes, days apart, whose pieces would have the same numbers."""
         owners: dict[int, int] = {}
         for minute in sorted({*touched, *self.pieces}):
             if self._is_open(minute):
@@ -368,7 +368,7 @@ class _Books:
     # --- state out -----------------------------------------------------------------------------------------
 
     def read_minute(self, state: Mapping[int, bytes], minute: int) -> Minutes:
-        """The tables of an open minute."""
+        """Return the tables of an open minute."""
         found = []
         for number in piece_numbers(minute):
             if number not in state:
@@ -379,9 +379,9 @@ class _Books:
     def write(
         self, before: Mapping[int, bytes], united: Minutes | None, touched: Sequence[int]
     ) -> dict[int, bytes]:
-        """All pieces of the new state. Minutes that this batch did not touch keep their bytes."""
+        """Return all pieces of the new state. Minutes that this batch did not touch keep their bytes."""
         after: dict[int, bytes] = {}
-        self._part_numbers(touched)
+        self._close_colliding(touched)
         for minute in touched:
             self.pieces.pop(minute, None)
             if united is not None:
@@ -451,7 +451,7 @@ class _Books:
 
 
 def _make_alert_rows(changes: list[AlertChange]) -> pa.Table:
-    """The last known form of each alert that changed."""
+    """Return the last known form of each alert that changed."""
     rows: dict[str, dict[str, Any]] = {}
     for each in changes:
         name = f"{each.kind}|{each.server}|{each.opened_at}"

@@ -95,7 +95,7 @@ class Minutes:
 
 
 def unite_minutes(parts: Sequence[Minutes], room: int) -> Minutes:
-    """The tables of all of these as one, each key once; at least one part."""
+    """Return the tables of all of these as one, each key once; there is at least one part."""
     seconds = join([each.seconds for each in parts])
     order, starts = group_rows(seconds["second"], seconds["cell"])
     summed = {name: seconds[name][order][starts] for name in ("second", "cell")}
@@ -117,7 +117,7 @@ def unite_minutes(parts: Sequence[Minutes], room: int) -> Minutes:
 
 
 def choose_cells(minutes: Minutes, cells: NDArray[np.int64]) -> Minutes:
-    """Only the tables of these cells."""
+    """Return only the tables of these cells."""
     keep = np.isin(minutes.tops["cell"], cells)
     wanted = set(cells.tolist())
     return Minutes(
@@ -174,7 +174,7 @@ def _unite_tops(
 
 
 def make_second_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
-    """The seconds that this batch has added to, with all that was counted in them so far."""
+    """Return the seconds that this batch has added to, with all that is counted in them so far."""
     fresh = pick(minutes.seconds, minutes.seconds["fresh"] > 0)
     columns = [
         pa.array(fresh["second"] * MICROS, _TIME),
@@ -185,13 +185,13 @@ def make_second_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
 
 
 def with_everyone(minutes: Minutes) -> Minutes:
-    """The same tables, and those of all servers together beside them."""
+    """Return the same tables, with those of all servers together beside them."""
     far = 1 << 62  # no table is cut here: the rows of all servers are made of what there is
     return unite_minutes([minutes, _move_to_everyone(minutes)], far)
 
 
 def make_minute_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
-    """One row for each cell. The rates are over 60 seconds, those without a line included."""
+    """Return one row for each cell. Rates are over 60 seconds, those without a line included."""
     seconds = minutes.seconds
     order, starts = group_rows(seconds["cell"])
     cells = seconds["cell"][order][starts]
@@ -218,7 +218,7 @@ def make_minute_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
 
 
 def make_top_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
-    """The first ranks of each table; servers are ranked under "*" only."""
+    """Return the first ranks of each table; servers are ranked under "*" only."""
     tops, kinds = minutes.tops, len(KINDS)
     group = tops["cell"] * kinds + tops["kind"]
     rows, ranks = rank_entries({**tops, "group": group})
@@ -246,7 +246,7 @@ def make_top_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
 
 
 def decode_text(text: bytes) -> str:
-    """A text of a log as it is kept: bytes that are no UTF-8 as escapes; SQL takes no NUL."""
+    """Return a text of a log as it is kept: bytes that are no UTF-8 as escapes; SQL takes no NUL."""
     return text.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 

@@ -1,4 +1,4 @@
-"""Monitoring on its way: several small tables packed into one piece of bytes, with a version.
+"""Several small tables of the monitoring packed into one piece of bytes, with a version.
 
 A partial is what one batch of lines of one partition adds; the state is what earlier batches left. Both are
 tables by name in one Arrow stream, compressed, with a head of plain facts. Rule: bytes of another version are
@@ -34,7 +34,7 @@ Columns: TypeAlias = dict[str, NDArray[Any]]
 
 
 def pack_tables(tables: Mapping[str, pa.Table | pa.RecordBatch], head: Mapping[str, object]) -> bytes:
-    """Tables as one piece of bytes; the same tables give the same bytes."""
+    """Return tables as one piece of bytes; the same tables give the same bytes."""
     facts = json.dumps({"version": VERSION, **head}, sort_keys=True)
     schema = pa.schema(_OUTER, metadata={_HEAD: facts.encode()})
     columns = [
@@ -48,7 +48,7 @@ def pack_tables(tables: Mapping[str, pa.Table | pa.RecordBatch], head: Mapping[s
 
 
 def unpack_tables(packed: bytes | pa.Buffer) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """The head and the tables in a piece of bytes."""
+    """Return the head and the tables in a piece of bytes."""
     try:
         outer = pa.ipc.open_stream(packed, options=_READING).read_all()
         head = json.loads((outer.schema.metadata or {})[_HEAD])
@@ -72,24 +72,24 @@ def unpack_tables(packed: bytes | pa.Buffer) -> tuple[dict[str, Any], dict[str, 
 
 
 def to_columns(table: pa.Table, *leave: str) -> Columns:
-    """The columns of numbers as arrays, without those named."""
+    """Return the columns of numbers as arrays, without those named."""
     return {
         name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names if name not in leave
     }
 
 
 def join(parts: list[Columns]) -> Columns:
-    """The rows of all of these; they have the same columns, and there is at least one."""
+    """Return the rows of all of these; they have the same columns, and there is at least one."""
     return {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
 
 
 def pick(columns: Columns, which: NDArray[Any]) -> Columns:
-    """Some of the rows, by a mask or by number."""
+    """Return some of the rows, by a mask or by number."""
     return {name: each[which] for name, each in columns.items()}
 
 
 def group_rows(*keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The order that brings equal keys together, first key first, and where each group begins in it."""
+    """Return the order that brings equal keys together, and where each group begins in it."""
     order = np.lexsort(keys[::-1])
     new = np.zeros(len(order), np.bool_)
     new[:1] = True
@@ -99,7 +99,7 @@ def group_rows(*keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def add_up(values: NDArray[Any], starts: NDArray[Any]) -> NDArray[Any]:
-    """The sum of each group; the values are in the groups' order."""
+    """Return the sum of each group; the values are in the groups' order."""
     if not len(starts):
         return values[:0]
     return np.asarray(np.add.reduceat(values, starts, axis=0))

@@ -1,4 +1,4 @@
-"""Small summaries of many values: how many different clients, and which latency so many percent stay below.
+"""Small summaries of many values: how many different clients, and percentiles of the latency.
 
 Rules: a summary is a function of the set of values, not of their order or of how they were split, so parts
 from any number of machines merge to the same bytes. `count_distinct` is exact up to 4,096 values, then within
@@ -30,21 +30,21 @@ from penstock.apps.accesslog.monitoring.load_counting_kernel import (
 Hashes: TypeAlias = NDArray[np.uint64]
 Registers: TypeAlias = NDArray[np.uint8]
 
-#: Up to so many different hashes are kept as they are (32 KiB, as much as the registers take).
+#: Up to this many different hashes are kept as they are (32 KiB, as much as the registers take).
 EXACT_LIMIT = 4_096
 REGISTERS = 1 << SKETCH_BITS
 _LONGEST_RUN = 64 - SKETCH_BITS
 
 
 def make_registers(hashes: Hashes) -> Registers:
-    """A sketch of hashes that are too many to be kept."""
+    """Return a sketch of hashes that are too many to be kept."""
     registers = np.zeros(REGISTERS, np.uint8)
     fill_registers(np.ascontiguousarray(hashes, np.uint64), registers)
     return registers
 
 
 def merge_registers(sketches: Iterable[Registers]) -> Registers:
-    """The sketch of everything that went into any of these."""
+    """Return the sketch of everything that went into any of these."""
     merged = np.zeros(REGISTERS, np.uint8)
     for each in sketches:
         np.maximum(merged, each, out=merged)
@@ -52,7 +52,7 @@ def merge_registers(sketches: Iterable[Registers]) -> Registers:
 
 
 def estimate_distinct(registers: Registers) -> float:
-    """About how many different hashes went into a sketch.
+    """Return about how many different hashes went into a sketch.
 
     The estimator of Otmar Ertl (2017): the sum over the registers, corrected at both ends by the chance that
     a register is still empty, or full.
@@ -92,7 +92,7 @@ def _tau(share: float) -> float:
 
 
 def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Registers | None]:
-    """All hashes and sketches of one thing as one: the hashes while they are few, else the registers."""
+    """Return all hashes and sketches of one thing as one: hashes while they are few, else registers."""
     distinct = np.unique(hashes)
     if not sketches and len(distinct) <= EXACT_LIMIT:
         return distinct, None
@@ -100,7 +100,7 @@ def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Regist
 
 
 def count_distinct(hashes: Hashes, sketches: Sequence[Registers]) -> int:
-    """How many different ones there are in all of these together."""
+    """Return how many different ones there are in all of these together."""
     distinct, registers = unite(hashes, sketches)
     return len(distinct) if registers is None else round(estimate_distinct(registers))
 
@@ -109,7 +109,7 @@ def count_distinct(hashes: Hashes, sketches: Sequence[Registers]) -> int:
 
 
 def bucket_values() -> NDArray[np.float64]:
-    """The middle of each bucket, in microseconds."""
+    """Return the middle of each bucket, in microseconds."""
     numbers = np.arange(BUCKETS)
     exponents = np.maximum((numbers >> BUCKET_BITS) - 1, 0)
     lowest = (numbers - (exponents << BUCKET_BITS)) << exponents
@@ -120,7 +120,7 @@ _VALUES = bucket_values()
 
 
 def find_quantiles(buckets: NDArray[Any], hits: NDArray[Any], shares: Sequence[float]) -> list[int]:
-    """The latency that this share of the values does not exceed, in microseconds; one or more values."""
+    """Return the latency that this share of the values does not exceed, in microseconds."""
     order = np.argsort(buckets, kind="stable")
     below = np.cumsum(hits[order])
     # A share such as 0.95 is a little less than its name: the value at rank 19 of 20, not at 20.

@@ -37,7 +37,7 @@ def piece_numbers(minute: int) -> range:
 
 
 def _estimate_bytes(minutes: Minutes, cells: NDArray[np.int64]) -> list[int]:
-    """About how many bytes each cell takes, before compression."""
+    """Return about how many bytes each cell takes, before compression."""
     sizes = np.full(len(cells), 4096, np.int64)
     texts = pc.binary_length(minutes.texts).to_numpy(zero_copy_only=False)
     for columns, each in (
@@ -64,7 +64,7 @@ def read_sketches(
 
 
 def pack_cells(minutes: Minutes, cells: NDArray[np.int64], names: Sequence[str]) -> list[bytes]:
-    """The tables of the cells of one minute, as few pieces as will do."""
+    """Return the tables of the cells of one minute, in as few pieces as possible."""
     groups: list[list[int]] = [[]]
     filled = 0
     for cell, size in zip(cells.tolist(), _estimate_bytes(minutes, cells), strict=True):
@@ -77,7 +77,7 @@ def pack_cells(minutes: Minutes, cells: NDArray[np.int64], names: Sequence[str])
 
 
 def unpack_cells(piece: bytes, minute: int, number: Callable[[str], int]) -> Minutes:
-    """The tables in a piece; `number` gives a server its number in this batch."""
+    """Return the tables in a piece; `number` gives a server its number in this batch."""
     _, tables = unpack_tables(piece)
     key = cell_of(minute, np.array([number(name) for name in tables["servers"]["name"].to_pylist()]))
     none = np.zeros(len(key), np.bool_)

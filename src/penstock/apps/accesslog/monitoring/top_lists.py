@@ -40,7 +40,7 @@ TEXT_BYTES = 256
 def choose_largest(
     cells: NDArray[np.int32], hits: NDArray[np.int64], cell_count: int, room: int = ROOM
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which entries of a batch to keep, and for each cell how many hits a text that is not kept may have."""
+    """Return which entries of a batch to keep, and per cell how many hits a dropped text may have."""
     floors = np.zeros(cell_count, np.int64)
     keep = np.ones(len(cells), np.bool_)
     sizes = np.bincount(cells, minlength=cell_count)
@@ -62,10 +62,8 @@ def choose_largest(
     return keep, floors
 
 
-def take_cut_texts(
-    data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32]
-) -> pa.Array:
-    """Texts out of a buffer, each cut to what is shown of it; nothing is `-`."""
+def cut_texts(data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32]) -> pa.Array:
+    """Return texts out of a buffer, each cut to what is shown of it; an empty one is `-`."""
     sizes = np.minimum(lengths, TEXT_BYTES)
     offsets = np.zeros(len(starts) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -80,7 +78,7 @@ def take_cut_texts(
 def merge_entries(
     entries: Columns, floors: NDArray[np.int64], room: int = ROOM
 ) -> tuple[Columns, NDArray[np.int64]]:
-    """One entry for each text of a group, at most `room` of them; `row` is one of the rows it came from.
+    """Return one entry per text of a group, at most `room`; `row` is one of the rows it came from.
 
     `floors` has for each group what the tables that are merged here have missed of any text, added up.
     """
@@ -103,7 +101,7 @@ def merge_entries(
 
 
 def rank_entries(entries: Columns, ranks: int = RANKS) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of the first `ranks` of each group by hits, and their ranks from 1."""
+    """Return the rows of the first `ranks` of each group by hits, and their ranks from 1."""
     order = np.lexsort((entries["hash"], -entries["hits"], entries["group"]))
     groups = entries["group"][order]
     new = np.ones(len(groups), np.bool_)

@@ -1,1 +1,1 @@
-"""Before lines are parsed in earnest: what a sample of them says about the format that was named."""
+"""Log lines into columns: log formats, the access-log kernel, JSON lines, and who the client of a line is."""

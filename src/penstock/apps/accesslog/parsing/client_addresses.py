@@ -33,7 +33,7 @@ _IN_CLIENTS[[*range(0x30, 0x3A), *range(0x41, 0x5B), *range(0x61, 0x7B), *b".:-_
 
 
 def make_networks(proxies: Iterable[str]) -> Array:
-    """One row for each network: high and low half of its mask, high and low half of its address."""
+    """Return one row per network: high and low half of its mask, high and low half of its address."""
     rows = []
     for text in proxies:
         address, slash, length = text.strip().partition("/")
@@ -52,14 +52,14 @@ def make_networks(proxies: Iterable[str]) -> Array:
 
 
 def _find_length(text: str, bits: int) -> int | None:
-    """The length of a prefix as one of 128 bits, or None."""
+    """Return the length of a prefix as one of 128 bits, or None."""
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= bits):
         return None
     return int(text) + 128 - bits
 
 
 def read_text(text: str) -> int | None:
-    """The 128 bits of an address, IPv4 as the IPv6 address it maps to; None for any other text."""
+    """Return the 128 bits of an address, IPv4 as its mapped IPv6 address; None for any other text."""
     data = np.frombuffer(text.encode("utf-8", "replace") or b"-", np.uint8)
     fits, high, low = _read_whole(data)
     return int(high) << 64 | int(low) if fits else None
@@ -67,7 +67,7 @@ def read_text(text: str) -> int | None:
 
 @inlined
 def read_ipv4(buf, at, end):
-    """Four numbers with dots between, to the end: (fits, value)."""
+    """Read four numbers with dots between, to the end; return (fits, value)."""
     value = np.uint64(0)
     if end - at < 7 or end - at > 15:
         return False, value
@@ -89,7 +89,7 @@ def read_ipv4(buf, at, end):
 
 @part
 def read_ipv6(buf, at, end):
-    """Eight groups, one run of zeros left out, the last two as IPv4 or not: (fits, high, low)."""
+    """Read eight groups, a run of zeros left out, the last two maybe as IPv4; return (fits, high, low)."""
     high, low = np.uint64(0), np.uint64(0)
     tail_high, tail_low = np.uint64(0), np.uint64(0)
     groups, behind = 0, 0
@@ -157,7 +157,7 @@ def read_ipv6(buf, at, end):
 
 @part
 def read_address(buf, at, end):
-    """An address to the end: (fits, high, low). IPv4 is counted as the IPv6 address it maps to."""
+    """Read an address to the end, IPv4 as its mapped IPv6 address; return (fits, high, low)."""
     fits, value = read_ipv4(buf, at, end)
     if fits:
         return True, np.uint64(0), value | _MAPPED
@@ -179,7 +179,7 @@ _ALL = np.uint64((1 << 64) - 1)
 
 @inlined
 def cut_to_client(high, low):
-    """The client that an address belongs to: itself, or the first address of its network."""
+    """Return the client that an address belongs to: itself, or the first address of its network."""
     if is_one_client(high):
         return high & _CLIENT_MASK, np.uint64(0)
     return high, low
@@ -187,7 +187,7 @@ def cut_to_client(high, low):
 
 @inlined
 def end_of_client(high, low):
-    """The last address of a client."""
+    """Return the last address of a client."""
     if is_one_client(high):
         return high | ~_CLIENT_MASK, _ALL
     return high, low
@@ -195,7 +195,7 @@ def end_of_client(high, low):
 
 @inlined
 def cut_to_net(high, low):
-    """The network of a client and its neighbours; what has none, as a host name, stays what it is."""
+    """Return the network of a client and its neighbours; a host name, which has none, stays as it is."""
     if is_mapped(high, low):
         return high, low & _NET4_MASK
     if is_one_client(high):
@@ -205,13 +205,13 @@ def cut_to_net(high, low):
 
 @inlined
 def is_mapped(high, low):
-    """Whether it is an IPv4 address."""
+    """Return whether it is an IPv4 address."""
     return high == np.uint64(0) and (low >> np.uint64(32)) == np.uint64(0xFFFF)
 
 
 @inlined
 def strip_port(buf, at, end):
-    """`[address]:port`, `[address]` and `name:port` without what is around the name: (begin, end)."""
+    """Return (begin, end) of the name in `[address]:port`, `[address]` or `name:port`."""
     if end - at >= 3 and buf[at] == 0x5B:
         close = at + 1
         while close < end and buf[close] != 0x5D:
@@ -231,7 +231,7 @@ def strip_port(buf, at, end):
 
 @part
 def strip_zone(buf, at, end):
-    """Where an IPv6 address ends that has a zone behind it; the end of any other text."""
+    """Return where an IPv6 address ends that has a zone behind it; the end of any other text."""
     has_colon = False
     for i in range(at, min(at + 5, end)):
         has_colon |= buf[i] == 0x3A
@@ -244,7 +244,7 @@ def strip_zone(buf, at, end):
 
 @inlined
 def is_client(buf, at, end):
-    """Whether these bytes can be an address or a name."""
+    """Return whether these bytes can be an address or a name."""
     if end - at < 1 or end - at > 255 or (end - at == 1 and buf[at] == 0x2D):
         return False
     for i in range(at, end):  # noqa: SIM110  (numba has no generators)
@@ -255,7 +255,7 @@ def is_client(buf, at, end):
 
 @part
 def is_trusted(buf, at, end, networks):
-    """(Whether it is an address, whether it is one of a trusted proxy.)"""
+    """Return (whether it is an address, whether it is one of a trusted proxy)."""
     fits, high, low = read_address(buf, at, end)
     if not fits:
         return False, False
@@ -272,7 +272,7 @@ def is_trusted(buf, at, end, networks):
 
 @part
 def find_forwarded(buf, at, end, networks):
-    """The right-most address of a list that is not trusted, or the first if all are: (begin, end).
+    """Return (begin, end) of the right-most address of a list that is not trusted, or of the first.
 
     (-1, -1) when an entry on the way to it is not an address.
     """

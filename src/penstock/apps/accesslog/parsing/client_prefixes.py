@@ -1,8 +1,8 @@
 """How wide one client is, and how wide its neighbourhood: the one place that says it, for kernels and Python.
 
-Rules. Of IPv4 a client is an address and its neighbours are the /24. Of IPv6 a client is a /64: whoever has
-one address of it can use all 2**64, a new one for each request, so counting and blocking addresses would
-count and block nobody. Its neighbours are the /48, which is what a site gets.
+Rules. An IPv4 client is an address, and its neighbours are the /24. An IPv6 client is a /64: the owner of one
+address can use all 2**64 of it, a new one for each request, so counting and blocking addresses would count
+and block nobody. Its neighbours are the /48, which is what a site gets.
 
 Some networks are not one customer's, and there each address stays a client of its own: `::/64`, where
 loopback and IPv4 in IPv6's spelling are, and those that carry all of IPv4 behind them: NAT64 (64:ff9b::/32)
@@ -23,11 +23,11 @@ IPV4_NET_PREFIX = 24
 IPV6_NET_PREFIX = 48
 _SHIFT_32, _SHIFT_48 = np.uint64(32), np.uint64(48)
 _NAT64, _TEREDO = np.uint64(0x0064FF9B), np.uint64(0x20010000)
-#: Addresses 1::/16 are nobody's: in numbers of clients they stand for host names.
+#: Addresses 1::/16 belong to nobody: as numbers of clients they mean host names.
 _HOSTS = np.uint64(1)
 
 
 def is_one_client(high: Any) -> bool:
-    """Whether the network around an address with this upper half is one client; Python and kernels ask it."""
+    """Return whether the network around an address with this upper half is one client."""
     first = high >> _SHIFT_32
     return bool(high != 0 and high >> _SHIFT_48 != _HOSTS and first != _NAT64 and first != _TEREDO)

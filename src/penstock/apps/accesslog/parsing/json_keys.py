@@ -1,4 +1,4 @@
-"""The keys by which JSON access logs call their fields, as a table for the kernel.
+"""The keys that JSON access logs use for their fields, as a table for the kernel.
 
 Rules: capitals, `_`, `-` and `@` in a key do not count: `userAgent`, `User-Agent` and `user_agent` are one.
 A dot leads into an inner object, and a key may have the dot itself: `{"url": {"path": "/"}}` and
@@ -100,7 +100,7 @@ _LATENCIES = {
 
 
 def plain_name(name: str) -> str:
-    """A key without what does not count in it."""
+    """Return a key without the characters that do not count."""
     return "".join(c for c in name.lower() if c not in "_-@")
 
 
@@ -150,7 +150,7 @@ def read_choices(log_format: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def list_keys(choices: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[int, int, int, int]]:
-    """Each plain name with dots: (kind, slot, scale, rank). A field that is chosen has that key alone."""
+    """Return (kind, slot, scale, rank) of each plain, dotted name. A chosen field has that key alone."""
     found: dict[str, tuple[int, int, int, int]] = {}
 
     def add(names: str, kind: int, slot: int, scale: int, rank: int) -> None:
@@ -185,7 +185,7 @@ def list_keys(choices: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[int,
 
 @functools.lru_cache(maxsize=64)
 def make_key_table(choices: tuple[tuple[str, str], ...] = ()) -> tuple[Array, Array]:
-    """The table of (object, key) to what is there, half empty, and the text of all its names."""
+    """Return the table of (object, key) to what is there, half empty, and the text of all its names."""
     fields = list_keys(choices)
     nodes = {"": k.ROOT}
     entries: dict[tuple[int, str], list[int]] = {}

@@ -53,7 +53,7 @@ _MOST_MICROS = 9007199254740992.0
 
 @inlined
 def plain_byte(c):
-    """A byte of a key as it counts: 0 for one that does not."""
+    """Return a byte of a key as it counts: 0 for one that does not."""
     if 0x41 <= c <= 0x5A:
         return np.uint32(c | 0x20)
     return np.uint32(0) if c == 0x5F or c == 0x2D or c == 0x40 else np.uint32(c)
@@ -61,7 +61,7 @@ def plain_byte(c):
 
 @part
 def find_key(buf, at, end, parent, keys, key_text):
-    """The entry of a key of this object; -1 when it is not known."""
+    """Return the entry of a key of this object; -1 if it is not known."""
     if end - at > LONGEST_KEY:
         return np.int64(-1)
     value = np.uint32(HASH_START + parent)
@@ -92,7 +92,7 @@ def is_named(buf, at, end, keys, key_text, place):
 
 @inlined
 def close_text(buf, at, end):
-    """From behind the opening quote to the closing one; -1 when there is none."""
+    """Return where the closing quote is, from behind the opening one; -1 if there is none."""
     while at < end:
         at = find_byte_or_backslash(buf, at, end, 0x22)
         if at < end and buf[at] == 0x22:
@@ -103,7 +103,7 @@ def close_text(buf, at, end):
 
 @inlined
 def skip_word(buf, at, end):
-    """The position behind a number, `true`, `false` or `null`; -1 when none of them stands here."""
+    """Return the position behind a number, `true`, `false` or `null`; -1 if there is none of them."""
     c = buf[at]
     if c == 0x2D or is_digit(c):
         kind, stop, _, _, _, _ = read_number(buf, at, end)
@@ -211,7 +211,7 @@ def read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack):
 
 @inlined
 def keep_nothing(spans, slot):
-    """The field is there, without a text."""
+    """Mark the field as there, without a text."""
     spans[slot, 1] = max(spans[slot, 1], NO_TEXT)
 
 
@@ -258,7 +258,7 @@ def keep_value(buf, at, end, key_at, keys, entry, spans, numbers, ranks):
 
 @inlined
 def unit_at(buf, at, end):
-    """Nanoseconds of `s`, `ms`, `us`, `\u00b5s` or `ns`, to the end; 0 when none stands here."""
+    """Return the nanoseconds of `s`, `ms`, `us`, `µs` or `ns`, to the end; 0 for anything else."""
     if end - at < 1 or end - at > 3 or buf[end - 1] != 0x73:
         return np.int64(0)
     if end - at == 1:
@@ -273,7 +273,7 @@ def unit_at(buf, at, end):
 
 @inlined
 def read_amount(buf, at, end, key_at, scale, is_latency):
-    """A number that is not negative, to the end; a latency may have its unit behind it: (fits, value).
+    """Read a number from 0 on, to the end, maybe with a unit of time; return (fits, value).
 
     It is rounded: 65.014 ms are a little less than 65014 microseconds as a binary fraction.
     """

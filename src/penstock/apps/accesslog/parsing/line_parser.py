@@ -92,14 +92,14 @@ class Parser:
 
 
 def make_parser(log_format: str = "auto", trusted_proxies: Iterable[str] = ()) -> Parser:
-    """A parser for `auto`, the name of a format, or a format string of Apache or nginx; checked at once."""
+    """Return a parser for `auto`, a format's name, or a format string of Apache or nginx; checked at once."""
     parser = Parser(log_format, tuple(trusted_proxies))
     _make_plan(parser.log_format, parser.trusted_proxies)
     return parser
 
 
 def take_texts(lines: Lines, field: str) -> pa.BinaryArray:
-    """A text field of all parsed lines, copied; null where a line does not have it."""
+    """Return a copy of a text field of all parsed lines; null for a line without it."""
     return copy_texts(lines.data, lines.starts[field], lines.lengths[field])
 
 
@@ -137,7 +137,7 @@ def parse_input(source: ByteColumn, parser: Parser, allocate: Callable[..., Arra
 
 @functools.lru_cache(maxsize=64)
 def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
-    """What the kernel gets for a format, in the order of its arguments."""
+    """Return what the kernel gets for a format, in the order of its arguments."""
     plan = np.zeros(k.PLAN_WIDTH, np.int64)
     choices = read_choices(log_format)
     plan[[k.LOOK_FOR_PREFIX, k.LOOK_FOR_WRAPPING]] = 1
@@ -168,7 +168,7 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
 
 
 def _scratch() -> tuple[Array, ...]:
-    """Memory for one line, kept per thread."""
+    """Return memory for one line, kept per thread."""
     kept: tuple[Array, ...] | None = getattr(_idle, "arrays", None)
     if kept is None:
         kept = _idle.arrays = (
@@ -181,7 +181,7 @@ def _scratch() -> tuple[Array, ...]:
 
 
 def _hold(data: Array, owner: object) -> Array:
-    """The same bytes as an array that keeps their owner: a column's memory goes with the column."""
+    """Return the same bytes as an array that keeps their owner: a column's memory goes with the column."""
     if not data.size:
         return data
     memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)

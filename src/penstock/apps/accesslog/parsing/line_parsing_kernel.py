@@ -134,7 +134,7 @@ def parse_lines(
 
 @inlined
 def choose_program(buf, at, end, plan):
-    """What is around the line is left out, and its program chosen: (begin, end, program, is JSON)."""
+    """Choose a line's program, without what is around it; return (begin, end, program, is JSON)."""
     if end - at > 3 and buf[at] == 0xEF and buf[at + 1] == 0xBB and buf[at + 2] == 0xBF:
         at += 3  # the mark at the beginning of a file
     if plan[LOOK_FOR_WRAPPING] != 0 and buf[at] == 0x22 and end - at > 1:
@@ -158,7 +158,7 @@ def choose_program(buf, at, end, plan):
 
 @part
 def choose_by_head(buf, at, first, end, plan):
-    """For lines whose second word is not `-`: is the first one a list, a virtual host, or the client?"""
+    """Decide, if the second word is not `-`, whether the first is a list, a virtual host or the client."""
     if first >= end:
         return plan[PLAIN]
     if first > at and buf[first - 1] == 0x2C:
@@ -174,7 +174,7 @@ def choose_by_head(buf, at, first, end, plan):
 
 @inlined
 def read_status(buf, at, end):
-    """Three digits or `-`: (status, position behind it); -1 when neither stands here."""
+    """Read three digits or `-`; return (status, position behind it), -1 if there are none."""
     if end - at >= 3 and is_digit(buf[at]) and is_digit(buf[at + 1]) and is_digit(buf[at + 2]):
         if end - at == 3 or not is_digit(buf[at + 3]):
             value = np.int64(buf[at]) * 100 + np.int64(buf[at + 1]) * 10 + np.int64(buf[at + 2])
@@ -186,7 +186,7 @@ def read_status(buf, at, end):
 
 @inlined
 def read_measure(buf, at, end, scale, nothing):
-    """Digits, also with a fraction, times `scale`, rounded, or `-`: (value, position behind it or -1)."""
+    """Read a number or `-`, times `scale`, rounded; return (value, position behind it or -1)."""
     begin = at
     value = np.int64(0)
     while at < end and is_digit(buf[at]):
@@ -277,7 +277,7 @@ def cut_port(buf, spans, slot):
 
 @inlined
 def read_text(buf, at, end, steps, step, literals, spans, numbers):
-    """One text field: (its end or -1, where to go on, how many steps are done; 0: the line is done)."""
+    """Read a text field; return (its end or -1, where to go on, steps done; 0: the line is done)."""
     literal, size, flags = steps[step, LITERAL_AT], steps[step, LITERAL_SIZE], steps[step, FLAGS]
     slot = steps[step, SLOT]
     free = steps[step, FREE] != 0
@@ -336,7 +336,7 @@ def read_text(buf, at, end, steps, step, literals, spans, numbers):
 
 @part
 def read_tail(buf, at, end, numbers):
-    """Behind all fields known: the first number with a fraction (seconds) or a unit is the latency."""
+    """Read the latency behind all known fields: the first number with a fraction (seconds) or a unit."""
     while at < end:
         if buf[at] == 0x22:
             at = find_byte(buf, at + 1, end, 0x22) + 1
@@ -361,7 +361,7 @@ def read_tail(buf, at, end, numbers):
 
 @part
 def has_query_apart(buf, spans):
-    """Whether the query is a field of its own and not behind the target already."""
+    """Return whether the query is a field of its own, and not behind the target already."""
     if spans[TARGET, 1] < 0 or (spans[QUERY, 1] == 1 and buf[spans[QUERY, 0]] == 0x2D):
         return False
     stop = spans[TARGET, 0] + spans[TARGET, 1]
@@ -370,7 +370,7 @@ def has_query_apart(buf, spans):
 
 @inlined
 def finish_line(buf, spans, networks):
-    """From what the log says to what we say: GOOD or the reason why the line is bad."""
+    """Translate what the log says into our terms; return GOOD or why the line is bad."""
     if spans[REQUEST, 1] >= 0:
         split_request(buf, spans)
         for slot in (METHOD, PROTOCOL):
@@ -403,7 +403,7 @@ def finish_line(buf, spans, networks):
 
 @inlined
 def is_word(buf, at, end):
-    """Whether these bytes are letters, or what else a method may have."""
+    """Return whether these bytes are letters, or what else a method may have."""
     for i in range(at, end):
         c = buf[i]
         if not (0x41 <= c <= 0x5A or 0x61 <= c <= 0x7A or is_digit(c) or c == 0x2D or c == 0x5F or c == 0x2E):
@@ -413,7 +413,7 @@ def is_word(buf, at, end):
 
 @inlined
 def is_protocol(buf, at, end):
-    """Whether these bytes are capital letters, a slash, and a digit first behind it: `HTTP/1.1`."""
+    """Return whether these bytes are capital letters, a slash, and a digit: `HTTP/1.1`."""
     i = at
     while i < end and 0x41 <= buf[i] <= 0x5A:
         i += 1
@@ -422,7 +422,7 @@ def is_protocol(buf, at, end):
 
 @inlined
 def split_request(buf, spans):
-    """`METHOD TARGET PROTOCOL`, or `METHOD /...`; anything else is a target as a whole.
+    """Split `METHOD TARGET PROTOCOL`, or `METHOD /...`; anything else is a target as a whole.
 
     What the log has in fields of their own counts more, except against a request that is whole.
     """

@@ -42,13 +42,13 @@ else:
 
     @inlined
     def first_marked(mask):
-        """Which byte of a word is the first whose top bit is set; there is one."""
+        """Return which byte of a word is the first whose top bit is set; there is one."""
         return np.int64(trailing_zeros(mask)) >> 3
 
 
 @inlined
 def find_byte(buf, at, end, wanted):
-    """Where `wanted` stands first; `end` when it does not."""
+    """Return where `wanted` first occurs; `end` if it does not."""
     pattern = _ONES * np.uint64(wanted)
     while end - at >= 8:
         word = load_word(buf, at) ^ pattern
@@ -63,7 +63,7 @@ def find_byte(buf, at, end, wanted):
 
 @inlined
 def find_byte_or_backslash(buf, at, end, wanted):
-    """Where `wanted` or a backslash stands first; `end` when neither does."""
+    """Return where `wanted` or a backslash first occurs; `end` if neither does."""
     pattern = _ONES * np.uint64(wanted)
     while end - at >= 8:
         word = load_word(buf, at)
@@ -80,7 +80,7 @@ def find_byte_or_backslash(buf, at, end, wanted):
 
 @inlined
 def matches(buf, at, end, literals, literal, size):
-    """Whether the bytes at `at` are this literal."""
+    """Return whether the bytes at `at` are this literal."""
     if size > end - at:
         return False
     for i in range(size):  # noqa: SIM110  (numba has no generators)
@@ -96,14 +96,14 @@ def is_digit(c):
 
 @inlined
 def two_digits(buf, at):
-    """Two digits, both of them there, as a number; -1 when they are none."""
+    """Return two digits, both within the line, as a number; -1 if they are none."""
     high, low = np.int64(buf[at]) - 0x30, np.int64(buf[at + 1]) - 0x30
     return high * 10 + low if 0 <= high <= 9 and 0 <= low <= 9 else np.int64(-1)
 
 
 @inlined
 def month_at(buf, at):
-    """The month whose three letters stand here, all of them there; 0 when there is none."""
+    """Return the month whose three letters, all within the line, are here; 0 for none."""
     name = (np.int64(buf[at]) << 16) | (np.int64(buf[at + 1]) << 8) | np.int64(buf[at + 2]) | 0x202020
     for month in range(12):
         if _MONTHS[month] == name:
@@ -113,7 +113,7 @@ def month_at(buf, at):
 
 @inlined
 def day_number(year, month, day):
-    """Days since 1970; -1 for a day that does not exist or that no log can have."""
+    """Return the days since 1970; -1 for a day that does not exist or that no log can have."""
     if year < 1970 or month < 1 or month > 12 or day < 1:
         return np.int64(-1)
     last = _DAYS[month]
@@ -124,7 +124,7 @@ def day_number(year, month, day):
 
 @inlined
 def read_clock(buf, at, end):
-    """`hh:mm:ss[.fraction]`: (microseconds of the day or -1, position behind it); second 60 leaps."""
+    """Read `hh:mm:ss[.fraction]`, 60 is a leap second; return (microseconds or -1, position behind)."""
     if end - at < 8 or buf[at + 2] != 0x3A or buf[at + 5] != 0x3A:
         return np.int64(-1), at
     hour, minute, second = two_digits(buf, at), two_digits(buf, at + 3), two_digits(buf, at + 6)
@@ -144,7 +144,7 @@ def read_clock(buf, at, end):
 
 @inlined
 def read_offset(buf, at, end):
-    """`Z`, `+hhmm`, `+hh:mm`, `+hh`, after a blank or not: (fits, seconds east, position behind it)."""
+    """Read `Z`, `+hhmm`, `+hh:mm` or `+hh`, a blank before it or not; return (fits, seconds east, end)."""
     begin = at
     if at < end and buf[at] == 0x20:
         at += 1
@@ -168,7 +168,7 @@ def read_offset(buf, at, end):
 
 @part
 def read_epoch(buf, at, end):
-    """Seconds, milli-, micro- or nanoseconds since 1970, told apart by their number of digits."""
+    """Read seconds, milli-, micro- or nanoseconds since 1970, told apart by their number of digits."""
     whole = np.uint64(0)  # nineteen digits are more than a signed number holds
     begin = at
     while at < end and at - begin < 19 and is_digit(buf[at]):
@@ -197,7 +197,7 @@ def read_epoch(buf, at, end):
 
 @inlined
 def read_time(buf, at, end):
-    """A time of a log: (fits, microseconds since 1970, position behind it)."""
+    """Read a time of a log; return (fits, microseconds since 1970, position behind it)."""
     if end - at < 9 or not is_digit(buf[at]):
         return False, np.int64(0), at
     if end - at >= 20 and buf[at + 2] == 0x2F and buf[at + 6] == 0x2F and buf[at + 11] == 0x3A:
@@ -231,7 +231,7 @@ def find_token_end(buf, at, end):
 
 @part
 def skip_syslog(buf, at, end):
-    """The position behind a prefix of syslog; `at` when there is none.
+    """Return the position behind a prefix of syslog; `at` if there is none.
 
     `<34>` may stand in front; then `Oct 11 22:14:15 host tag:`, the same with an ISO time, with the host or
     the tag left out, or the later form `1 time host app pid id -`.
@@ -270,7 +270,7 @@ def skip_syslog(buf, at, end):
 
 @part
 def skip_newer_syslog(buf, at, end, begin):
-    """From behind the version: time, host, application, process, message id, data."""
+    """Skip what follows the version: time, host, application, process, message id, data."""
     for _ in range(5):
         at = find_token_end(buf, at, end)
         if at >= end:

@@ -22,7 +22,7 @@ def join_spans(buf, starts, ends, text):
 
 
 def copy_texts(data: Array, starts: Array, lengths: Array) -> pa.BinaryArray:
-    """One value for each span; null where its length is negative."""
+    """Return one value for each span; null if its length is negative."""
     rows = len(starts)
     ends = np.zeros(rows + 1, np.int64)
     np.cumsum(np.maximum(lengths, 0), out=ends[1:])
@@ -54,7 +54,7 @@ def append_targets(buf, at, starts, lengths, queries):
 
 
 def join_queries(data: Array, starts: Array, lengths: Array, queries: Array) -> Array:
-    """The bytes with each target and its query behind them; `starts` and `lengths` are set to these."""
+    """Return bytes with each target joined to its query; `starts` and `lengths` are set to these."""
     more = int(lengths[queries[:, 0]].sum(dtype=np.int64) + queries[:, 2].sum(dtype=np.int64)) + len(queries)
     if data.size + more >= 2**31:
         raise DecodeError(

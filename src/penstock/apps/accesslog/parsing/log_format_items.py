@@ -1,4 +1,4 @@
-"""What stands in a log format: texts, and fields by the names Apache and nginx give them.
+"""The items of a log format: texts, and fields by the names Apache and nginx give them.
 
 Rules: a directive that is not known is a field that is skipped, since Apache's modules bring their own; only
 a time in a form nobody can read is refused. `%U%q` and `$uri$is_args$args` are one target, `%v:%p` is a
@@ -20,7 +20,7 @@ from penstock.core.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Bytes that stand in every line."""
+    """Bytes that are the same in every line."""
 
     text: bytes
 
@@ -117,13 +117,13 @@ _NGINX_FIELDS = {
     "server_name": LogField("text", s.VHOST, rank=1),
 }
 _NGINX_TIMES = {"time_local": "%d/%b/%Y:%H:%M:%S %z", "time_iso8601": "%Y-%m-%dT%H:%M:%S%z", "msec": "%s.%f"}
-#: Fields that are part of the one in front when nothing stands between them.
+#: Fields that are part of the one in front if nothing is between them.
 _CONTINUED = ("%q", "$is_args", "$args", "$query_string")
 _PORTS = ("p", "server_port", "remote_port")
 
 
 def unwrap_directive(log_format: str) -> str:
-    """The format inside a line of a configuration: `LogFormat "..." name`, `log_format name '...';`."""
+    """Return the format inside `LogFormat "..." name` or `log_format name '...';`."""
     if found := _LOG_FORMAT_LINE.fullmatch(log_format):
         return found[1]
     if found := _NGINX_LINE.fullmatch(log_format):
@@ -140,7 +140,7 @@ def is_nginx(log_format: str) -> bool:
 
 
 def read_apache(log_format: str) -> list[Item]:
-    """The items of an Apache `LogFormat`."""
+    """Return the items of an Apache `LogFormat`."""
     pieces: list[_Piece] = []
     at = 0
     for found in _APACHE.finditer(log_format):
@@ -174,7 +174,7 @@ def _read_directive(name: str, argument: str | None, letter: str) -> list[_Piece
 
 
 def read_nginx(log_format: str) -> list[Item]:
-    """The items of an nginx `log_format`."""
+    """Return the items of an nginx `log_format`."""
     pieces: list[_Piece] = []
     at = 0
     for found in _NGINX.finditer(log_format):
@@ -193,13 +193,13 @@ def read_nginx(log_format: str) -> list[Item]:
 
 
 def _unescape(text: str) -> bytes:
-    """A backslash in a configuration: `\\"`, `\\t`, `\\\\`."""
+    """Return what a backslash in a configuration means: `\\"`, `\\t`, `\\\\`."""
     plain = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL)
     return plain.encode()
 
 
 def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
-    """Parts of a time become one time, a target and its query one target, a host and its port one host."""
+    """Join parts of a time into one time, a target and its query, a host and its port."""
     items: list[Item] = []
     at = 0
     pieces = [piece for piece in pieces if not (isinstance(piece, LogText) and not piece.text)]
@@ -225,7 +225,7 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
 
 
 def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
-    """Where the parts of a time end, the first of which stands in front of `at`: as many as make one time."""
+    """Return where the parts of a time end, the first being in front of `at`: as many as make one time."""
     first = pieces[at - 1]
     assert isinstance(first, TimePart)
     shape, ends = first.shape, [at] if _TIME.fullmatch(first.shape) else []

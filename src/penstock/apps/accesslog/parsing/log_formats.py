@@ -65,7 +65,7 @@ def compile_format(log_format: str) -> LineProgram:
 
 
 def parse_format(log_format: str) -> list[Item]:
-    """The items of a format, those for one slot once."""
+    """Return the items of a format, each slot once."""
     log_format = unwrap_directive(log_format)
     if is_apache(log_format):
         return _keep_best(read_apache(log_format))
@@ -92,7 +92,7 @@ def has_forwarded(log_format: str) -> bool:
 
 
 def _keep_best(items: list[Item]) -> list[Item]:
-    """Of fields for one slot the one with the lowest rank counts, then the first; the others are skipped."""
+    """Keep of the fields for one slot the one with the lowest rank, or the first; skip the others."""
     best: dict[int, LogField] = {}
     for item in items:
         if isinstance(item, LogField) and item.slot != s.NOWHERE:

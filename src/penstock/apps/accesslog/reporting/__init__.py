@@ -1,1 +1,1 @@
-"""What was seen and done, as one HTML file with charts."""
+"""The report: what was seen and done, as one HTML file with charts."""

@@ -1,8 +1,8 @@
-"""Who was decided upon in the time of a report, one row for each client: what was done, and until when.
+"""The clients that decisions in the time of a report are about, a row each: what was done, and until when.
 
-Rule: a client with several decisions is blocked until the last of its bans ends, which need not be the newest
-decision's, and its class is the one of that ban, as in the list (`rank_ban`); and what the list says counts
-more than what was decided, since an order may have let a client go and no list holds the name of a host.
+Rule: a client with several decisions is blocked until the last of its bans ends, which need not be that of
+the newest decision; its class is the one of that ban, as in the list (`rank_ban`). The list counts more than
+the decisions, since an order may have unbanned a client, and no list holds the name of a host.
 
 >>> first = Decided(1.0, "192.0.2.7", "client", "r", "xss", "block", 10.0, 900.0, 1)
 >>> second = Decided(2.0, "192.0.2.7", "client", "r", "flood", "block", 10.0, 600.0, 9)
@@ -79,7 +79,7 @@ def _find_end(ends: Mapping[Network, float], client: str) -> float | None:
 
 
 def _rank(decision: Decided) -> tuple[bool, tuple[float, float, str]]:
-    """Of several decisions about one client the ban counts that the list has; without one, the latest."""
+    """Return the rank of a decision about a client: the ban in the list comes first, then the latest one."""
     if decision.action == "block":
         return True, rank_ban(decision.until_s or 0.0, decision.at_s)
     return False, (decision.at_s, 0.0, "")

@@ -1,6 +1,6 @@
 """A report as one HTML file: charts and tables, nothing to fetch, nothing that runs.
 
-Rules: every text that did not begin its life in this source goes through `show_text` and is escaped, in texts
+Rules: every text that does not come from this source code goes through `show_text` and is escaped, in texts
 and in attributes; the page's policy (CSP) allows its one style sheet, by hash, and nothing else: no script,
 no image, no style of an element, no form, no base. So even a text that got through could do nothing. Why not
 a template engine and a chart library: a page that loads them shows nothing on a machine without a network,
@@ -64,7 +64,7 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400
 
 
 def write_report(data: ReportData) -> str:
-    """The whole page."""
+    """Return the whole page."""
     data = cut_to_period(data)
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -175,12 +175,12 @@ def _has_status(load: Sequence[Load], name: str) -> bool:
 
 
 def _draw_both(draw: Any) -> str:
-    """A chart for a desk and one for a phone; the style sheet shows one of them."""
+    """Return a chart for a desk and one for a phone; the style sheet shows one of them."""
     return f'<div class="desk">{draw(_WIDE)}</div><div class="phone">{draw(_NARROW)}</div>'
 
 
 def _gather(load: Sequence[Load], most: int) -> tuple[float, list[Load]]:
-    """The load in at most so many stretches of equal length, those without a line included."""
+    """Return the load in at most this many stretches of equal length, quiet ones included."""
     begin, end = load[0].begin_s, load[-1].begin_s + load[-1].length_s
     shortest = max((end - begin) / most, load[0].length_s)
     step = float(next((each for each in _STEPS_S if each >= shortest), -(-shortest // 86400) * 86400))
@@ -277,7 +277,7 @@ def _draw_clients(minutes: Sequence[Minute], span: _Span, size: _Size) -> str:
 
 
 def _thin(minutes: Sequence[Minute], most: int) -> list[Minute]:
-    """Of several minutes the one with the highest p95, or the most clients: percentiles cannot be added."""
+    """Keep of several minutes the one with the highest p95, or most clients: percentiles do not add up."""
     step = max(1, -(-len(minutes) // most))
     groups = [minutes[at : at + step] for at in range(0, len(minutes), step)]
     worst = [max(each, key=lambda minute: (minute.p95_us or 0, minute.clients)) for each in groups]
@@ -371,7 +371,7 @@ def _write_classes(data: ReportData) -> Iterator[str]:
 
 
 def _write_attackers(data: ReportData) -> Iterator[str]:
-    """By client: a network or a fingerprint that was counted is no one, those who took part in it are."""
+    """Return the table by client: of a network or fingerprint, those who took part in it are rows."""
     number = len({each.who for each in data.decisions})
     yield _card("Attackers", f"{number:,} in this period, those with most decisions first", "half")
     yield _table_head("who", "class", "action", ">decisions", ">until (UTC)")
@@ -465,7 +465,7 @@ def _legend(names: Sequence[tuple[str, str]]) -> str:
 
 
 def _table_head(*names: str) -> str:
-    """Columns that begin with > hold numbers."""
+    """Return the head of a table; columns that begin with > hold numbers."""
     cells = (
         f'<th class="number">{name[1:]}</th>' if name[:1] == ">" else f"<th>{name}</th>" for name in names
     )
@@ -473,5 +473,5 @@ def _table_head(*names: str) -> str:
 
 
 def _row(*cells: tuple[str, str]) -> str:
-    """A row of a table from classes and contents, which are HTML already."""
+    """Return a row of a table from classes and contents, which are HTML already."""
     return f"<tr>{''.join(f'<td class={chr(34)}{look}{chr(34)}>{html}</td>' for look, html in cells)}</tr>"

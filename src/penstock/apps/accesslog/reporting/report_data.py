@@ -1,8 +1,8 @@
-"""What a report is made of, as plain values, and how they are read from the tables of the pipeline.
+"""The contents of a report as plain values, and how they are read from the tables of the pipeline.
 
 Rule: reading is bounded, however long a stream has run: the load of up to two hours by seconds, of a month by
-minutes, the latest decisions and alerts. Texts are given as they are; who shows them makes them harmless. A
-report can be made without a database too: fill `ReportData` by hand.
+minutes, the latest decisions and alerts. Texts are returned unchanged; the code that shows them makes them
+harmless. A report can be made without a database, too: fill `ReportData` by hand.
 
 >>> Load(0.0, 1.0, 5, 100, (0, 5, 0, 0, 0), 0).requests
 5
@@ -66,7 +66,7 @@ class TopText:
 class Decided:
     """A decision of the defence; `request_index` 1 is the subject's first line.
 
-    `client` is who was decided upon, also where a network or a fingerprint was counted; empty: the subject.
+    `client` is whom it is about, even if a network or a fingerprint was counted; empty: the subject.
     """
 
     at_s: float
@@ -128,7 +128,7 @@ class ReportData:
 
 
 def find_period(data: ReportData) -> tuple[float, float] | None:
-    """The time that a report is about: from the first second with a line to the last one or last decision.
+    """Return the time that a report is about: from the first second with a line to the last line or decision.
 
     Decisions are a little ahead of the load, which waits for the slowest server.
     """
@@ -139,7 +139,7 @@ def find_period(data: ReportData) -> tuple[float, float] | None:
 
 
 def cut_to_period(data: ReportData) -> ReportData:
-    """The same report without what lies outside of its time."""
+    """Return the same report without what lies outside of its time."""
     period = find_period(data)
     if period is None:
         return data
@@ -231,7 +231,7 @@ def _read_seconds(session: Session, since_s: float) -> list[Load]:
 
 
 def _read_texts(session: Session, kind: str) -> list[TopText]:
-    """The largest texts over all minutes; a minute in which one was not among the first ten adds nothing."""
+    """Return the largest texts over all minutes; a minute adds nothing to those not among its first ten."""
     name, mark = session.grammar.name, session.grammar.mark
     query = f"SELECT {name('text')}, SUM({name('hits')}), SUM({name('bytes')}) FROM {name(_TOPS)}"
     query += f" WHERE {name('server')} = {mark} AND {name('kind')} = {mark} GROUP BY {name('text')}"
@@ -280,7 +280,7 @@ def _read_decisions(session: Session) -> list[Decided]:
 
 
 def _list_blocked(session: Session, at: datetime) -> list[Ban]:
-    """The entries of a list made at this moment; allow lists of whoever makes it are not known here."""
+    """Return the entries of a list of this moment; allow lists given to other programs are unknown here."""
     gate = Gate.of(
         trust_crawlers=_read_setting(session, "trust_crawlers") != "false",
         block_private=_read_setting(session, "block_private") == "true",
@@ -298,7 +298,7 @@ def _read_setting(session: Session, name: str) -> str | None:
 
 
 def _check(session: Session) -> list[Check]:
-    """Whether every line is somewhere."""
+    """Return whether every line is accounted for."""
     if not session.has_table(_COUNTS):
         return []
     name = session.grammar.name
@@ -322,7 +322,7 @@ def _check(session: Session) -> list[Check]:
 
 
 def to_seconds(moment: datetime | str | int | float) -> float:
-    """Seconds since 1970 of a moment as any of the databases gives it; without a zone it is UTC."""
+    """Return a moment of any database as seconds since 1970; without a zone it is UTC."""
     if isinstance(moment, int | float):
         return moment / 1e6
     found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment

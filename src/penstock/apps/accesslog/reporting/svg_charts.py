@@ -23,13 +23,13 @@ from html import escape
 #: A longer text of a log is cut.
 _TEXT_LENGTH = 160
 _TIME_STEPS_S = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
-#: What is less than this part of the top of a logarithmic scale stands at its floor.
+#: What is less than this part of the top of a logarithmic scale is drawn at its floor.
 _WIDEST_SCALE = 1e-6
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 22
 
 
 def show_text(text: str, length: int = _TEXT_LENGTH) -> str:
-    """A stranger's text as it may be shown: control, format and bidi characters as escapes, and cut."""
+    """Return a stranger's text fit to be shown: control, format and bidi characters escaped, and cut."""
     shown = []
     for character in text[:length]:
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
@@ -41,7 +41,7 @@ def show_text(text: str, length: int = _TEXT_LENGTH) -> str:
 
 
 def show_count(number: float) -> str:
-    """A number as short as it can be read: 950, 12.3 k, 4.0 M."""
+    """Return a number as short as it can be read: 950, 12.3 k, 4.0 M."""
     for limit, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(number) >= limit:
             scaled = number / (limit if limit > 1e4 else 1e3)
@@ -71,7 +71,7 @@ def show_micros(number: float) -> str:
 
 
 def show_time(seconds: float, step_s: float = 1) -> str:
-    """A moment in UTC, as fine as the step needs."""
+    """Return a moment in UTC, as fine as the step needs."""
     moment = datetime.fromtimestamp(seconds, UTC)
     if step_s >= 86_400:
         return moment.strftime("%d %b")
@@ -79,7 +79,7 @@ def show_time(seconds: float, step_s: float = 1) -> str:
 
 
 def pick_ticks(top: float, most: int = 4) -> list[float]:
-    """Round numbers from 0 up to `top`."""
+    """Return round numbers from 0 up to `top`."""
     if top < 1e-9 or not math.isfinite(top):
         return [0]
     raw = top / most
@@ -136,7 +136,7 @@ class Frame:
         return self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM)
 
     def middle(self, second: float, step_s: float) -> float:
-        """Where the middle of a step is, or of that part of it that the chart shows."""
+        """Return the middle of a step, or of that part of it that the chart shows."""
         return self.x((max(second, self.begin_s) + min(second + step_s, self.end_s)) / 2)
 
     @property
@@ -157,9 +157,9 @@ def draw_stack(
     unit: str = "",
     span: tuple[float, float] | None = None,
 ) -> str:
-    """Layers on top of each other, each point as wide as its step; peaks as a thin line above.
+    """Draw layers on top of each other, each point as wide as its step; peaks as a thin line above.
 
-    `span` is the time that is shown; what stands beyond it is cut off.
+    `span` is the time that is shown; what is beyond it is cut off.
     """
     sums = [sum(layer.values[at] or 0 for layer in layers) for at in range(len(times))]
     top = max([*sums, *(peaks or ()), 0.0]) * 1.08 or 1.0
@@ -191,7 +191,7 @@ def draw_lines(
     show: Callable[[float], str] = show_count,
     span: tuple[float, float] | None = None,
 ) -> str:
-    """One line for each layer, on a logarithmic scale; where there is no value it is broken."""
+    """Draw one line for each layer on a logarithmic scale, broken where there is no value."""
     known = [value for layer in layers for value in layer.values if value]
     top = 10.0 ** math.ceil(math.log10(max(known, default=1.0)))
     lowest = math.floor(math.log10(max(min(known, default=1.0), top * _WIDEST_SCALE)))
@@ -219,7 +219,7 @@ def draw_lines(
 
 
 def draw_bar(share: float, look: str) -> str:
-    """A bar in a table: a share of its cell."""
+    """Draw a bar in a table: a share of its cell."""
     size = min(max(share, 0.0), 1.0) * 100
     filled = f'<rect class="{look}" width="{size:.1f}" height="6"/>'
     return (
@@ -235,7 +235,7 @@ def _wrap(frame: Frame, parts: Sequence[str]) -> str:
 
 def _draw_grid(frame: Frame, show: Callable[[float], str]) -> str:
     parts = []
-    # Bytes are told in powers of 1,024, so their round numbers are other ones.
+    # Bytes are shown in powers of 1,024, so their round numbers are other ones.
     unit = 1024.0 ** int(math.log(frame.top, 1024)) if show is show_bytes and frame.top >= 1024 else 1.0
     ticks = [unit * each for each in pick_ticks(frame.top / unit)]
     if frame.least:

@@ -64,7 +64,7 @@ def _skip_word(buf, at, end):
 
 @part
 def _skip_syslog(buf, at, end):
-    """Behind `<134>`, a time, a host and a tag, if they are there."""
+    """Return the position behind `<134>`, a time, a host and a tag, if they are there."""
     start = at
     if at < end and buf[at] == 0x3C:
         close = at + 1
@@ -104,7 +104,7 @@ def _skip_syslog(buf, at, end):
 
 @part
 def _find_json(buf, at, end, names, name_starts):
-    """The text of the first field that is named like a client: (begin, end), or (-1, -1)."""
+    """Return (begin, end) of the first field that is named like a client, or (-1, -1)."""
     while at < end:
         while at < end and buf[at] != 0x22:
             at += 1
@@ -141,7 +141,7 @@ def _find_json(buf, at, end, names, name_starts):
 
 @part
 def _find_client(buf, at, end, names, name_starts):
-    """Where the client of one line begins and ends."""
+    """Return where the client of one line begins and ends."""
     at = _skip_blanks(buf, at, end)
     if at < end and buf[at] == 0x22:
         at += 1
@@ -171,7 +171,7 @@ def _find_client(buf, at, end, names, name_starts):
 
 @inlined
 def _has_colon(buf, at, end):
-    """Whether the first number ends in a colon, as in every IPv6 address that is a client's own."""
+    """Return whether the first number ends in a colon, as in every IPv6 address of a client's own."""
     for i in range(at, min(at + 5, end)):  # noqa: SIM110  (numba has no generators)
         if buf[i] == 0x3A:
             return True
@@ -180,7 +180,7 @@ def _has_colon(buf, at, end):
 
 @part
 def _write_ipv4(out, at, low):
-    """Four numbers with dots between; returns where they end."""
+    """Write four numbers with dots between; return where they end."""
     for byte in range(4):
         value = np.int64((low >> np.uint64(24 - 8 * byte)) & np.uint64(255))
         if byte > 0:
@@ -199,7 +199,7 @@ def _write_ipv4(out, at, low):
 
 @part
 def _write_groups(out, at, word):
-    """Four groups of four digits, with colons between; returns where they end."""
+    """Write four groups of four digits, with colons between; return where they end."""
     for digit in range(16):
         value = np.int64((word >> np.uint64(60 - 4 * digit)) & np.uint64(15))
         out[at] = value + (0x30 if value < 10 else 0x57)
@@ -212,7 +212,7 @@ def _write_groups(out, at, word):
 
 @part
 def _write_address(out, at, high, low):
-    """The client that this is an address of, the same for every way to write it; returns where it ends."""
+    """Write the client of an address, the same however it is written; return where it ends."""
     if is_mapped(high, low):
         return _write_ipv4(out, at, low)
     at = _write_groups(out, at, cut_to_client(high, low)[0])

@@ -1,4 +1,4 @@
-"""Files as a follower sees them: what they are known by, how they are read, and where a lost one may be.
+"""Files as a follower sees them: how they are identified and read, and where a lost one may be.
 
 Rule: a name says nothing about a log file, because rotation gives it to another one. A file is known by its
 device and inode and by digests of bytes that were read from it: the first ones, and the last ones before the
@@ -27,7 +27,7 @@ from penstock.core.log_lines import get_logger
 log = get_logger(__name__)
 
 HEAD_BYTES, TAIL_BYTES = 1024, 256
-#: An address and a time: so many first bytes are hardly the same in two logs.
+#: An address and a time: this many first bytes are hardly the same in two logs.
 TELLING_BYTES = 40
 
 
@@ -49,12 +49,12 @@ class LogFile:
         self._head = self._read_packed(0, HEAD_BYTES) if self.packed else b""
 
     def status(self) -> Status:
-        """Its size on the disk and when it was last written: equal to before, nothing has happened."""
+        """Return its size and when it was last written: as long as they are equal, nothing has happened."""
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from there; fewer only at the end."""
+        """Return up to `size` bytes from there; fewer only at the end."""
         if self._unpacked is not None:
             if offset + size <= len(self._head):
                 return self._head[offset : offset + size]
@@ -69,8 +69,8 @@ class LogFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_packed(self, offset: int, size: int) -> bytes:
-        """What was read last is kept: a chunk begins behind the last whole line of the one before, and going
-        back by a few bytes would mean to unpack everything again."""
+        """Read a packed file and keep what was read last. A chunk begins behind the last whole line of the
+        one before; going back by a few bytes would mean unpacking everything again."""
         assert self._unpacked is not None
         known = offset - self._kept_at
         if not 0 <= known <= len(self._kept):
@@ -95,15 +95,15 @@ class LogFile:
             self._kept, self._kept_at = self._kept[begin:known] + data, self._kept_at + begin
         return bytes(data)
 
-    def holds(self, position: FilePosition) -> bool:
-        """Whether the bytes that were read up to this position are still those."""
+    def has_same_bytes(self, position: FilePosition) -> bool:
+        """Return whether the bytes that were read up to this position are unchanged."""
         if digest(self.read(0, position.head_bytes)) != position.head and position.head_bytes:
             return False
         before = min(position.offset, TAIL_BYTES)
         return not before or digest(self.read(position.offset - before, before)) == position.tail
 
     def begins_like(self, other: LogFile) -> bool:
-        """Whether one may be a copy of the other, even one that is still being written."""
+        """Return whether one may be a copy of the other, even one that is still being written."""
         mine, theirs = self.read(0, HEAD_BYTES), other.read(0, HEAD_BYTES)
         shared = min(len(mine), len(theirs))
         if shared < TELLING_BYTES or mine[:shared] != theirs[:shared]:
@@ -121,18 +121,18 @@ class LogFile:
 
 
 def can_compare(position: FilePosition) -> bool:
-    """Whether enough was read to know the same bytes again in another file."""
+    """Return whether enough was read to recognise the same bytes in another file."""
     return position.offset > 0 or position.head_bytes >= TELLING_BYTES
 
 
 def is_behind_nuls(position: FilePosition) -> bool:
-    """Whether there was nothing before this position, or a hole without text."""
+    """Return whether there was nothing before this position, or a hole without text."""
     before = min(position.offset, TAIL_BYTES)
     return not before or position.tail == digest(bytes(before))
 
 
 def open_log(path: str) -> LogFile | None:
-    """The file, or nothing where it is gone, no plain file, or not ours to read (which is told)."""
+    """Return the open file; nothing if it is gone, no plain file, or not ours to read (which is logged)."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
@@ -140,20 +140,20 @@ def open_log(path: str) -> LogFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _tell_once(path, error.strerror)
+        _warn_once(path, error.strerror)
         return None
 
 
 @functools.lru_cache(maxsize=1024)
-def _tell_once(path: str, why: str | None) -> None:
-    """It is tried again at each look."""
+def _warn_once(path: str, why: str | None) -> None:
+    """Log a trouble once; the file is tried again at each look."""
     log.warning("The file %s cannot be read: %s.", path, why)
 
 
 def find_again(
     position: FilePosition, listing: Listing, taken: Collection[Identity] = ()
 ) -> tuple[LogFile, FilePosition] | None:
-    """The file of a stored position, wherever it is now: under its name, renamed, copied or packed."""
+    """Return the file of a stored position, under its name, renamed, copied or packed."""
     some = chain(_with_identity(position, listing), _with_content(position, listing))
     for file, found in some:
         if file.identity not in taken:
@@ -167,7 +167,7 @@ def _with_identity(position: FilePosition, listing: Listing) -> Iterator[tuple[L
         found = listing.stat(path)
         if found is not None and (found.st_dev, found.st_ino) == position.identity:
             file = open_log(path)
-            if file is not None and file.identity == position.identity and file.holds(position):
+            if file is not None and file.identity == position.identity and file.has_same_bytes(position):
                 yield file, replace(position, path=path)
             elif file is not None:
                 file.close()
@@ -180,7 +180,7 @@ def _with_content(position: FilePosition, listing: Listing) -> Iterator[tuple[Lo
         file = open_log(path)
         if file is None:
             continue
-        if file.holds(position):
+        if file.has_same_bytes(position):
             device, inode = file.identity
             yield file, replace(position, path=path, device=device, inode=inode, packed=file.packed)
         else:
@@ -188,7 +188,7 @@ def _with_content(position: FilePosition, listing: Listing) -> Iterator[tuple[Lo
 
 
 def is_gone(position: FilePosition, listing: Listing) -> bool:
-    """Whether a file that was not found is nowhere: its name is another one's, and no relative is hidden.
+    """Return whether a file not found is nowhere: its name is another's, and no relative is hidden.
 
     What cannot be reached now (no right, no folder, renamed in this moment) may be the one.
     """
@@ -206,7 +206,7 @@ def is_gone(position: FilePosition, listing: Listing) -> bool:
 
 
 def find_copy(position: FilePosition) -> tuple[LogFile, FilePosition] | None:
-    """What was copied away before the file was emptied: another file with the same bytes."""
+    """Return the copy made before the file was emptied: another file with the same bytes."""
     for file, found in _with_content(position, Listing()):  # as it is now: the copy may be a moment old
         if found.identity != position.identity:
             return file, found
@@ -215,10 +215,10 @@ def find_copy(position: FilePosition) -> tuple[LogFile, FilePosition] | None:
 
 
 def is_copy_of_finished(file: LogFile, finished: FilePosition, listing: Listing) -> bool:
-    """Whether the content of a finished file is in this one, or is being copied into it."""
+    """Return whether the content of a finished file is in this one, or is being copied into it."""
     if not can_compare(finished) or digest(file.read(0, finished.head_bytes)) != finished.head:
         return False
-    if file.holds(finished):
+    if file.has_same_bytes(finished):
         return True
     if file.packed:
         return file.broken
@@ -236,7 +236,7 @@ def is_copy_of_finished(file: LogFile, finished: FilePosition, listing: Listing)
 
 
 def find_grown(finished: list[FilePosition], listing: Listing) -> Iterator[tuple[LogFile, str, FilePosition]]:
-    """Those of these files, with their names of now, that have more in them than was read."""
+    """Return those of these files, by their present names, that have more in them than was read."""
     wanted = {each.identity: each for each in finished if not each.packed and can_compare(each)}
     relatives: dict[str, None] = {}
     for path in {family_of(each.path): each.path for each in wanted.values()}.values():
@@ -246,14 +246,14 @@ def find_grown(finished: list[FilePosition], listing: Listing) -> Iterator[tuple
         if identity not in wanted or size <= wanted[identity].offset:
             continue
         file = open_log(path)
-        if file is not None and file.identity == identity and file.holds(wanted[identity]):
+        if file is not None and file.identity == identity and file.has_same_bytes(wanted[identity]):
             yield file, path, wanted[identity]
         elif file is not None:
             file.close()
 
 
 def start_at_end(file: LogFile, position: FilePosition, longest_line: int) -> FilePosition:
-    """Behind the last whole line that is there now."""
+    """Start behind the last whole line that is there now."""
     size, _ = file.status()
     begin = max(0, size - longest_line)
     last = file.read(begin, size - begin).rfind(b"\n") + 1

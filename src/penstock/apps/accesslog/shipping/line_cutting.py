@@ -1,4 +1,4 @@
-"""Bytes of a log into lines, in bulk: what is whole, what is too long, and what was never text.
+"""Bytes of a log into lines, in bulk: whole ones, those that are too long, and bytes that were never text.
 
 Rule: a line ends with a newline. What is longer than the limit is cut there, and its rest is left out up to
 the next newline. A run of NULs at the beginning of a file is a hole: the file was emptied and its writer,
@@ -30,7 +30,7 @@ class Piece:
 
 
 def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) -> tuple[int, bytes, bool]:
-    """How many bytes are done, the lines among them, and whether a line is being left out at the end.
+    """Return how many bytes are done, their lines, and whether a line is being skipped at the end.
 
     `skipping`: the rest of a long line comes first. `behind_nuls`: so far there was nothing, or NULs.
     """

@@ -34,19 +34,19 @@ def is_packed(path: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def family_of(path: str) -> Family:
-    """The folder and the name without what rotation adds: files of one log, one after another."""
+    """Return the folder and the name without what rotation adds: files of one log, one after another."""
     folder, name = os.path.split(path)
     name = name.removesuffix(_PACKED)
     return folder, _ROTATED.sub("", name) or name
 
 
 def is_rotated(path: str) -> bool:
-    """Whether the name is one that rotation gives."""
+    """Return whether the name is one that rotation gives."""
     return os.path.basename(path) != family_of(path)[1]
 
 
 def names_family(pattern: str, path: str) -> bool:
-    """Whether a pattern means this file, or the log whose rotated file it is."""
+    """Return whether a pattern means this file, or the log whose rotated file it is."""
     if not glob.has_magic(pattern):
         return pattern == path or family_of(pattern) == family_of(path)
     meant = (path, path.removesuffix(_PACKED), os.path.join(*family_of(path)))
@@ -68,7 +68,7 @@ def find_left_out(theirs: Iterable[str], mine: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: Sequence[str], path: Sequence[str]) -> bool:
-    """As `glob` finds them: a star ends at a folder, two stars stand for any number of folders."""
+    """Return whether `glob` would find it: a star ends at a folder, two stars mean any number of folders."""
     if not pattern or not path:
         return not pattern and not path
     if pattern[0] == "**":
@@ -84,12 +84,12 @@ class Listing:
         self._stats: dict[str, os.stat_result | None] = {}
 
     def list_relatives(self, path: str) -> list[str]:
-        """All files of the same family that are there, the one that was written last at the end."""
+        """Return all existing files of the same family, the one that was written last at the end."""
         family = family_of(path)
         return self.sort_by_age(self._read_folder(family[0]).get(family, ()))
 
     def sort_by_age(self, paths: Iterable[str]) -> list[str]:
-        """The oldest first; of equally old ones the higher number, which rotation has moved further."""
+        """Return the oldest first; of equally old ones the higher number: rotation has moved it further."""
         aged = [(found.st_mtime_ns, path) for path in paths if (found := self.stat(path)) is not None]
         if len(aged) > 1:
             aged.sort(key=lambda pair: _in_parts(pair[1]), reverse=True)
@@ -97,7 +97,7 @@ class Listing:
         return [path for _, path in aged]
 
     def identify(self, paths: Iterable[str]) -> Found:
-        """What these names stand for; of several names for one file the first."""
+        """Return the files that these names mean; of several names for one file the first."""
         there: Found = {}
         for path in paths:
             found = self.stat(path)
@@ -106,7 +106,7 @@ class Listing:
         return there
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Of a plain file that can be asked now."""
+        """Return the state of a plain file that can be asked now."""
         if path not in self._stats:
             try:
                 found = os.stat(path)
@@ -131,5 +131,5 @@ class Listing:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _in_parts(path: str) -> list[tuple[int, str]]:
-    """Digits as numbers, so that 10 is behind 9."""
+    """Return digits as numbers, so that 10 is behind 9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", path)]

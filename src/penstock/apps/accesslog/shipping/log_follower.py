@@ -1,18 +1,17 @@
 """Follows log files through rotation, truncation and restarts: each line once, in the order of its file.
 
-Rules: a line is what ends with a newline; the last one waits for its own. A file that was rotated away is
-read to its end before the one that took its name, and is watched for a while longer, because servers write
-their last lines late; only then what has no newline counts as its last line. The last finished files are
-still looked at, and one that grows is read on. Lines longer than the limit are
-cut, marked, and the rest is left out, so memory is bounded. Files are read in chunks and cut in bulk; no line
-is touched alone.
+Rules: a line ends with a newline; the last one waits for its own. A file that was rotated away is read to its
+end before the one that took its name, and is watched for a while longer, because servers write their last
+lines late; only then a rest without a newline counts as its last line. The last finished files are still
+watched, and one that grows is read on. Lines longer than the limit are cut and marked, and their rest is
+skipped, so memory is bounded. Files are read in chunks and cut in bulk; no line is touched alone.
 
-A position moves only with lines that were handed out. Whoever could not send them makes a new follower from
-the positions that are durable. Bytes read before are looked at again after each chunk: where they have
-changed, the file was emptied meanwhile (copytruncate), the chunk is thrown away, and the copy, if there is
-one, is read to its end first. Which files there are is found out in `following_look.py`.
+A position moves only with lines that were handed out. A caller that could not send them makes a new follower
+from the durable positions. After each chunk, bytes read before are checked again: where they have changed,
+the file was emptied meanwhile (copytruncate), the chunk is dropped, and the copy, if there is one, is read to
+its end first. `log_rotation` finds out which files there are.
 
-Why not inotify: it tells of changes while one listens, and most of the work here is to find out what happened
+Why not inotify: it reports changes while one listens, and most of the work here is to find out what happened
 while nobody did.
 
     follower = Follower(["/var/log/apache2/*access.log"], state.files)
@@ -29,7 +28,12 @@ from dataclasses import replace
 from penstock.apps.accesslog.shipping.followed_files import HEAD_BYTES, TAIL_BYTES, digest, is_behind_nuls
 from penstock.apps.accesslog.shipping.line_cutting import Piece, take_lines
 from penstock.apps.accesslog.shipping.log_file_names import Family, is_rotated
-from penstock.apps.accesslog.shipping.log_rotation import CHUNK_BYTES, LONGEST_LINE_BYTES, Looking, Tracked
+from penstock.apps.accesslog.shipping.log_rotation import (
+    CHUNK_BYTES,
+    LONGEST_LINE_BYTES,
+    FileTracking,
+    Tracked,
+)
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from penstock.core.log_lines import get_logger
 from penstock.kernels.newline_cutting import cut_lines
@@ -39,11 +43,11 @@ __all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "LogFollower", "Piece"]
 log = get_logger(__name__)
 
 
-class LogFollower(Looking):
+class LogFollower(FileTracking):
     """Reads what is new in the files that match `patterns`. For one thread; `close` it."""
 
     def read(self, most_bytes: int) -> list[Piece]:
-        """What is new, about so many bytes of it, oldest files first; nothing when all is read."""
+        """Return what is new, about this many bytes, oldest files first; nothing when all is read."""
         self.look()
         pieces: list[Piece] = []
         left = most_bytes
@@ -64,7 +68,7 @@ class LogFollower(Looking):
         return pieces
 
     def _read_family(self, family: Family) -> Iterator[Piece]:
-        """Chunk after chunk; a file is begun when those before it have nothing left."""
+        """Yield chunk after chunk; a file is begun when those before it have nothing left."""
         for tracked in list(self._families.get(family, ())):
             over = False
             while not over:
@@ -79,12 +83,12 @@ class LogFollower(Looking):
 
     def _read_chunk(self, tracked: Tracked) -> Piece | None:
         if self.is_copy_after_all(tracked):
-            self.let_go(tracked)
+            self.close_file(tracked)
             return None
         position = tracked.position
         data = tracked.file.read(position.offset, self._chunk_bytes)
         tracked.drained = len(data) < self._chunk_bytes
-        if not tracked.file.packed and data and not tracked.file.holds(position):
+        if not tracked.file.packed and data and not tracked.file.has_same_bytes(position):
             tracked.drained = False
             self.replace_emptied(tracked)
             return None
@@ -106,7 +110,7 @@ class LogFollower(Looking):
     # --- the end of a file ----------------------------------------------------------------------------
 
     def _is_over(self, tracked: Tracked) -> bool:
-        """Whether a file that was read to its end can be let go of."""
+        """Return whether a file that was read to its end can be closed."""
         if tracked.file.packed:
             quiet = not tracked.file.broken
         else:
@@ -120,7 +124,7 @@ class LogFollower(Looking):
     def _finish(self, tracked: Tracked) -> Iterator[Piece]:
         position = tracked.position
         rest = tracked.file.read(position.offset, self._longest_line + 1)
-        emptied = rest and not tracked.file.packed and not tracked.file.holds(position)
+        emptied = rest and not tracked.file.packed and not tracked.file.has_same_bytes(position)
         if emptied or b"\n" in rest or len(rest) > self._longest_line or (rest and position.skipping):
             tracked.drained = False  # somebody wrote since it was read: these are lines like any others
             return
@@ -128,7 +132,7 @@ class LogFollower(Looking):
             log.warning("The packed file %s is cut off or damaged; it was read up to there.", position.path)
         if rest:
             tracked.position = _advance(tracked, rest, len(rest), skipping=False)
-        self.let_go(tracked)
+        self.close_file(tracked)
         self.remember(tracked)
         if rest:
             lines, cut_rows = cut_lines(rest + b"\n", self._longest_line)

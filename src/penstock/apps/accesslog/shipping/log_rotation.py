@@ -1,10 +1,10 @@
 """Which files a follower reads: new ones, rotated ones, copies, and those that cannot be reached for now.
 
 Rules: what a pattern names is followed; positions of other files are kept as they are, for the day they are
-named again. A stored position is given up only when its file is nowhere: its name stands for another one and
-all files of the log could be looked at. A file that cannot be opened, or whose folder is away, is waited for.
-A rotated name that appears may be a copy of what was read: it is compared with all that is known, and one
-that is too short for that waits until it is not, or has not changed for a while.
+named again. A stored position is given up only when its file is nowhere: its name belongs to another one and
+all files of the log could be examined. A file that cannot be opened, or whose folder is away, is waited for.
+A rotated name that appears may be a copy of what was read: it is compared with all that is known. One that is
+too short for that waits until it is longer, or has not changed for a while.
 
 Files have numbers, in the order in which they are read; a restart keeps it.
 """
@@ -56,7 +56,7 @@ CHUNK_BYTES = 2 << 20
 REMEMBERED = 50
 #: How many of them, the last ones, are looked at for lines that a server wrote long after the rotation.
 WATCHED = 4
-#: A copy that has not changed for so long is whole.
+#: A copy that has not changed for this long is whole.
 _SETTLING_S = 2.0
 #: How often a file that cannot be reached is looked for where nothing seems to have changed.
 _SEARCH_EVERY_S = 2.0
@@ -77,7 +77,7 @@ class Tracked:
     status: Status = field(default=(0, 0))
 
 
-class Looking:
+class FileTracking:
     """The files of a follower, and what is known of others."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Looking:
         return bool(self._families or self._finished)
 
     def positions(self) -> tuple[FilePosition, ...]:
-        """Where all files stand after what was read, and those that are remembered or waited for."""
+        """Return where all files are after what was read, with those remembered or waited for."""
         finished = (each for some in self._finished.values() for each in some)
         return (
             *self._others,
@@ -151,7 +151,7 @@ class Looking:
         self._reopen_grown(listing)
         self._search_missing(listing)
         for tracked in list(self._tracked()):
-            self._look_at(tracked, there.get(tracked.position.identity, ("",))[0])
+            self._check_file(tracked, there.get(tracked.position.identity, ("",))[0])
         read = {each.position.identity for each in self._tracked()}
         new = {each: found for each, found in there.items() if self._is_new(each, *found, read)}
         again = listing.identify(path for _, _, path in self._unsettled.values())
@@ -162,7 +162,7 @@ class Looking:
             paths = listing.sort_by_age([path for path, _ in new.values()])
             for identity, (path, status) in listing.identify(paths).items():
                 if from_end or self._is_settled(path, identity, status):
-                    self._meet(path, identity, status, listing, from_end=from_end)
+                    self._classify(path, identity, status, listing, from_end=from_end)
         self._judged = {each: when for each, when in self._judged.items() if each in there}
         self._blank = [each for each in self._blank if family_of(each.path) not in self._families]
         self._forget_finished(there)
@@ -186,7 +186,7 @@ class Looking:
         )  # fmt: skip
 
     def _find_between(self, new: Found, read: set[Identity], listing: Listing) -> Found:
-        """Files that came and were rotated away again while nobody looked: younger than what is known."""
+        """Return files, younger than what is known, that came and were rotated away between two looks."""
         found: Found = {}
         for path, _ in new.values():
             since = None if is_rotated(path) else self._last_write(family_of(path))
@@ -200,24 +200,24 @@ class Looking:
         return found
 
     def _last_write(self, family: Family) -> int | None:
-        """When the youngest known file of a family was last written to."""
+        """Return when the youngest known file of a family was last written to."""
         if self._families.get(family):
             return self._families[family][-1].file.status()[1]
         gone = [e for e in (*self.lost, *self._blank, *self._missing) if family_of(e.path) == family]
         return max((each.written_ns for each in (*gone, *self._finished.get(family, ()))), default=None)
 
     def _is_settled(self, path: str, identity: Identity, status: Status) -> bool:
-        """A rotated name that appears may be a copy: it is compared when there is enough of it."""
+        """Return whether a new rotated name has enough in it to be compared: it may be a copy."""
         since, before, _ = self._unsettled.pop(identity, (self._clock(), status, ""))
         since = since if before == status else self._clock()
         quiet = self._clock() - since >= min(self._quiet_s, _SETTLING_S)
         quiet |= time.time_ns() - status[1] >= _SETTLING_S * 1e9
-        if quiet or not is_rotated(path) or _tells_enough(path, status):
+        if quiet or not is_rotated(path) or _is_comparable(path, status):
             return True
         self._unsettled[identity] = (since, status, path)
         return False
 
-    def _look_at(self, tracked: Tracked, path: str) -> None:
+    def _check_file(self, tracked: Tracked, path: str) -> None:
         tracked.away = not path
         if path and path != tracked.position.path:
             tracked.position = replace(tracked.position, path=path)
@@ -227,14 +227,14 @@ class Looking:
         tracked.drained = False
         tracked.position = replace(tracked.position, written_ns=status[1])
         shrunk = not tracked.file.packed and status[0] < tracked.position.offset
-        if shrunk or not (tracked.file.packed or tracked.file.holds(tracked.position)):
+        if shrunk or not (tracked.file.packed or tracked.file.has_same_bytes(tracked.position)):
             self.replace_emptied(tracked)
         elif tracked.position.head_bytes < HEAD_BYTES:
             self.learn_head(tracked)
         tracked.status = status
 
     def learn_head(self, tracked: Tracked) -> None:
-        """The more is known of its first bytes, the surer a copy is told from another file."""
+        """Learn more of a file's first bytes: the more are known, the surer a copy is recognised."""
         head = tracked.file.read(0, HEAD_BYTES)
         if len(head) > tracked.position.head_bytes:
             tracked.position = replace(tracked.position, head=digest(head), head_bytes=len(head))
@@ -242,10 +242,10 @@ class Looking:
 
     # --- a file that is not being read ----------------------------------------------------------------
 
-    def _meet(
+    def _classify(
         self, path: str, identity: Identity, status: Status, listing: Listing, *, from_end: bool
     ) -> None:
-        """A new file, a copy of a known one, one that was finished, or one that was waited for."""
+        """Handle a file seen for the first time: new, a copy, finished before, or waited for."""
         file = open_log(path)
         if file is None:
             return
@@ -262,25 +262,25 @@ class Looking:
     def _place(
         self, file: LogFile, path: str, status: Status, listing: Listing, *, from_end: bool
     ) -> FilePosition | None:
-        """Where to begin in a file; nowhere if what is in it was, or is being, read elsewhere."""
+        """Return where to begin in a file; nowhere if its content was, or is being, read elsewhere."""
         family = family_of(path)
         for finished in self._finished.get(family, ()):
             if finished.identity == file.identity and can_compare(finished):
                 same = file.packed and finished.written_ns == status[1]  # not unpacked again to be sure
-                if same or file.holds(finished):
+                if same or file.has_same_bytes(finished):
                     if file.packed or status[0] <= finished.offset:
                         return None
                     self._finished[family].remove(finished)
                     return replace(finished, path=path, finished=False)
         for missing in self._missing:
             same = missing.identity == file.identity or family_of(missing.path) == family
-            if same and can_compare(missing) and file.holds(missing):
+            if same and can_compare(missing) and file.has_same_bytes(missing):
                 self._missing.remove(missing)
                 return _move(missing, file, path)
         copied = self._find_original(file, path, listing) if is_rotated(path) else None
         if copied is not None:
             again = replace(_move(copied, file, path), number=self._next_number(), finished=False)
-            return again if copied.finished and file.holds(copied) else None
+            return again if copied.finished and file.has_same_bytes(copied) else None
         head = file.read(0, HEAD_BYTES)
         position = FilePosition(
             path,
@@ -296,12 +296,12 @@ class Looking:
     def _find_original(
         self, file: LogFile, path: str, listing: Listing, but: Tracked | None = None
     ) -> FilePosition | None:
-        """The known file that this one is a copy of, whole or not. It is asked again when it changes."""
+        """Return the known file that this one is a copy of, whole or not; asked again when it changes."""
         for tracked in self._families.get(family_of(path), ()):
             if tracked is but:
                 continue
-            # Its position tells even if it was emptied a moment ago.
-            known = tracked.position.offset and file.holds(tracked.position)
+            # Its position shows it even if it was emptied a moment ago.
+            known = tracked.position.offset and file.has_same_bytes(tracked.position)
             if known or file.begins_like(tracked.file):
                 return tracked.position
         for finished in self._finished.get(family_of(path), ()):
@@ -310,7 +310,7 @@ class Looking:
         return None
 
     def is_copy_after_all(self, tracked: Tracked) -> bool:
-        """Whether a file that was too short to be compared when it was met turns out to be a copy."""
+        """Return whether a file too short to be compared at first turns out to be a copy."""
         path = tracked.position.path
         if tracked.compared or tracked.position.offset or not is_rotated(path):
             return False
@@ -351,7 +351,7 @@ class Looking:
             log.warning("The file %s is not there now; it is looked for again and again.", each.path)
 
     def _search_missing(self, listing: Listing) -> None:
-        """Files of stored positions: found again, waited for, or gone for good."""
+        """Search for the files of stored positions: find them again, wait, or give them up."""
         if not self._missing:
             return
         relatives = frozenset(path for each in self._missing for path in listing.list_relatives(each.path))
@@ -373,7 +373,7 @@ class Looking:
         self._missing = waiting[-REMEMBERED * len(self._patterns) :]
 
     def _reopen_grown(self, listing: Listing) -> None:
-        """A server process that ends late writes to a finished file: it is read on, before the others."""
+        """Reopen a finished file that a late server process has written to; it is read before the others."""
         watched = {each.number: family for family, some in self._finished.items() for each in some[-WATCHED:]}
         some = [each for each in self._all_finished() if each.number in watched]
         for file, path, finished in find_grown(some, listing):
@@ -385,7 +385,7 @@ class Looking:
         return (each for some in self._finished.values() for each in some)
 
     def replace_emptied(self, tracked: Tracked) -> None:
-        """The same file begins anew. What was not read of its old content is in a copy, or lost."""
+        """Begin an emptied file anew. What was not read of its old content is in a copy, or lost."""
         old = tracked.position
         copy = find_copy(old)
         if copy is not None:
@@ -401,7 +401,7 @@ class Looking:
         self.learn_head(tracked)
 
     def _read_first(self, file: LogFile, position: FilePosition, emptied: Tracked) -> None:
-        """The copy goes on where the emptied file was, with its number; that one and later ones get new."""
+        """Read the copy on from where the emptied file was, with its number; later files get new ones."""
         some = self._families[emptied.family]
         known = next((each for each in some if each.position.identity == position.identity), None)
         if known is not None:
@@ -417,7 +417,7 @@ class Looking:
 
     # --- the end of a file ----------------------------------------------------------------------------
 
-    def let_go(self, tracked: Tracked) -> None:
+    def close_file(self, tracked: Tracked) -> None:
         some = self._families[tracked.family]
         some.remove(tracked)
         if not some:
@@ -426,7 +426,7 @@ class Looking:
         self._changes[tracked.family] += 1
 
     def remember(self, tracked: Tracked) -> None:
-        """As finished."""
+        """Remember a file as finished."""
         finished = replace(tracked.position, finished=True)
         self._finished.setdefault(tracked.family, []).append(finished)
 
@@ -439,13 +439,13 @@ class Looking:
 
 
 def _move(position: FilePosition, file: LogFile, path: str) -> FilePosition:
-    """The same place in another file."""
+    """Return the same place in another file."""
     device, inode = file.identity
     return replace(position, path=path, device=device, inode=inode, packed=file.packed)
 
 
-def _tells_enough(path: str, status: Status) -> bool:
-    """Whether so much is in a file that it can be compared."""
+def _is_comparable(path: str, status: Status) -> bool:
+    """Return whether a file has enough in it to be compared."""
     if not is_packed(path):
         return status[0] >= TELLING_BYTES
     file = open_log(path)

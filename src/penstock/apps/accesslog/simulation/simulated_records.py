@@ -13,7 +13,7 @@ from penstock.apps.accesslog.simulation.traffic_simulation import SimulatedStep
 
 
 def make_records(step: SimulatedStep) -> pa.RecordBatch:
-    """All servers' lines (without newlines), keyed by client, the name of the server in a header."""
+    """Return all servers' lines (without newlines), keyed by client, the server's name in a header."""
     names = [[{"key": SERVER_HEADER, "value": each.server.encode()}] for each in step.servers]
     which = np.repeat(np.arange(len(names)), [len(each.lines) for each in step.servers])
     return pa.record_batch(

@@ -46,7 +46,7 @@ _SCRAMBLE = np.uint64(0x9E3779B1)  # odd, so different numbers stay different
 
 
 def escape_as_apache(text: bytes) -> bytes:
-    """How the server writes a request into its log: quotes and backslashes escaped, the rest as hex."""
+    """Return a request as the server logs it: quotes and backslashes escaped, the rest as hex."""
     shown = bytearray()
     for byte in text:
         if byte in b'"\\':
@@ -75,7 +75,7 @@ class TextPool:
         return np.array([self.add(text) for text in texts], np.int64)
 
     def columns(self) -> tuple[npt.NDArray[np.uint8], Numbers]:
-        """All bytes, and where each text begins (one more than there are)."""
+        """Return all bytes, and where each text begins (one more than there are)."""
         if self._columns is None:
             starts = np.cumsum([0, *map(len, self._numbers)]).astype(np.int64)
             self._columns = np.frombuffer(b"".join(self._numbers), np.uint8), starts
@@ -105,7 +105,7 @@ class ClientTable:
         label: int = BENIGN,
         v6_share: float = 0.15,
     ) -> Numbers:
-        """Addresses that nobody has yet, spread over the whole Internet."""
+        """Add unused addresses, spread over the whole Internet."""
         numbers = np.arange(self._given_out, self._given_out + count, dtype=np.uint64)
         self._given_out += count
         mixed = (numbers * _SCRAMBLE + np.uint64(0x51ED270B)) & np.uint64(0xFFFFFFFF)
@@ -117,7 +117,7 @@ class ClientTable:
         return self._append(low, numbers, v6, label)
 
     def add_net(self, count: int, dice: np.random.Generator, *, label: int, v6: bool) -> Numbers:
-        """Addresses of one /24, or of one /64, that nobody else has."""
+        """Add unused addresses of one /24, or of one /64."""
         self._nets += 1
         net = np.uint64(self._nets)
         if v6:
@@ -128,10 +128,10 @@ class ClientTable:
         low = (first << np.uint64(24)) | ((net * np.uint64(7919) & np.uint64(0xFFFF)) << np.uint64(8)) | hosts
         return self._append(low, low, np.zeros(count, bool), label)
 
-    def add_known(self, lows: Sequence[int], *, label: int = BENIGN) -> Numbers:
-        """These IPv4 addresses."""
+    def add_known(self, lows: Sequence[int]) -> Numbers:
+        """Add these IPv4 addresses."""
         low = np.array(lows, np.uint64)
-        return self._append(low, low, np.zeros(low.size, bool), label)
+        return self._append(low, low, np.zeros(low.size, bool), BENIGN)
 
     def _append(
         self,
@@ -165,7 +165,7 @@ class ClientTable:
 
 
 def make_events(count: int, **fields: object) -> Events:
-    """Rows with these fields, each one value for all or one for each."""
+    """Return rows with these fields, each one value for all or one for each."""
     events = np.zeros(count, EVENT)
     for name, values in fields.items():
         events[name] = values
@@ -173,7 +173,7 @@ def make_events(count: int, **fields: object) -> Events:
 
 
 def pick_latencies(count: int, dice: np.random.Generator, median_us: float) -> Numbers:
-    """Most near the median, some ten times, a few a hundred times as long."""
+    """Return latencies, most near the median, some ten times, a few a hundred times as long."""
     values = median_us * np.exp(dice.normal(0.0, 0.7, count))
     slow = dice.random(count) < 0.004
     values[slow] *= dice.uniform(20, 150, int(slow.sum()))

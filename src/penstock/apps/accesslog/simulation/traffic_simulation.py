@@ -38,7 +38,7 @@ from penstock.apps.accesslog.simulation.simulated_attackers import (
 from penstock.apps.accesslog.simulation.simulated_requests import EVENT, ClientTable, Events, TextPool
 from penstock.core.errors import OptionError
 
-#: What the lines are, for a parser that wants to be told.
+#: The format of the lines, for a parser.
 LOG_FORMAT = '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i" %D'
 DEFAULT_START_S = 1_770_000_000  # 2026-02-02 02:40:00 UTC
 HIGHEST_RATE = 50_000
@@ -129,7 +129,7 @@ class Simulation:
         self.broken_lines = 0
 
     def _plan_campaigns(self, dice: np.random.Generator) -> list[tuple[float, str, int]]:
-        """When which class attacks, and the seed of its dice; each class at least once."""
+        """Return when which class attacks, and the seed of its dice; each class at least once."""
         settings = self.settings
         names = list(settings.attacks)
         if not names or not settings.attack_share:
@@ -149,7 +149,7 @@ class Simulation:
     # --- one second after another -----------------------------------------------------------------------
 
     def steps(self, *, slices: int = 1, newlines: bool = False) -> Iterator[SimulatedStep]:
-        """All lines, second by second, each cut into `slices` that are due one after another."""
+        """Yield all lines, second by second, each cut into `slices` that are due one after another."""
         for second in range(-math.ceil(LONGEST_VISIT_S), 0):
             self._begin(second)
         for second in range(self.settings.seconds):
@@ -161,7 +161,7 @@ class Simulation:
                 yield self._write(some, second, second + number / slices, newlines)
 
     def load_at(self, second: float) -> float:
-        """The rate at this second: quiet nights, busy afternoons, on average what was asked for."""
+        """Return the rate at this second: quiet nights, busy afternoons, on average what was asked for."""
         return self.settings.rate * self._shape(second) / self._mean_shape
 
     def _shape(self, second: float) -> float:
@@ -169,7 +169,7 @@ class Simulation:
         return 1.0 - 0.55 * math.cos(day - 0.6) + 0.12 * math.sin(2 * day)
 
     def _begin(self, second: int) -> None:
-        """All that begins within this second goes to the seconds in which it is logged."""
+        """Begin what starts within this second, and put its requests into the seconds that log them."""
         target = self.load_at(second)
         while self._plan and self._plan[0][0] < second + 1 and second >= 0:
             moment, name, seed = self._plan.pop(0)
@@ -272,7 +272,7 @@ class Simulation:
     # --- the truth --------------------------------------------------------------------------------------
 
     def truth(self) -> pa.Table:
-        """Every client that asked for something: client, label, class, first_time, requests."""
+        """Return every client that asked for something: client, label, class, first_time, requests."""
         seen = np.flatnonzero(self.clients.requests[: self.clients.count])
         classes = self.clients.classes[seen]
         first = np.floor(self.clients.firsts[seen]).astype(np.int64) + self.settings.start_s
@@ -299,7 +299,7 @@ class Simulation:
 
 
 def write_truth(simulation: Simulation, path: Path) -> None:
-    """The truth as CSV, whole or not at all."""
+    """Write the truth as CSV, whole or not at all."""
     table = simulation.truth()
     part = path.with_name(f"{path.name}.part")
     with part.open("w", newline="", encoding="ascii") as file:
@@ -310,7 +310,7 @@ def write_truth(simulation: Simulation, path: Path) -> None:
 
 
 def make_times(first_s: int, count: int) -> npt.NDArray[np.uint8]:
-    """The texts of so many seconds as logs have them, one behind the other."""
+    """Return the texts of this many seconds as logs have them, one behind the other."""
     texts = []
     for second in range(first_s, first_s + count):
         at = datetime.fromtimestamp(second, UTC)

@@ -60,13 +60,13 @@ class LaneInput:
         else:
             self.rest.setdefault(parcel.kind, []).append(parcel.payload)
 
-    def take(self, kind: str) -> list[pa.Buffer]:
+    def get(self, kind: str) -> list[pa.Buffer]:
         return self.rest.get(kind, [])
 
 
 @dataclass(frozen=True)
 class LaneStage:
-    """What a task does with its lanes. `clocks` are those before the batch, who is idle decided."""
+    """What a task does with its lanes. `clocks`: before the batch, with the partitions that are idle."""
 
     kit: Kit
     clocks: Clocks
@@ -87,24 +87,24 @@ class LaneStage:
 
     def _fold(self, tools: Tools, lane: int, given: LaneInput) -> Iterator[pa.RecordBatch]:
         state = LaneState.unpack([given.state[part] for part in sorted(given.state)], tools.defence)
-        events = [batch for payload in given.take(EVENTS) for batch in _read_batches(payload)]
+        events = [batch for payload in given.get(EVENTS) for batch in _read_batches(payload)]
         result = fold_lane(state, events, self.clocks, tools.defence, self.orders)
         if result.decisions.num_rows:
             yield make_parcel(DECISIONS, lane, pack(result.decisions))
-        yield from _tell_changes(lane, given.state, dict(enumerate(result.state.pack())))
+        yield from _write_changes(lane, given.state, dict(enumerate(result.state.pack())))
         counted = {name: result.counters[name] for name in (*LANE_COUNTS, *LANE_LEVELS)}
         yield make_parcel(
             LANE, lane, pack(pa.Table.from_pylist([{"lane": lane, **counted}], schema=LANE_SCHEMA))
         )
 
     def _monitor(self, tools: Tools, lane: int, given: LaneInput) -> Iterator[pa.RecordBatch]:
-        maxima = read_maxima(map(unpack, given.take(COUNTS)))
+        maxima = read_maxima(map(unpack, given.get(COUNTS)))
         clocks = advance(self.clocks, maxima, lateness_us=tools.defence.lateness_us)
         for kind in (COUNTS, LETTERS):
-            for payload in given.take(kind):
+            for payload in given.get(kind):
                 yield make_parcel(kind, lane, payload)
         state = {part: bytes(piece) for part, piece in given.state.items()}
-        partials = [bytes(each) for each in given.take(PARTIAL)]
+        partials = [bytes(each) for each in given.get(PARTIAL)]
         merged = merge(partials, state, clocks.watermark_us, settings=tools.monitoring)
         for kind, rows in (
             (SECONDS, merged.seconds),
@@ -114,11 +114,11 @@ class LaneStage:
         ):
             if rows.num_rows:
                 yield make_parcel(kind, lane, pack(rows))
-        yield from _tell_changes(lane, given.state, merged.state)
+        yield from _write_changes(lane, given.state, merged.state)
 
 
 def read_maxima(counts: Iterable[pa.Table]) -> dict[int, int]:
-    """How far the clock of each partition has come, by what the tasks counted."""
+    """Return how far the clock of each partition has come, by what the tasks counted."""
     maxima: dict[int, int] = {}
     for each in counts:
         for partition, most in zip(each["partition"].to_pylist(), each["maximum"].to_pylist(), strict=True):
@@ -127,15 +127,15 @@ def read_maxima(counts: Iterable[pa.Table]) -> dict[int, int]:
 
 
 def _read_batches(payload: pa.Buffer) -> list[pa.RecordBatch]:
-    """Events as they were made; what is known of their lines is in their schema."""
+    """Return events as they were made; what is known of their lines is in their schema."""
     with pa.ipc.open_stream(payload) as stream:
         return list(stream)
 
 
-def _tell_changes(
+def _write_changes(
     lane: int, before: Mapping[int, pa.Buffer], after: Mapping[int, bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """The pieces of state that are not what they were; those that are gone have no payload."""
+    """Yield the pieces of state that have changed; those that are gone have no payload."""
     for part, piece in after.items():
         if part not in before or not before[part].equals(pa.py_buffer(piece)):
             yield make_parcel(STATE, lane, piece, part)

@@ -1,4 +1,4 @@
-"""When the pipeline has last published a batch: whether somebody still looks at the log.
+"""When the pipeline last published a batch, which shows whether it still runs.
 
 A running pipeline publishes a batch in each interval, also one without lines, so the age of the last one
 tells whether it runs, however quiet the servers are.
@@ -16,7 +16,7 @@ _SETTINGS = "accesslog_settings"
 
 
 def read_last_batch_ms(session: Session) -> int | None:
-    """Milliseconds since 1970; None if there was never a batch."""
+    """Return when the last batch was published, in ms since 1970; None if there was none."""
     return read_last_batch(session)[0]
 
 

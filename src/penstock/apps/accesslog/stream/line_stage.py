@@ -30,10 +30,10 @@ from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.events.line_events import make_events
 from penstock.apps.accesslog.events.log_clocks import NEVER
-from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, observe
+from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, count_load
 from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Parser
+from penstock.apps.accesslog.stream.dead_letter_rows import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.stream.parcels import make_parcel, pack
-from penstock.apps.accesslog.stream.unparsed_lines import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.texts.text_grouping import group_lines
 from penstock.kernels.garbage_collection import spare_the_collector
 
@@ -96,7 +96,7 @@ _opened: dict[str, Tools] = {}
 
 
 def open_kit(kit: Kit) -> Tools:
-    """The tools in a kit; a worker that has opened it before has them ready."""
+    """Return the tools in a kit; a worker that has opened it before has them ready."""
     if kit.digest not in _opened:
         _opened.clear()  # a worker serves one pipeline at a time
         _opened[kit.digest] = pickle.loads(kit.content)
@@ -140,11 +140,11 @@ class StageWork:
         self._counts: dict[int, PartitionCount] = {}
 
     def take(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The parcels of one chunk; its records are of one partition and in order."""
+        """Yield the parcels of one chunk; its records are of one partition and in order."""
         tools = self._tools
         values, partition = chunk.column("value"), chunk.column("partition")[0].as_py()
         offsets = chunk.column("offset").to_numpy()
-        servers = take_header(chunk.column("headers"), SERVER_HEADER)
+        servers = find_header(chunk.column("headers"), SERVER_HEADER)
         lines = tools.parser.parse(values)
         if RECORD_TIME in chunk.schema.names:
             lines = cap_times(lines, chunk.column(RECORD_TIME))
@@ -178,7 +178,7 @@ class StageWork:
         )
         for lane, some in events.items():
             yield make_parcel(EVENTS, lane, pack(some))
-        partial = observe(
+        partial = count_load(
             lines,
             servers=servers,
             partition=partition,
@@ -189,7 +189,7 @@ class StageWork:
         yield make_parcel(PARTIAL, tools.monitor_lane, partial)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is told once: how many lines there were, and those that could not be parsed."""
+        """Yield what each task reports once: counts of lines, and the lines that could not be parsed."""
         lane = self._tools.monitor_lane
         if self._counts:
             rows = [{"partition": partition, **vars(each)} for partition, each in self._counts.items()]
@@ -211,9 +211,9 @@ class StageWork:
 
 
 def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
-    """No line is later than its record by more than `MOST_AHEAD_US`: one alone would carry the clock away.
+    """Return the lines with no time past its record's by more than `MOST_AHEAD_US`.
 
-    What is left, a minute, the monitoring must bear from a single line (`observing` says why).
+    What is left, a minute, the monitoring must bear from a single line (`load_counting` says why).
     A record without a time (null, or -1 as Kafka has it) bounds nothing, and neither does one with a number
     that is no time: a producer may write any. That is why it is read in Kafka's own milliseconds; Spark has
     no time for some of them, and the batch of such a record would fail for ever.
@@ -225,7 +225,7 @@ def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
 
 
 def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tuple[int, int]:
-    """How many lines stand before the running maximum less the lateness, and what that is afterwards."""
+    """Return how many lines are before the running maximum less the lateness, and the new maximum."""
     reached = np.maximum.accumulate(np.concatenate([np.array([maximum]), times]))
     late = np.count_nonzero(times < reached[:-1] - lateness_us)
     return int(late), int(reached[-1])
@@ -234,7 +234,7 @@ def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tupl
 def gather_chunks(
     batches: Iterable[pa.RecordBatch], most_lines: int = CHUNK_LINES, most_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Batches joined into chunks of about so many lines, each of one partition; their order stays."""
+    """Yield batches joined into chunks of about this size, each of one partition; their order stays."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     current = None
@@ -250,7 +250,7 @@ def gather_chunks(
 
 
 def _split_by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task reads one range after another, so a batch is of one partition, or of a few in a row."""
+    """Yield parts of one partition each: a task reads one range after another."""
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -264,8 +264,8 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def take_header(headers: pa.ListArray, name: str) -> pa.Array | None:
-    """The first header of this name in each row, null where there is none; None if no row has one."""
+def find_header(headers: pa.ListArray, name: str) -> pa.Array | None:
+    """Return the first header of this name per row, null for a row without; None if no row has one."""
     inner = headers.flatten()
     if not len(inner):
         return None

@@ -1,12 +1,13 @@
-"""What an operator orders while the pipeline runs: let this client, or this network, go for a while.
+"""Orders of an operator while the pipeline runs: unban this client, or this network, for a while.
 
-An order is a row that any program may write; the pipeline reads the table before each batch. Rule: from when
-on an order counts is decided once, by the first batch that sees it, and stored with that batch: `taken_at`,
-in the log's own time, is the order's moment, or the watermark if the log is past that already. Why not simply
-when it is read: a batch that is done again after a crash, or one of another size, would let other lines pass.
+An order is a row that any program may write; the pipeline reads the table before each batch. Rule: the first
+batch that sees an order decides from when on it counts, and stores that as `taken_at`, in the log's own time:
+the order's moment, or the watermark if the log is past that already. Why not simply the time it is read: a
+batch that is repeated after a crash, or one of another size, would let other lines pass.
 
-Nothing is ever changed or deleted here but `taken_at`: to withdraw orders is one more row, with the same
-subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo that.
+Only `taken_at` is ever changed here, and nothing is deleted: withdrawing orders is one more row, with the
+same subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo
+that.
 
     place_order(place, "192.0.2.7", now_us=now_us, grace_us=3_600_000_000, reason="our own scanner")
     withdraw_orders(place, "192.0.2.7", now_us=now_us)
@@ -27,7 +28,7 @@ from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 ORDERS = "accesslog_orders"
-#: Wider networks are let go only if somebody says that it is meant: a slip of the pen would end the defence.
+#: Wider networks are unbanned only if `even_if_wide`: a slip of the pen would end the defence.
 WIDEST_PREFIX = {4: 16, 6: 32}
 SCHEMA = pa.schema(
     [
@@ -65,9 +66,9 @@ class Order:
 def place_order(
     place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "", even_if_wide: bool = False
 ) -> Order:
-    """Write down that an address or a network is to be spared from now on, for so long.
+    """Write down that an address or a network is spared from now on, for `grace_us`; return the order.
 
-    Of IPv6 the client is let go that the address belongs to, as that is what was blocked.
+    An IPv6 address stands for the client that it belongs to, which is what was blocked.
     """
     network = find_client(demand_network("subject", subject))
     widest = WIDEST_PREFIX[network.version]
@@ -84,7 +85,7 @@ def place_order(
 
 
 def withdraw_orders(place: Place, subject: str, *, now_us: int, reason: str = "") -> list[Order]:
-    """Take back what was ordered about exactly this address or network; those orders.
+    """Withdraw the orders about exactly this address or network; return them.
 
     What the rules decided meanwhile stays as it was decided; bans from before that still run count again.
     """
@@ -122,7 +123,7 @@ def _write(place: Place, order: Order) -> None:
 
 
 def list_orders(place: Place) -> list[Order]:
-    """All orders, in the order they were given."""
+    """Return all orders, in the order they were given."""
 
     def read(session: Session) -> Sequence[Sequence[object]]:
         _demand_table(session)
@@ -135,7 +136,7 @@ def list_orders(place: Place) -> list[Order]:
 
 
 def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
-    """Orders from rows with the columns of `SCHEMA`, those that a later one withdrew with that moment."""
+    """Return orders from rows with the columns of `SCHEMA`, with the moment a later row withdrew them."""
     orders = [Order(*row) for row in rows]  # type: ignore[arg-type]
     orders.sort(key=lambda each: (each.ordered_at, each.order_id))
     withdrawn: dict[str, int] = {}
@@ -150,7 +151,7 @@ def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
 
 
 def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order], list[Order]]:
-    """The orders that count in a batch that begins at this watermark, and those it is the first to see."""
+    """Return the orders that count in a batch that begins at this watermark, and those new to it."""
     counting, taken = [], []
     for each in orders:
         if each.taken_at is None:
@@ -164,13 +165,13 @@ def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order]
 
 
 def make_rows(orders: Sequence[Order]) -> pa.Table:
-    """Orders as rows for the sink."""
+    """Return orders as rows for the sink."""
     columns = {name: [getattr(each, name) for each in orders] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)
 
 
 def _demand_database(database: Database, place: Place) -> None:
-    """A file that is not there is not made: an order in an empty database would let nobody go."""
+    """Raise an error if the file is missing: an order in an empty database would spare nobody."""
     try:
         database.run(_demand_table)
     except OffsetStoreError as error:

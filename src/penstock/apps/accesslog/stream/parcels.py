@@ -35,7 +35,7 @@ class Parcel:
 
 
 def pack(rows: pa.Table | pa.RecordBatch) -> pa.Buffer:
-    """Columns as one piece of bytes. Not compressed: Spark compresses what it shuffles."""
+    """Return columns as one piece of bytes. Not compressed: Spark compresses what it shuffles."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     target = pa.BufferOutputStream()
     with pa.ipc.new_stream(target, rows.schema) as stream:
@@ -45,13 +45,13 @@ def pack(rows: pa.Table | pa.RecordBatch) -> pa.Buffer:
 
 
 def unpack(payload: pa.Buffer | pa.BinaryScalar | bytes) -> pa.Table:
-    """The columns in a payload. They point into it: nothing is copied."""
+    """Return the columns in a payload. They point into it: nothing is copied."""
     source = payload.as_buffer() if isinstance(payload, pa.BinaryScalar) else payload
     return pa.ipc.open_stream(source).read_all()
 
 
 def make_parcel(kind: str, lane: int, payload: pa.Buffer | bytes | None, part: int = 0) -> pa.RecordBatch:
-    """One row for Spark; the payload is not copied."""
+    """Return one row for Spark; the payload is not copied."""
     content = pa.nulls(1, pa.binary())
     if payload is not None:
         data = pa.py_buffer(payload)
@@ -62,7 +62,7 @@ def make_parcel(kind: str, lane: int, payload: pa.Buffer | bytes | None, part: i
 
 
 def read_parcels(rows: pa.Table | pa.RecordBatch) -> Iterator[Parcel]:
-    """The rows that Spark has brought; a payload points into what it brought."""
+    """Yield the rows that Spark has brought; their payloads point into them."""
     kinds, lanes, parts = (rows.column(name).to_pylist() for name in ("kind", "lane", "part"))
     for kind, lane, part, payload in zip(kinds, lanes, parts, rows.column("payload"), strict=True):
         yield Parcel(kind, lane, part, payload.as_buffer() if payload.is_valid else None)

@@ -1,13 +1,13 @@
 """The pipeline: access logs from Kafka through Spark into SQL, each line once, decisions with their offsets.
 
-One batch is one Spark job with one shuffle. The first stage runs in the worker that fetches (`stage`), the
-second folds lane by lane (`lane_stage`); the driver gets a few parcels, unpacks them to one Arrow table for
-each SQL table, and all of it is published with the offsets in one transaction. Nothing about a single client
-passes through the driver but decisions and pieces of state of at most 1 MiB.
+One batch is one Spark job with one shuffle. The first stage (`line_stage`) runs in the worker that fetches,
+the second (`lane_stage`) folds lane by lane. The driver gets a few parcels, unpacks them to one Arrow table
+for each SQL table, and publishes all of them with the offsets in one transaction. Of a single client, only
+decisions and pieces of state of at most 1 MiB pass through the driver.
 
-Rule: what is decided is a function of the log. What is not in the log and still matters (which partitions are
-not waited for because they are idle, from when on an operator's order counts) is decided here, before the
-batch, from the batch's own time, and stored with it: later batches and a restart find it decided.
+Rule: decisions are a function of the log. Some things that matter are not in the log: which partitions are
+idle, so that nobody waits for them, and from when an operator's order counts. They are decided here, before
+the batch, from the batch's own time, and stored with it, so later batches and a restart find them decided.
 
     create_tables("results.db")
     Pipeline(spark, PipelineSettings("log", "results.db", {"bootstrap.servers": "b:9092"})).run()
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.apps.accesslog.defence.defence_settings import DECISIONS, Orders
-from penstock.apps.accesslog.events.future_clocks import list_timely, set_future_right
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, run_on
+from penstock.apps.accesslog.events.future_clocks import correct_future_clocks, list_timely
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, pass_time
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, FormatLook
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
@@ -60,7 +60,7 @@ LINES_PER_TASK = 5_000
 _LONGEST_STEP_US = 60_000_000
 #: How long brokers are asked for a lag that is only shown.
 _LAG_TIMEOUT_MS = 5_000
-#: A partition that is not there: while it is waited for, lines are counted and nothing is decided.
+#: A partition that does not exist: while it is waited for, lines are counted and nothing is decided.
 _LOOK = -1
 #: For the pipeline's own session: a plan that is one shuffle gains nothing from being planned as it runs.
 _SESSION = {
@@ -82,7 +82,7 @@ _STATE_CHANGES = pipeline_tables.STATE_ROWS.append(pa.field("penstock_deleted", 
 
 @dataclass(frozen=True, slots=True)
 class BatchNews:
-    """What a published batch has brought, for whoever watches. Times are microseconds since 1970.
+    """What a published batch has brought, for listeners. Times are microseconds since 1970.
 
     `pending` events wait for the watermark; `subjects` are clients, networks and fingerprints remembered.
     `too_late`: parsed lines that are in no table of the load, since the beginning.
@@ -110,7 +110,7 @@ Listener = Callable[[BatchNews], None]
 
 
 class Pipeline:
-    """Made, then run once. The tables must be there (`tables.create_tables`)."""
+    """Made, then run once. The tables must be there (`pipeline_tables.create_tables`)."""
 
     def __init__(
         self,
@@ -126,7 +126,6 @@ class Pipeline:
         for key, value in _SESSION.items():
             self._spark.conf.set(key, value)
         self._kit = make_kit(settings.tools)
-        self._stage = LogStage(self._kit)
         self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
         client = parse_client(_only_client(settings.consumer), read_file=_read_file).settings
         brief_ms = min(client.default_api_timeout_ms, _LAG_TIMEOUT_MS)
@@ -136,7 +135,6 @@ class Pipeline:
         self._listeners: list[Listener] = []
         self._first_lines: FirstLines | None = None
         self._find_spared: Callable[[], tuple[str, ...]] = tuple
-        self._made: _Made | None = None
         self._unparsed: frozenset[int] = frozenset()
         self._last_us: int | None = None
         self._until_idle = False
@@ -156,9 +154,7 @@ class Pipeline:
                 "outageTimeout": settings.outage_timeout,
             },
         )
-        self.stream.arrow(self._stage, PARCELS_DDL)
         self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
-        self.stream.add_listener(self._hear)
 
     def add_listener(self, listener: Listener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
@@ -209,20 +205,23 @@ class Pipeline:
     # --- one batch --------------------------------------------------------------------------------------
 
     def work(self, batch: Batch) -> dict[str, pa.Table]:
-        """Rows for the tables, from one batch and what all before it have left."""
+        """Return the rows for the tables, made of one batch and of what all before it have left.
+
+        What is remembered of the batch, and what listeners hear of it, wait until it is published.
+        """
         settings = self.settings
         now_us = batch.time_ms * 1000
         self._show_first_lines(batch)
         before = read_standing(settings.place, settings.topic)
         results = {pipeline_tables.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
-        if self._holds_decisions(is_waited_for=bool(before.pending) or not batch.is_empty):
+        if self._must_wait(is_waited_for=bool(before.pending) or not batch.is_empty):
             clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
         if batch.is_empty and before.pending:
-            clocks = _let_all_go(clocks)
+            clocks = _release_waiting(clocks)
         elif not batch.is_empty and clocks.watermark_us > now_us:
             elapsed_us = 0 if self._last_us is None else now_us - self._last_us
-            clocks = run_on(clocks, min(max(elapsed_us, 0), _LONGEST_STEP_US))
+            clocks = pass_time(clocks, min(max(elapsed_us, 0), _LONGEST_STEP_US))
         counting, taken = take_orders(before.orders, before.clocks.watermark_us)
         after = advance(clocks, {}, lateness_us=settings.lateness_us)
         pending, counts, timely = before.pending, list[pa.Table](), frozenset[int]()
@@ -234,9 +233,9 @@ class Pipeline:
             timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
             after = _note_timely(after, timely, now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
-            too_late = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
-            known |= too_late
-            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **too_late})
+            counted = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
+            known |= counted
+            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **counted})
             pending = _add_up(results.get(pipeline_tables.LANES), "pending")
         after = replace(after, partitions={n: clock for n, clock in after.partitions.items() if n != _LOOK})
         results[pipeline_tables.COUNTS] = self._make_count_rows(counts)
@@ -244,20 +243,25 @@ class Pipeline:
         results[pipeline_tables.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
         unparsed = (self._unparsed | _list_busy(batch)) - timely
-        self._made = _Made(
-            rows, pending, after, unparsed, int(known.get(pipeline_tables.TOO_LATE, 0)), now_us
-        )
+        too_late = int(known.get(pipeline_tables.TOO_LATE, 0))
+        watermark_us = None if after.watermark_us == NEVER else after.watermark_us
+
+        def conclude(report: BatchReport) -> None:
+            self._unparsed, self._last_us = unparsed, now_us
+            self._tell_listeners(_make_news(report, rows, pending, watermark_us, too_late))
+
+        batch.when_done(conclude)
         return rows
 
     def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
-        """Both stages; what they made, by the name of the table it is for."""
+        """Run both stages; return what they made, by the name of the table it is for."""
         from pyspark.sql.functions import col
 
-        self._stage.maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}
         state = batch.read_state(pipeline_tables.STATE).selectExpr(
             f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
         )
-        frame = state if batch.is_empty else batch.frame.union(state)
+        stage = LogStage(self._kit, {number: clock.max_us for number, clock in clocks.partitions.items()})
+        frame = state if batch.is_empty else batch.arrow(stage, PARCELS_DDL).union(state)
         lanes = frame.repartitionById(self._places, col("lane") % self._places)
         found = lanes.mapInArrow(LaneStage(self._kit, clocks, orders), PARCELS_DDL).toArrow()
         made: dict[str, list[pa.Table]] = {}
@@ -290,17 +294,17 @@ class Pipeline:
 
     # --- what is decided before a batch -----------------------------------------------------------------
 
-    def _holds_decisions(self, *, is_waited_for: bool) -> bool:
+    def _must_wait(self, *, is_waited_for: bool) -> bool:
         if self._first_lines is None or self._until_idle:
             return False
-        return self._first_lines.holds(is_waited_for=is_waited_for)
+        return self._first_lines.must_wait(is_waited_for=is_waited_for)
 
     def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
-        """Return the clocks with who is not waited for in this batch. Who is behind is waited for.
+        """Return the clocks, with idle those partitions that this batch does not wait for.
 
-        Who had records and no line among them is waited for no longer than who is silent: a stranger who
-        sends nonsense must not stop the time of all. The same holds for a clock in the future that no line
-        confirms.
+        A partition with records that are not read yet is waited for. One whose records hold no line counts
+        as silent: a stranger who sends nonsense must not stop the time of all. The same holds for a clock in
+        the future that no line confirms.
         """
         idle_after_us = self.settings.idle_after_us
         known = [each.partition for each in batch.end.offsets]
@@ -316,7 +320,7 @@ class Pipeline:
                 idle_after_us=never if idle_after_us is None else idle_after_us,
             )
 
-        decided = set_future_right(decide(busy), self._unparsed, now_us)
+        decided = correct_future_clocks(decide(busy), self._unparsed, now_us)
         stopped = [
             number
             for number, clock in decided.partitions.items()
@@ -327,7 +331,7 @@ class Pipeline:
         silent = set(stopped) - self._unparsed
         ends = self._find_ends([each for each in batch.end.offsets if each.partition in silent])
         behind = {each.partition for each, end in ends.items() if end > batch.end.offsets[each]}
-        return set_future_right(decide(busy | behind), self._unparsed, now_us) if behind else decided
+        return correct_future_clocks(decide(busy | behind), self._unparsed, now_us) if behind else decided
 
     def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         if self._view is None:
@@ -335,7 +339,7 @@ class Pipeline:
         return self._view.latest(list(partitions)) if partitions else {}
 
     def _describe(self) -> dict[str, str]:
-        """The settings that are stored beside the state. A format is, when enough lines were looked at."""
+        """Return the settings that are stored with the state; a format only after enough lines were seen."""
         settings = self.settings
         proven = {} if self._first_lines is not None else {"log_format": settings.log_format}
         return {
@@ -349,7 +353,7 @@ class Pipeline:
             pipeline_tables.TRUST_CRAWLERS: str(settings.trust_crawlers).lower(),
         }
 
-    # --- what is told afterwards ------------------------------------------------------------------------
+    # --- news of a published batch ------------------------------------------------------------------------
 
     def _make_count_rows(self, counts: list[pa.Table]) -> pa.Table | None:
         if not counts:
@@ -358,50 +362,36 @@ class Pipeline:
         topics = pa.array([self.settings.topic] * rows.num_rows, pa.string())
         return rows.add_column(0, "topic", topics).select(pipeline_tables.COUNT_ROWS.names)
 
-    def _make_news(self, report: BatchReport, made: _Made) -> BatchNews:
-        counted, watermark = made.rows.get(pipeline_tables.COUNTS), made.clocks.watermark_us
-        return BatchNews(
-            report,
-            lines=_add_up(counted, "lines"),
-            parsed=_add_up(counted, "parsed"),
-            dead=_add_up(counted, "dead"),
-            late=_add_up(counted, "late"),
-            pending=made.pending,
-            subjects=_add_up(made.rows.get(pipeline_tables.LANES), "subjects"),
-            watermark_us=None if watermark == NEVER else watermark,
-            decisions=made.rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
-            alerts=made.rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
-            too_late=made.too_late,
-        )
-
-    def _hear(self, event: str, report: BatchReport) -> None:
-        if event != "completed" or self._made is None:
-            return
-        self._unparsed, self._last_us = self._made.unparsed, self._made.now_us
-        news, self._made = self._make_news(report, self._made), None
+    def _tell_listeners(self, news: BatchNews) -> None:
         for listener in self._listeners:
             listener(news)
         waits = news.pending and self.settings.idle_after_us is not None
-        if self._until_idle and not report.offsets and not waits:
+        if self._until_idle and not news.report.offsets and not waits:
             self._has_ended = True
             self.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A batch that was worked on and is not published yet. `unparsed`: partitions whose last records had no
-    timely line among them."""
+def _make_news(
+    report: BatchReport, rows: Mapping[str, pa.Table], pending: int, watermark_us: int | None, too_late: int
+) -> BatchNews:
+    counted = rows.get(pipeline_tables.COUNTS)
+    return BatchNews(
+        report,
+        lines=_add_up(counted, "lines"),
+        parsed=_add_up(counted, "parsed"),
+        dead=_add_up(counted, "dead"),
+        late=_add_up(counted, "late"),
+        pending=pending,
+        subjects=_add_up(rows.get(pipeline_tables.LANES), "subjects"),
+        watermark_us=watermark_us,
+        decisions=rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
+        alerts=rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
+        too_late=too_late,
+    )
 
-    rows: Mapping[str, pa.Table]
-    pending: int
-    clocks: Clocks
-    unparsed: frozenset[int]
-    too_late: int
-    now_us: int
 
-
-def _let_all_go(clocks: Clocks) -> Clocks:
-    """If nobody is waited for, nothing may wait: neither lines that were moved up to this very moment."""
+def _release_waiting(clocks: Clocks) -> Clocks:
+    """Move the watermark past every waiting event once all partitions are idle."""
     if not all(each.is_idle for each in clocks.partitions.values()):
         return clocks
     return replace(clocks, watermark_us=clocks.watermark_us + 1)
@@ -412,13 +402,13 @@ def _list_busy(batch: Batch) -> frozenset[int]:
 
 
 def _note_timely(clocks: Clocks, timely: Collection[int], now_us: int) -> Clocks:
-    """They were seen now, also if nobody waited for them any more."""
+    """Return the clocks with these partitions seen now, even if they were idle."""
     seen = {number: replace(clocks.partitions[number], seen_at_us=now_us) for number in timely}
     return replace(clocks, partitions={**clocks.partitions, **seen})
 
 
 def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
-    """How many lines are in no second since the beginning; nothing if that has not been written now."""
+    """Return how many lines are in no second since the beginning; nothing if that is not written now."""
     if state is None:
         return {}
     places = list(zip(state["lane"].to_pylist(), state["part"].to_pylist(), strict=True))

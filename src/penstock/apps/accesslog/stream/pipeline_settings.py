@@ -1,7 +1,7 @@
-"""All that the pipeline may be told, checked before anything starts.
+"""The settings of the pipeline, checked before anything starts.
 
-Rule: a wrong setting is an error of one sentence when the settings are made, not of a task an hour later. A
-value of it is complete: the same settings on the same log make the same decisions.
+Rule: a wrong setting is an error of one sentence when the settings are made, not of a task an hour later.
+They are complete: the same settings on the same log make the same decisions.
 
 >>> PipelineSettings("log", "results.db", {"bootstrap.servers": "b:9092"}, lateness="2s").lateness_us
 2000000

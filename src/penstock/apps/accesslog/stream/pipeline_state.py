@@ -1,4 +1,4 @@
-"""Where the pipeline stands between two batches: clocks, orders and settings, read from SQL and written back.
+"""The state of the pipeline between two batches: clocks, orders and settings, read from SQL and written back.
 
 Rule: read before every batch, never remembered from the one before. What is in the database is what was
 published with the offsets; a batch that failed has left nothing there, and nothing in memory either.
@@ -41,7 +41,7 @@ class Standing:
 
 
 def read_standing(place: Place, topic: str) -> Standing:
-    """All of it, as of one moment."""
+    """Return all of it, as of one moment."""
 
     def read(session: Session) -> tuple[list[tuple[Any, ...]], ...]:
         name, mark = session.grammar.name, session.grammar.mark
@@ -95,7 +95,7 @@ def read_format(place: Place) -> str | None:
 
 
 def make_clock_rows(topic: str, before: Standing, after: Clocks, now_us: int) -> pa.Table | None:
-    """The clocks that are not what they were; None if all are. `idle_since` is when that was decided."""
+    """Return the clocks that have changed; None if none has. `idle_since` is when that was decided."""
     moved = after.watermark_us != before.clocks.watermark_us
     rows = []
     for partition, clock in sorted(after.partitions.items()):
@@ -119,7 +119,7 @@ def make_clock_rows(topic: str, before: Standing, after: Clocks, now_us: int) ->
 
 
 def make_setting_rows(before: Standing, now: Mapping[str, str]) -> pa.Table | None:
-    """The settings that are new; None if none is. What the stored state depends on cannot change."""
+    """Return the settings that are new; None if none is. What the stored state depends on cannot change."""
     for name in FIXED:
         stored = before.settings.get(name, now[name])
         if stored != now[name]:

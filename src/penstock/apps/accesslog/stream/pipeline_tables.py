@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.apps.accesslog.defence import defence_settings
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS
 from penstock.apps.accesslog.monitoring.minute_tables import MINUTE_ROWS, SECOND_ROWS, TOP_ROWS
-from penstock.apps.accesslog.stream import operator_orders, unparsed_lines
+from penstock.apps.accesslog.stream import dead_letter_rows, operator_orders
 from penstock.apps.accesslog.stream.lane_stage import LANE_COUNTS, LANE_LEVELS
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import Place, parse_place
@@ -32,7 +32,7 @@ STATE = "accesslog_state"
 CLOCKS = "accesslog_clocks"
 COUNTS = "accesslog_counts"
 DECISIONS = "accesslog_decisions"
-DEAD_LETTERS = unparsed_lines.DEAD_LETTERS
+DEAD_LETTERS = dead_letter_rows.DEAD_LETTERS
 ORDERS = operator_orders.ORDERS
 SECONDS, MINUTES, TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
 ALERTS = "accesslog_alerts"
@@ -69,7 +69,7 @@ COUNT_ROWS = pa.schema(
 #: What each lane has folded since the beginning, and what it holds now.
 LANE_ROWS = pa.schema([("lane", pa.int32())] + [(name, pa.int64()) for name in (*LANE_COUNTS, *LANE_LEVELS)])
 SETTING_ROWS = pa.schema([("name", pa.string()), ("value", pa.string())])
-#: Letters of an id that an index looks at, where it must be told.
+#: How many letters of an id an index covers, where it needs a number.
 _ID_LENGTH = 64
 
 TABLES: Mapping[Table, pa.Schema] = {
@@ -80,7 +80,7 @@ TABLES: Mapping[Table, pa.Schema] = {
     ): COUNT_ROWS,
     Table(LANES, mode="merge", key=("lane",), add=LANE_COUNTS): LANE_ROWS,
     Table(DECISIONS): defence_settings.DECISIONS,
-    Table(DEAD_LETTERS, provenance=True): unparsed_lines.SCHEMA,
+    Table(DEAD_LETTERS, provenance=True): dead_letter_rows.SCHEMA,
     Table(ORDERS, mode="upsert", key=("order_id",)): operator_orders.SCHEMA,
     Table(SECONDS, mode="upsert", key=("second", "server")): SECOND_ROWS,
     Table(MINUTES, mode="upsert", key=("minute", "server")): MINUTE_ROWS,
@@ -91,7 +91,7 @@ TABLES: Mapping[Table, pa.Schema] = {
 
 
 def make_sink(place: str | os.PathLike[str] | Place) -> SqlSink:
-    """All tables of the pipeline as one place for results. Rows go through the driver: they are few."""
+    """Return a sink for all tables of the pipeline. Rows go through the driver: they are few."""
     return SqlSink(place, *TABLES, strategy="driver")
 
 
@@ -127,7 +127,7 @@ def check_tables(place: str | os.PathLike[str] | Place) -> None:
 
 
 def _make_indexes(session: Session) -> None:
-    """By what decisions are looked for: their id, and who is still blocked. What is there stays.
+    """Make the indexes for look-ups of decisions by id and by end of the ban. Existing ones stay.
 
     MySQL has no index that is made only if it is missing, and on a text of any length only one of its
     beginning, which may be longer than an id is.
@@ -151,7 +151,7 @@ def _make_indexes(session: Session) -> None:
 
 
 def _make_nothing(session: Session) -> None:
-    """The tables are made by the sink's own step before, the indexes by `create_tables`."""
+    """Make nothing: the sink's own step made the tables, `create_tables` makes the indexes."""
 
 
 _VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")

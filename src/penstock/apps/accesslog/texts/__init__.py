@@ -1,1 +1,1 @@
-"""Equal texts of a chunk of lines, numbered once for all who look at them."""
+"""Equal texts of a chunk of lines, numbered once for all code that needs them."""

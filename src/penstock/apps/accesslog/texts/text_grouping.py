@@ -1,15 +1,15 @@
-"""Equal texts of a chunk of lines get one number; what is said of a text is worked out once and spread.
+"""Equal texts of a chunk of lines get one number; facts about a text are worked out once and spread.
 
-Rule: whoever needs something of a field's texts (rules that hit them, a client's address, how often a path
-was asked for) works it out per number and brings it to the lines by `Grouped.spread`. Why: a chunk is larger
-than the caches, so each walk over the bytes of all lines costs as much as the work done there. Detection,
-events and monitoring each did that for the same agents before.
+Rule: code that needs facts about a field's texts (rules that hit them, a client's address, how often a path
+was asked for) works them out per number and brings them to the lines by `Grouped.spread`. Why: a chunk is
+larger than the caches, so each walk over the bytes of all lines costs as much as the work done there.
+Detection, events and monitoring each did that for the same agents before.
 
 Nothing is kept between chunks, so what came before can change no verdict.
 
     grouped = group_lines(lines)
     findings = detector.detect(lines, grouped)
-    partial = observe(lines, grouped=grouped)
+    partial = count_load(lines, grouped=grouped)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Grouped:
     hashes: NDArray[np.uint64]  # of each number, and behind them of no text, where -1 finds it
 
     def spread(self, values: NDArray[Any], absent: Any) -> NDArray[Any]:
-        """What was worked out for each number, brought to the lines."""
+        """Return what was worked out for each number, brought to the lines."""
         return np.append(values, np.array(absent, values.dtype))[self.numbers]
 
     def spread_hashes(self) -> NDArray[np.uint64]:
@@ -59,14 +59,14 @@ def group_lines(lines: Lines, fields: Sequence[str] = FIELDS) -> GroupedFields:
 
 
 def check_grouped(lines: Lines, grouped: GroupedFields) -> GroupedFields:
-    """Kernels trust these numbers: of other lines they would point anywhere."""
+    """Refuse numbers of other lines: kernels trust them, and they would point anywhere."""
     if any(each.numbers.size != lines.rows.size for each in grouped.values()):
         raise ValueError("these texts were numbered for other lines")
     return grouped
 
 
 def group(lines: Lines, field: str, only: NDArray[np.bool_] | None = None) -> Grouped:
-    """One field, or only that of some lines."""
+    """Group one field, or only that of some lines."""
     starts, lengths = lines.starts[field], lines.lengths[field]
     if only is not None:
         lengths = np.where(only, lengths, np.int32(-1))

@@ -24,7 +24,7 @@ NO_TEXT = np.uint64(0x5851F42D4C957F2D)
 
 @part
 def hash_bytes(buf, at, size):
-    """64 bits of a text inside of `buf`; the same in every process and on every machine."""
+    """Return 64 bits of a text inside of `buf`; the same in every process and on every machine."""
     state = np.uint64(size) * _SECOND
     end = at + size
     if size < 8:
@@ -59,7 +59,7 @@ def same_bytes(buf, at, other, size):
 
 @kernel
 def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
-    """Number equal texts: how many there are. `numbers` gets that of each row (-1: none), `firsts` and
+    """Number equal texts; return how many there are. `numbers` gets that of each row (-1: none), `firsts` and
     `hashes` get the first row and the hash of each number.
 
     `table` is a power of two of slots, all -1. A text that equals the one of the row before is not hashed:

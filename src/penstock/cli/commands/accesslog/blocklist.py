@@ -39,10 +39,10 @@ from penstock.core.options.option_values import INT64_MAX, parse_integer
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
-    parser.add_argument("--format", choices=list(FORMATS), default=None, help="how (default: text)")
-    parser.add_argument("--out", metavar="FILE", type=Path, default=None, help="into a file, in one step")
+    parser.add_argument("--format", choices=list(FORMATS), default=None, help="the format (default: text)")
+    parser.add_argument("--out", metavar="FILE", type=Path, default=None, help="write this file, in one step")
     parser.add_argument(
-        "--since", metavar="CURSOR", default=None, help="only what has changed since then; for JSON"
+        "--since", metavar="CURSOR", default=None, help="only what has changed since then; with --json"
     )
     parser.add_argument("--json", action="store_true", help="for programs: the list, or what --out did")
     add_gate_arguments(parser)

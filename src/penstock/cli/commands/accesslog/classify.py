@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--points",
         type=int,
         default=ATTACK_POINTS,
-        help=f"an attack from so many on (default {ATTACK_POINTS})",
+        help=f"least points of an attack (default {ATTACK_POINTS})",
     )
 
 
@@ -188,7 +188,7 @@ def _writing(path: str) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def _open(path: str, mode: str) -> Iterator[IO[str]]:
-    """Yield the file; standard input or output stays open for whoever has it."""
+    """Yield the file; standard input or output stays open."""
     if path != _STANDARD:
         with open(path, mode, encoding=_ENCODINGS[mode], errors="surrogateescape", newline="") as file:
             yield file

@@ -14,7 +14,7 @@ import argparse
 import json
 from typing import Any
 
-from penstock.apps.accesslog.stream.unparsed_lines import DEAD_LETTERS
+from penstock.apps.accesslog.stream.dead_letter_rows import DEAD_LETTERS
 from penstock.cli.accesslog.database_arguments import add_database_argument, find_database
 from penstock.cli.shared.terminal import complain, count, escape, say
 from penstock.cli.shared.text_tables import align
@@ -28,7 +28,7 @@ _SHOWN_LETTERS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
-    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most (default: 50)")
+    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most this many (50)")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 

@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
     parser.add_argument("--client", metavar="X", default=None, help="an address, a network or a host name")
     parser.add_argument(
-        "--explain", metavar="ID", default=None, help="one decision and its log lines; a beginning will do"
+        "--explain", metavar="ID", default=None, help="one decision and its log lines; the id may be cut"
     )
     parser.add_argument(
         "--since", type=parse_moment, default=0, metavar="WHEN", help="1h, 2d, or 2026-01-31T12:00:00Z"
     )
-    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most (default: 50)")
+    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most this many (50)")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
-    parser.add_argument("--to-topic", metavar="TOPIC", default=None, help="send what was not sent there yet")
+    parser.add_argument("--to-topic", metavar="TOPIC", default=None, help="send decisions not sent there yet")
     parser.add_argument("--follow", action="store_true", help="go on sending until Ctrl-C")
     add_connection_arguments(parser)
 
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find(session: Session, given: str) -> Decision:
-    """The decision of this id, or the only one whose id begins so."""
+    """Return the decision of this id, or the only one whose id begins so."""
     found = read_decision(session, given)
     if found is None and _BEGINNING.fullmatch(given):
         name, mark = session.grammar.name, session.grammar.mark
@@ -136,7 +136,7 @@ def _find(session: Session, given: str) -> Decision:
 
 
 def _write_table(decisions: Sequence[Decision], asked: str | None) -> Iterator[str]:
-    """Yield the rows; where somebody was asked for, each says whether it is about him."""
+    """Yield the rows; if a client was asked for, each says whether it is about that client."""
     rows = [[_show(each, column) for column in _name_columns(each)] for each in decisions]
     head = ["decided", "action", "class", "rule", "who", "until", "request", "id"]
     if asked is not None:
@@ -147,7 +147,7 @@ def _write_table(decisions: Sequence[Decision], asked: str | None) -> Iterator[s
 
 
 def _list_notes(decisions: Sequence[Decision], asked: str | None) -> Iterator[str]:
-    """Yield what somebody who looks at the table could get wrong."""
+    """Yield what a reader of the table could get wrong."""
     related = [] if asked is None else [relate(each, asked) for each in decisions]
     if strange := related.count("a neighbour"):
         rows = "row is" if strange == 1 else "rows are"
@@ -163,7 +163,7 @@ def _list_notes(decisions: Sequence[Decision], asked: str | None) -> Iterator[st
 
 
 def _name_columns(decision: Decision) -> tuple[str, ...]:
-    """A fingerprint says little to a person; the client that showed it is the one that is blocked."""
+    """Name the client, not the fingerprint: it says little to a person, and the client is what is blocked."""
     if decision["kind"] != "print":
         return _TABLE
     return tuple("client" if each == "subject" else each for each in _TABLE)

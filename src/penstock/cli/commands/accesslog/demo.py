@@ -48,19 +48,17 @@ TOPIC, PARTITIONS = "access-log", 4
 DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
 _MARK = "made-by-the-demo.txt"
 _FOR_EVER_S = 24 * 3600
-#: Who asks no more often than this shows little of himself.
+#: A client that asks no more often than this shows little.
 _FEW_REQUESTS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=2_000.0, help="lines per second of all servers (2000)")
+    parser.add_argument("--seconds", type=int, default=None, help="duration (60; at a terminal until Ctrl-C)")
+    parser.add_argument("--servers", type=int, default=3, help="number of web servers (default 3)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the simulation (default 7)")
     parser.add_argument(
-        "--seconds", type=int, default=None, help="how long (60, or until Ctrl-C at a terminal)"
-    )
-    parser.add_argument("--servers", type=int, default=3, help="web servers (default 3)")
-    parser.add_argument("--seed", type=int, default=7, help="of the simulation (default 7)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("accesslog-demo"), metavar="DIR", help="for what it makes"
+        "--out", type=Path, default=Path("accesslog-demo"), metavar="DIR", help="folder for its files"
     )
 
 
@@ -104,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Make it, and take away what an earlier demo has left there; that is said.
+    """Make the folder, and remove what an earlier demo has left there, with a message.
 
     A folder without this program's mark is not touched, whatever its files are called: a pipeline's real
     database has the same name, since the guide calls it so.
@@ -189,7 +187,7 @@ def _stop_when_over(servers: Servers, pipeline: Pipeline) -> None:
 
 
 def conclude(folder: Path, settings: PipelineSettings) -> int:
-    """Totals, decisions against the truth, the audit, the report. 1 when something is not accounted for."""
+    """Show totals, the decisions' quality, the audit, the report; return 1 if a line is unaccounted for."""
     from penstock.apps.accesslog.reporting.html_report import write_report
     from penstock.apps.accesslog.reporting.report_data import read_report
     from penstock.cli.commands.accesslog.report import save_page
@@ -242,7 +240,7 @@ def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: Pipe
 def describe_outcome(
     result: Score, found: Sequence[Found], labels: Sequence[Label], visits: Mapping[str, Visits]
 ) -> Iterator[str]:
-    """The figures, and why they are no better: not all that attack can be told from those who visit."""
+    """Return the figures, and why they are no better: some attackers look like ordinary visitors."""
     yield f"{result.found:,} of {result.attackers:,} attackers blocked ({result.recall:.1%})"
     yield f"{result.benign_hit:,} of {result.benign:,} honest clients blocked"
     yield f"{result.blocked:.1%} of the attackers' requests came after the decision to block them"
@@ -261,7 +259,7 @@ def describe_outcome(
 
 
 def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:
-    """The lines of the files, of the counts, of the load and of the books, held against each other."""
+    """Compare the lines of the files, of the counts, of the load and of the ledger."""
     from penstock.apps.accesslog.reporting.report_data import Check
     from penstock.stores.sql.connections.sql_sessions import Database
 
@@ -297,7 +295,7 @@ def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]
 
 
 def _read_found(settings: PipelineSettings) -> list[Found]:
-    """The first block of each client."""
+    """Return the first block of each client."""
     from penstock.apps.accesslog.evaluation.decision_scoring import Found, unify
     from penstock.stores.sql.connections.sql_sessions import Database
 

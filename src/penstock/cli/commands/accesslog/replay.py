@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_format_argument(parser, with_old_name=True)
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
     parser.add_argument(
-        "--all-actions", action="store_true", help="also what was allowed, or in its time of grace"
+        "--all-actions", action="store_true", help="also decisions about allowed or unbanned clients"
     )
     add_gate_arguments(parser)
     add_unnamed_argument(parser)
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_decisions(path: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Decisions as CSV into a file, or to the output."""
+    """Write decisions as CSV into a file, or to the output."""
     if path == "-":
         _write(sys.stdout, rows)
         return

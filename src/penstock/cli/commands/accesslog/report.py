@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def save_page(path: Path, page: str) -> None:
-    """Put a page in its place at once: whoever opens it sees the old one or the new one, whole."""
+    """Put a page in its place at once: a reader sees the old one or the new one, whole."""
     try:
         file, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
         try:

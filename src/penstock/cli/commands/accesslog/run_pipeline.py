@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 #: How long a broker that does not answer is asked before anything else is started.
 _FIRST_ANSWER_MS = 15_000
-#: Who wrote so recently may still be running.
+#: A run that wrote this recently may still be running.
 _MAY_STILL_RUN_S = 15.0
-#: Where Spark runs in this process its first words are of no use to anybody.
+#: Where Spark runs in this process, nobody needs its first messages.
 _QUIET_SPARK = Path(__file__).with_name("spark-log4j2.properties")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", required=True, help="whose lines are read")
+    parser.add_argument("--topic", required=True, help="the topic with the log lines")
     parser.add_argument(
         "--database",
         required=True,
@@ -64,22 +64,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--create-tables", action="store_true", help="make the tables in a server's database")
     parser.add_argument("--name", default="accesslog", help="the stream's name (default: accesslog)")
     add_log_format_argument(parser)
-    parser.add_argument("--interval", default="1s", metavar="TIME", help="of batches (default: 1s)")
-    parser.add_argument("--lateness", default="1s", metavar="TIME", help="lines wait so long for others (1s)")
+    parser.add_argument("--interval", default="1s", metavar="TIME", help="between batches (default: 1s)")
+    parser.add_argument("--lateness", default="1s", metavar="TIME", help="wait for late lines (default: 1s)")
     parser.add_argument(
-        "--idle-after", default="5s", metavar="TIME", help="a silent partition is not waited for then (5s)"
+        "--idle-after", default="5s", metavar="TIME", help="wait for a silent partition (default: 5s)"
     )
-    parser.add_argument("--start", choices=["earliest", "latest"], default="earliest", help="of a first run")
-    parser.add_argument("--most-lines", type=int, default=2_000_000, help="in one batch (default 2,000,000)")
+    parser.add_argument(
+        "--start", choices=["earliest", "latest"], default="earliest", help="at the first run"
+    )
+    parser.add_argument("--most-lines", type=int, default=2_000_000, help="of a batch (default 2,000,000)")
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
     parser.add_argument(
-        "--webhook", metavar="URL", default=None, help="where alerts go; ${env:NAME} hides it"
+        "--webhook", metavar="URL", default=None, help="send alerts to it; ${env:NAME} hides it"
     )
     parser.add_argument(
         "--blocklist-dir", metavar="DIR", default=None, help="keep blocklists here up to date"
     )
     parser.add_argument(
-        "--blocklist-format", metavar="F", action="append", default=[], help="which (default: text and json)"
+        "--blocklist-format", metavar="F", action="append", default=[], help="(default: text and json)"
     )
     parser.add_argument(
         "--decisions-topic", metavar="TOPIC", default=None, help="send each decision there, its id as the key"
@@ -108,7 +110,7 @@ def _run(arguments: argparse.Namespace, settings: PipelineSettings) -> int:
     from penstock.apps.accesslog.stream.pipeline import Pipeline
 
     say(escape(describe_rules(arguments.rules, settings.tools.defence.ruleset)))
-    look = look_at_topic(
+    look = check_topic(
         demand_topic(arguments),
         settings,
         has_more=not arguments.until_idle,
@@ -169,7 +171,7 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
 
 
 def demand_topic(arguments: argparse.Namespace) -> ClientSettings:
-    """Return how to reach the topic. A wrong broker or topic is told before anything is made or started."""
+    """Return how to reach the topic. A wrong broker or topic is an error before anything starts."""
     from penstock.kafka.metadata.topic_admin import topic_exists
 
     client = connect(arguments)
@@ -184,7 +186,7 @@ def demand_topic(arguments: argparse.Namespace) -> ClientSettings:
     return client
 
 
-def look_at_topic(
+def check_topic(
     client: ClientSettings, settings: PipelineSettings, *, has_more: bool, spares: bool = True
 ) -> FirstLook:
     """Say what the format makes of the newest lines, and refuse one that cannot be right.
@@ -218,7 +220,7 @@ def look_at_topic(
 
 
 def prepare_tables(place: Place, asked: bool) -> None:
-    """A file of one's own needs no second step; a server's database belongs to somebody."""
+    """Make the tables if that was asked for, or in a file: a server's database belongs to somebody."""
     from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 
     if asked or isinstance(place, FilePlace):
@@ -233,7 +235,7 @@ def prepare_kernels(tools: Tools) -> None:
 
 
 def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
-    """What an earlier run has left, and whether it may still be there."""
+    """Return what an earlier run has left, and whether it may still be there."""
     from penstock.apps.accesslog.stream.last_batch_time import read_last_batch_ms
     from penstock.stores.sql.connections.sql_sessions import Database
 
@@ -255,7 +257,7 @@ def start_spark(master: str) -> Iterator[SparkSession]:
     settings = {"spark.driver.memory": "2g"}
     if master.startswith("local"):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
-        # The file sets the level, too: setting it by `spark.log.level` would be told on the screen.
+        # The file sets the level, too: setting it by `spark.log.level` would print a message.
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_SPARK.as_uri()}"
     else:
         settings["spark.log.level"] = "ERROR"

@@ -36,17 +36,17 @@ from penstock.stores.sql.connections.sql_sessions import Database
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, help="(default: %(default)s)"
+        "--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, help="where to listen (default: %(default)s)"
     )
-    parser.add_argument("--token-file", metavar="F", default=None, help="a file that only its owner can read")
+    parser.add_argument("--token-file", metavar="F", default=None, help="file with the token")
     parser.add_argument(
-        "--host", metavar="NAME", action="append", default=[], help="a name by which it may be asked"
-    )
-    parser.add_argument(
-        "--rate", metavar="N", default=f"{REQUESTS_PER_S:.0f}", help="requests a second of one client"
+        "--host", metavar="NAME", action="append", default=[], help="a host name that requests may use"
     )
     parser.add_argument(
-        "--stale-after", metavar="TIME", default="3m", help="without a batch it is not healthy (default: 3m)"
+        "--rate", metavar="N", default=f"{REQUESTS_PER_S:.0f}", help="requests per second and client"
+    )
+    parser.add_argument(
+        "--stale-after", metavar="TIME", default="3m", help="unhealthy after this time without a batch (3m)"
     )
     parser.add_argument("--json", action="store_true", help="for programs: say where it listens in JSON")
     add_gate_arguments(parser)

@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--server", default=None, help="name of the web server (default: this computer's)")
     parser.add_argument(
-        "--key", choices=("client", "server", "none"), default="client", help="what keeps its order"
+        "--key",
+        choices=("client", "server", "none"),
+        default="client",
+        help="lines with one key stay in order",
     )
     add_log_format_argument(parser)
     add_proxy_argument(parser)
@@ -72,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         default="",
-        help="what this shipper's position is kept under (SERVER/TOPIC); two at a time need two names",
+        help="the name of this shipper (default: SERVER/TOPIC); two at a time need two names",
     )
-    parser.add_argument("--positions-topic", default=None, metavar="TOPIC", help="where positions are kept")
+    parser.add_argument("--positions-topic", default=None, metavar="TOPIC", help="topic with the positions")
     parser.add_argument("--compression", choices=CODECS, default="lz4")
     parser.add_argument("--max-line-bytes", type=int, default=1_000_000, help="longer lines are cut")
     parser.add_argument("--poll-ms", type=int, default=200, help="how often an idle file is looked at")
@@ -100,7 +103,7 @@ def _ship(arguments: argparse.Namespace) -> int:
     absent = list_absent(arguments.files)
     parser = make_parser(arguments.log_format, arguments.trusted_proxy)
     if arguments.key == "client":
-        look_at_files(arguments.files, parser, is_whole=arguments.once)
+        check_files(arguments.files, parser, is_whole=arguments.once)
     client = connect(arguments)
     from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC
     from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
@@ -143,7 +146,7 @@ def _ship(arguments: argparse.Namespace) -> int:
 
 
 def list_absent(files: Sequence[str]) -> list[str]:
-    """Files and patterns that name nothing yet, as a log that is to come or a slip of the finger does."""
+    """Return files and patterns that name nothing yet: a log that is to come, or a slip of the finger."""
     absent = []
     for each in files:
         if not glob.has_magic(each) and os.path.isdir(each):
@@ -174,7 +177,7 @@ class _KeyLook(FirstLook):
             )
 
 
-def look_at_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = False) -> None:
+def check_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = False) -> None:
     """Warn if the clients in these files are doubtful; refuse a format that was named and cannot be right.
 
     With `auto` nothing is refused: every line is shipped, and one that fits nothing has a key all the same.
@@ -242,7 +245,7 @@ def _sum_up(shipped: Shipped, topic: str, took_s: float, *, as_json: bool) -> No
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
-    """The first signal asks, the second one ends."""
+    """Stop in order at the first signal; end at the second."""
     stopping = threading.Event()
 
     def ask(_number: int, _: object) -> None:

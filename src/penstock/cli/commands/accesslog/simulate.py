@@ -42,12 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7, help="the same seed, the same lines")
     parser.add_argument("--attacks", default="all", help="all, none, or classes separated by commas")
-    parser.add_argument("--attack-share", type=float, default=0.08, help="about this part of the lines")
+    parser.add_argument("--attack-share", type=float, default=0.08, help="their share of the lines, about")
     parser.add_argument("--day", type=int, default=86_400, metavar="SECONDS", help="how long a day lasts")
     parser.add_argument(
-        "--start", default=None, metavar="TIME", help="of the first line: 2026-02-01T10:00:00Z"
+        "--start", default=None, metavar="TIME", help="time of the first line: 2026-02-01T10:00:00Z"
     )
-    parser.add_argument("--fast", action="store_true", help="as fast as possible, not as fast as time passes")
+    parser.add_argument("--fast", action="store_true", help="write as fast as possible, not in real time")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--out",
@@ -190,7 +190,7 @@ class _Progress:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
-    """A second Ctrl-C ends at once; SIGTERM only asks, however often: programs repeat it."""
+    """End at once at a second Ctrl-C; SIGTERM only asks, however often: programs repeat it."""
     stopping = threading.Event()
 
     def ask(number: int, _: object) -> None:

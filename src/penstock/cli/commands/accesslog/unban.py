@@ -31,11 +31,11 @@ LONGEST_GRACE_MS = 10 * 366 * 86_400_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
-    parser.add_argument("client", metavar="CLIENT|CIDR", nargs="?", default=None, help="who is let go")
+    parser.add_argument("client", metavar="CLIENT|CIDR", nargs="?", default=None, help="whom to unban")
     parser.add_argument(
-        "--grace", metavar="TIME", type=_parse_grace, default=3_600_000, help="for so long (default: 1h)"
+        "--grace", metavar="TIME", type=_parse_grace, default=3_600_000, help="how long (default: 1h)"
     )
-    parser.add_argument("--reason", default="", help="a note for whoever reads the list")
+    parser.add_argument("--reason", default="", help="a note for readers of the list")
     parser.add_argument("--yes", action="store_true", help="also a network wider than /16 (IPv6: /32)")
     parser.add_argument("--withdraw", action="store_true", help="take back the orders about it instead")
     parser.add_argument("--list", action="store_true", help="show all orders instead")

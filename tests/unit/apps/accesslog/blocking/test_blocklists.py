@@ -98,7 +98,7 @@ def test_what_is_left_of_a_network_is_what_the_others_do_not_have(
     left = found.subtract_from(whole)
     assert members(*left) == members(whole) - members(*holes)
     assert sum(each.size for each in left) == len(members(*left)), "no address is in two of them"
-    assert found.covers(whole) == any(each.holds(whole) for each in holes)
+    assert found.covers(whole) == any(each.contains(whole) for each in holes)
     assert found.touches(whole) == any(each.overlaps(whole) for each in holes)
 
 

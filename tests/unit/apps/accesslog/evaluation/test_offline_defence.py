@@ -66,8 +66,8 @@ def test_a_quiet_log_is_folded_when_its_partitions_are_called_idle() -> None:
     engine = Engine(SETTINGS, partitions=[0, 1], detector=DETECTOR)
     log = [write_line("192.0.2.9", n, "POST /wp-login.php") for n in range(12)]
     assert engine.feed({0: pa.array(log, pa.binary())}).num_rows == 0
-    engine.rest(now_us=0)
-    engine.rest(now_us=SETTINGS.idle_after_us)
+    engine.note_idle(now_us=0)
+    engine.note_idle(now_us=SETTINGS.idle_after_us)
     assert engine.feed({}).column("client").to_pylist() == ["192.0.2.9"]
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.apps.accesslog.events.future_clocks import list_timely, set_future_right
-from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, advance, decide_idle, run_on
+from penstock.apps.accesslog.events.future_clocks import correct_future_clocks, list_timely
+from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, advance, decide_idle, pass_time
 
 SECOND_US = 1_000_000
 START_US = 1_900_000_000 * SECOND_US
@@ -33,9 +33,9 @@ def list_moves(ahead_s: int, seconds: int) -> list[int]:
             known=[0],
             idle_after_us=IDLE_AFTER_US,
         )
-        decided = set_future_right(decided, without_timely, now_us)
+        decided = correct_future_clocks(decided, without_timely, now_us)
         if decided.watermark_us > now_us:
-            decided = run_on(decided, SECOND_US)
+            decided = pass_time(decided, SECOND_US)
         before_us = decided.partitions[0].max_us
         most_us = max(now_us, before_us)
         row = {"partition": 0, "parsed": 1, "late": int(now_us < before_us - LATENESS_US), "maximum": most_us}

@@ -11,10 +11,10 @@ from penstock.apps.accesslog.events.log_clocks import (
     Clock,
     Clocks,
     advance,
+    cap_at_watermark,
     decide_idle,
     finish,
-    run_on,
-    set_right,
+    pass_time,
 )
 from penstock.core.errors import DecodeError
 
@@ -83,15 +83,15 @@ def test_a_partition_that_was_seen_in_the_future_is_waited_for_as_if_it_was_seen
 
 def test_a_clock_that_is_set_right_is_no_further_than_the_watermark_and_others_stay() -> None:
     clocks = Clocks({0: Clock(900, True), 1: Clock(50), 2: Clock(40, True)}, 49)
-    right = set_right(clocks, [0, 2])
+    right = cap_at_watermark(clocks, [0, 2])
     assert [clock.max_us for clock in right.partitions.values()] == [49, 50, 40]
     assert right.watermark_us == 49
 
 
 def test_time_runs_on_at_half_the_speed_only_if_nobody_is_waited_for() -> None:
     clocks = Clocks({0: Clock(900, True), 1: Clock(50, True)}, 901)
-    assert run_on(clocks, 100).watermark_us == 951
-    assert run_on(clocks, 0).watermark_us == 902
+    assert pass_time(clocks, 100).watermark_us == 951
+    assert pass_time(clocks, 0).watermark_us == 902
     waiting = Clocks({**clocks.partitions, 1: Clock(50)}, 901)
-    assert run_on(waiting, 100) == waiting
-    assert run_on(Clocks(clocks.partitions), 100).watermark_us == NEVER
+    assert pass_time(waiting, 100) == waiting
+    assert pass_time(Clocks(clocks.partitions), 100).watermark_us == NEVER

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.apps.accesslog.first_look.ambiguous_fields import find_missing
 from penstock.apps.accesslog.first_look.line_samples import take_sample
-from penstock.apps.accesslog.first_look.rival_fields import find_missing
 from penstock.apps.accesslog.first_look.sample_checks import check_sample, describe_sample
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.cli import main

@@ -12,9 +12,9 @@ import pytest
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
 from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.first_look import topic_samples
+from penstock.apps.accesslog.first_look.ambiguous_fields import find_rivals
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines
 from penstock.apps.accesslog.first_look.line_samples import SAMPLE_LINES, Sample, cut_sample, take_sample
-from penstock.apps.accesslog.first_look.rival_fields import find_rivals
 from penstock.apps.accesslog.first_look.sample_checks import check_sample, describe_sample
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.cli import main
@@ -579,15 +579,15 @@ def test_lines_are_gathered_over_batches_and_decisions_wait_until_enough_were_se
         return len(values) >= 40
 
     first = FirstLines(look, clock=lambda: 0.0)
-    assert not first.holds(is_waited_for=False)
+    assert not first.must_wait(is_waited_for=False)
     first.show(7, lambda: write_values())
     first.show(8, lambda: write_values(*write_balancer(1)))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     for _attempt in range(3):
         first.show(9, lambda: write_values(*write_balancer(30)))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     first.show(10, lambda: write_values(*write_balancer(10)))
-    assert not first.holds(is_waited_for=True)
+    assert not first.must_wait(is_waited_for=True)
     first.show(11, lambda: pytest.fail("enough was seen"))
     assert (shown, first.is_seen) == ([1, 31, 31, 31, 41], True)
 
@@ -600,17 +600,17 @@ def test_decisions_about_few_lines_wait_for_a_minute_and_the_look_goes_on() -> N
         return False
 
     first = FirstLines(look, clock=lambda: seconds)
-    assert not first.holds(is_waited_for=False)
+    assert not first.must_wait(is_waited_for=False)
     seconds = 2_000.0
     first.show(1, lambda: write_values(*write_balancer(1)))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     seconds += LONGEST_HOLD_S - 1
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     seconds += 1
     for _batch in range(2):
-        assert not first.holds(is_waited_for=True)
+        assert not first.must_wait(is_waited_for=True)
     first.show(2, lambda: write_values(*write_balancer(3)))
-    assert not first.holds(is_waited_for=True)
+    assert not first.must_wait(is_waited_for=True)
     assert (shown, first.is_seen) == ([1, -1, 4], False)
 
 
@@ -619,9 +619,9 @@ def hold_out(look: FirstLook, *lines: str) -> None:
     seconds = 0.0
     first = FirstLines(look, clock=lambda: seconds)
     first.show(1, lambda: write_values(*lines))
-    assert first.holds(is_waited_for=True)
+    assert first.must_wait(is_waited_for=True)
     seconds = LONGEST_HOLD_S
-    assert not first.holds(is_waited_for=True)
+    assert not first.must_wait(is_waited_for=True)
 
 
 def test_few_lines_are_judged_when_decisions_wait_no_longer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -653,7 +653,8 @@ def test_a_look_at_fewer_lines_than_before_forgets_no_proxy(capsys: pytest.Captu
     waiting(write_values(*write_balancer(15)))
     capsys.readouterr()
     first = FirstLines(waiting, hold_s=0.0)
-    assert not first.holds(is_waited_for=True)  # lines of an earlier run wait, and no batch has brought any
+    # Lines of an earlier run wait, and no batch has brought any.
+    assert not first.must_wait(is_waited_for=True)
     assert "PROXY_NOT_NAMED" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertTeller
+from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertSender
 from penstock.apps.accesslog.monitoring.alert_events import Webhook
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cli.accesslog.run_outputs import finish, list_troubles, make_webhook_output
@@ -79,15 +79,15 @@ def test_an_alert_is_told_when_it_opens_and_when_it_closes_and_not_again(
     place = parse_place(str(tmp_path / "results.db"))
     create_tables(place)
     write_alert(place, "old")
-    with closing(AlertTeller(place, receiver.webhook)) as teller:
-        assert teller.tell() == 0
+    with closing(AlertSender(place, receiver.webhook)) as sender:
+        assert sender.send() == 0
         write_alert(place, "new")
-        assert teller.tell() == 1
-        assert teller.tell() == 0
+        assert sender.send() == 1
+        assert sender.send() == 0
         wait_until(lambda: "new-opened" in read_told(place), "it was noted")
     write_alert(place, "new", "2026-01-02T00:01:00+00:00")
-    with closing(AlertTeller(place, receiver.webhook)) as teller:
-        assert teller.tell() == 1
+    with closing(AlertSender(place, receiver.webhook)) as sender:
+        assert sender.send() == 1
         wait_until(lambda: "new-closed" in read_told(place), "it was noted")
     assert receiver.ids == ["new-opened", "new-closed"]
     assert read_told(place) == ["new-closed", "new-opened", "old-opened"]
@@ -99,8 +99,8 @@ def test_a_receiver_that_takes_nothing_is_in_the_live_line_and_in_the_exit_code(
     place = parse_place(str(tmp_path / "results.db"))
     create_tables(place)
     receiver.is_away = True
-    with closing(AlertTeller(place, receiver.webhook, patience_s=0.1)) as teller:
-        output = make_webhook_output(teller)
+    with closing(AlertSender(place, receiver.webhook, patience_s=0.1)) as sender:
+        output = make_webhook_output(sender)
         write_alert(place, "new")
 
         def follow() -> list[str]:
@@ -124,8 +124,8 @@ def test_a_receiver_that_takes_nothing_is_in_the_live_line_and_in_the_exit_code(
     assert complaints[1] == "The webhook: up to date again."
     assert complaints[-1].startswith("The run ends with webhook not up to date [WEBHOOK_NOT_DELIVERED]")
     assert receiver.ids == ["new-opened"]
-    with closing(AlertTeller(place, receiver.webhook)) as teller:
-        output = make_webhook_output(teller)
+    with closing(AlertSender(place, receiver.webhook)) as sender:
+        output = make_webhook_output(sender)
         receiver.is_away = False
         output.follow(make_news())
         assert finish([output]) == 0

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertTeller
+from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertSender
 from penstock.apps.accesslog.monitoring.alert_events import (
     AlertEvent,
     Webhook,
@@ -281,20 +281,20 @@ def test_an_event_that_was_missed_is_told_again_and_what_was_told_is_not_asked_f
     receiver = receive()
     place = parse_place(str(tmp_path / "results.db"))
     create_tables(place)
-    with closing(AlertTeller(place, Webhook(receiver.url))) as teller:
+    with closing(AlertSender(place, Webhook(receiver.url))) as sender:
         values = [*make_row(7).values()]
         values[3] = OPENED.isoformat()
         marks = ", ".join("?" * len(values))
         with closing(sqlite3.connect(tmp_path / "results.db")) as connection:
             connection.execute(f"INSERT INTO accesslog_alerts VALUES ({marks})", values)
             connection.commit()
-        teller._offered.add("0007-opened")  # as if it were on its way
-        assert teller.tell() == 0
-        teller._miss("0007-opened")
-        assert teller.tell(has_new_alerts=False) == 1
+        sender._offered.add("0007-opened")  # as if it were on its way
+        assert sender.send() == 0
+        sender._offer_again("0007-opened")
+        assert sender.send(has_new_alerts=False) == 1
         wait_until(lambda: count_told(tmp_path / "results.db") == 1)
         (tmp_path / "results.db").rename(tmp_path / "elsewhere.db")
-        assert teller.tell(has_new_alerts=False) == 0
+        assert sender.send(has_new_alerts=False) == 0
         (tmp_path / "elsewhere.db").rename(tmp_path / "results.db")
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, merge, observe
+from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, count_load, merge
 from penstock.apps.accesslog.monitoring.load_merging import HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.monitoring.minute_tables import ALL
 from penstock.apps.accesslog.monitoring.packed_tables import pack_tables, unpack_tables
@@ -342,7 +342,7 @@ def test_spans_that_point_outside_the_buffer_are_taken_as_missing() -> None:
     for name in ("target", "client"):
         lines.starts[name][:] = [5, 1 << 30, -7]
         lines.lengths[name][:] = [1 << 30, 8, 3]
-    merged = merge([observe(lines)])
+    merged = merge([count_load(lines)])
     texts = [row["text"] for row in merged.tops.to_pylist() if row["kind"] in ("url", "client")]
     assert set(texts) == {"-"}
 
@@ -369,26 +369,26 @@ def test_texts_numbered_by_others_count_alike_and_those_of_other_lines_are_refus
     line = b'10.0.0.%d - - [01/Jan/2026:00:00:00 +0000] "GET /%d?a HTTP/1.1" 200 1 "-" "a%d"'
     lines = make_parser().parse(pa.array([line % (n % 3, n % 5, n % 2) for n in range(30)]))
     grouped = group_lines(lines)
-    ours, theirs = merge([observe(lines)]), merge([observe(lines, grouped=grouped)])
+    ours, theirs = merge([count_load(lines)]), merge([count_load(lines, grouped=grouped)])
     order = [(name, "ascending") for name in ("server", "kind", "text")]
     assert {"/1", "10.0.0.1", "a1", "-"} <= set(ours.tops.column("text").to_pylist())
     assert ours.tops.sort_by(order).equals(theirs.tops.sort_by(order))
     fewer = make_parser().parse(pa.array([line % (1, 1, 1)]))
     with pytest.raises(ValueError, match="other lines"):
-        observe(fewer, grouped=grouped)
+        count_load(fewer, grouped=grouped)
 
 
 def test_a_real_log_adds_up(accesslog_data: Any) -> None:
     for name in ("elastic-apache-combined", "zanbil-nginx-combined-xff"):
         log = (accesslog_data / "normal" / f"{name}.log").read_bytes().splitlines()
         parser = make_parser()
-        whole = merge([observe(parser.parse(pa.array(log)))])
+        whole = merge([count_load(parser.parse(pa.array(log)))])
         state: dict[int, bytes] = {}
         seconds: dict[Any, int] = {}
         too_late = offset = 0
         for begin in range(0, len(log), 777):
             lines = parser.parse(pa.array(log[begin : begin + 777]))
-            merged = merge([observe(lines, first_offset=offset)], state)
+            merged = merge([count_load(lines, first_offset=offset)], state)
             offset, state, too_late = offset + len(lines), merged.state, merged.too_late_total
             seconds |= {row["second"]: row["requests"] for row in merged.seconds.to_pylist()}
         assert sum(seconds.values()) + too_late == merged.lines_total == whole.lines

@@ -9,6 +9,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 
 from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     BUCKETS,
+    bucket_of,
     copy_texts,
     count_texts,
-    fill_buckets,
-    fill_hashes,
     hash_numbered,
+    hash_text,
 )
 from penstock.apps.accesslog.monitoring.sketches import (
     EXACT_LIMIT,
@@ -36,13 +37,25 @@ from penstock.apps.accesslog.monitoring.sketches import (
 )
 from penstock.apps.accesslog.monitoring.top_lists import (
     choose_largest,
+    cut_texts,
     merge_entries,
     rank_entries,
-    take_cut_texts,
 )
 from tests.support.guard_page import GuardedMemory
 
 ROOT = Path(__file__).parents[5]
+
+
+@numba.njit
+def fill_buckets(latencies, buckets):  # type: ignore[no-untyped-def]
+    for i in range(len(latencies)):
+        buckets[i] = bucket_of(latencies[i])
+
+
+@numba.njit
+def fill_hashes(data, offsets, hashes):  # type: ignore[no-untyped-def]
+    for i in range(len(hashes)):
+        hashes[i] = hash_text(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))
 
 
 def hash_texts(texts: list[bytes]) -> NDArray[np.uint64]:
@@ -262,7 +275,7 @@ def test_copies_that_would_leave_a_buffer_are_not_made() -> None:
     target = np.zeros(6, np.uint8)
     copy_texts(data, np.array([8, -1, 4], np.int32), np.array([0, 3, 5, 9], np.int32), target)
     assert bytes(target) == bytes(6)
-    texts = take_cut_texts(data, np.array([0, 5, 0], np.int32), np.array([2, 3, 0], np.int32))
+    texts = cut_texts(data, np.array([0, 5, 0], np.int32), np.array([2, 3, 0], np.int32))
     assert texts.to_pylist() == [b"01", b"567", b"-"]
 
 

@@ -31,10 +31,10 @@ from penstock.apps.accesslog.stream.line_stage import (
     LogStage,
     Tools,
     count_late,
+    find_header,
     gather_chunks,
     make_kit,
     open_kit,
-    take_header,
 )
 from penstock.apps.accesslog.stream.parcels import Parcel, make_parcel, read_parcels, unpack
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
@@ -216,7 +216,7 @@ def test_a_header_is_the_first_of_its_name_in_each_row(rows: list[list[tuple[str
     headers = pa.array([[{"key": k, "value": v} for k, v in row] for row in rows], HEADERS)
     expected = [next((value for key, value in row if key == "server"), None) for row in rows]
     for start in {0, len(rows) // 2}:
-        found = take_header(headers.slice(start), "server")
+        found = find_header(headers.slice(start), "server")
         wanted = expected[start:]
         assert (found.to_pylist() if found is not None else [None] * len(wanted)) == wanted
 

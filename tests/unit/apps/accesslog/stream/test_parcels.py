@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.apps.accesslog.stream.dead_letter_rows import KEPT_BYTES, make_dead_letters
 from penstock.apps.accesslog.stream.operator_orders import Order, list_orders, place_order, take_orders
 from penstock.apps.accesslog.stream.parcels import PARCELS, make_parcel, pack, read_parcels, unpack
-from penstock.apps.accesslog.stream.unparsed_lines import KEPT_BYTES, make_dead_letters
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import parse_place
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring.anomalies import AlertChange, Watch
-from penstock.apps.accesslog.monitoring.load_counting import merge, observe
+from penstock.apps.accesslog.monitoring.load_counting import count_load, merge
+from penstock.apps.accesslog.monitoring.spike_detection import AlertChange, Watch
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from tests.reference.accesslog_anomalies import SlowWatch
 from tests.support.accesslog_lines import Database, Line
@@ -90,7 +90,7 @@ def test_uneven_traffic_raises_few_alarms_in_a_day() -> None:
 def test_the_normal_logs_raise_no_alarm(accesslog_data: Any) -> None:
     for name in ("elastic-apache-combined", "zanbil-nginx-combined-xff"):
         log = (accesslog_data / "normal" / f"{name}.log").read_bytes().splitlines()
-        assert merge([observe(make_parser().parse(pa.array(log)))]).alerts.num_rows == 0
+        assert merge([count_load(make_parser().parse(pa.array(log)))]).alerts.num_rows == 0
 
 
 def test_every_alert_that_opens_closes_once_and_a_level_that_stays_becomes_normal() -> None:

@@ -1,7 +1,7 @@
 """The loop that judges seconds: a few thousand steps a second for each server, whatever their number.
 
 Everything it knows is in the arrays it is given, so it can stop after any second and go on later with the
-same result. `anomalies` says what the numbers mean. Cost: about 1 us for a second of a server.
+same result. `spike_detection` says what the numbers mean. Cost: about 1 us for a second of a server.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -34,14 +34,14 @@ BASELINES = 14
 #: at; its values are those of `extremes`.
 EVENT_NUMBERS, EVENT_VALUES = 5, 4
 
-#: Numbers of the limits, see `anomalies.Limits`.
+#: Numbers of the limits, see `spike_detection.AnomalyLimits`.
 Z, UP, DOWN, EXCESS, STEADY, CALM_SECONDS, LONGEST, ERROR_STEP, LATENCY_STEP = range(9)
 _UNKNOWN = -1.0
 
 
 @inlined
 def _steady(count):
-    """A count on the scale of Anscombe, where Poisson noise has a standard deviation of 1."""
+    """Return a count on Anscombe's scale, where Poisson noise has a standard deviation of 1."""
     return 2.0 * math.sqrt(max(count, 0.0) + 0.375)
 
 
@@ -67,7 +67,7 @@ def _sort(values, size):
 
 @inlined
 def _spread(values, size, median, up):
-    """The larger of two estimates of a standard deviation on one side of the median; sorted values.
+    """Return the larger of two estimates of a standard deviation beside the median; sorted values.
 
     A few values show less than they should of how far others may be off, so of few it is taken larger.
     """
@@ -78,7 +78,7 @@ def _spread(values, size, median, up):
 
 @part
 def _learn(bins, usable, number, base, scratch):
-    """Baselines from the bins before the last minute; `number` is the bin that has just ended."""
+    """Compute baselines from the bins before the last minute; `number` is the bin just ended."""
     newest = number - RECENT // BIN
     oldest = number - BINS + 1
     for window in range(WINDOWS):
@@ -136,7 +136,7 @@ def _learn(bins, usable, number, base, scratch):
 
 @inlined
 def _judge_rate(sums, base, limits, window, up):
-    """How far a window's requests are off, in standard deviations; 0 where that does not matter."""
+    """Return how far a window's requests are off, in standard deviations; 0 if that does not matter."""
     if base[3 * window] == _UNKNOWN:
         return 0.0
     now, expected = float(sums[window, 0]), _unsteady(base[3 * window])
@@ -174,7 +174,7 @@ def _judge_latency(sums, base, limits, window):
 
 @inlined
 def _is_calm(kind, window, sums, base, limits):
-    """Whether an open alert's cause has gone, as its own window sees it."""
+    """Return whether an open alert's cause has gone, as its own window sees it."""
     now, expected = float(sums[window, 0]), _unsteady(base[3 * window])
     if kind == SPIKE:
         excess = limits[EXCESS] * (10.0 + 5.0 * _width(window))

@@ -1,4 +1,4 @@
-"""Lines that no format fits: kept with where they stood and why, so that every line is accounted for.
+"""Dead letters: lines that no format fits, kept with their place and the reason: every line is accounted for.
 
 Rule: a line is parsed, or it is a dead letter; lines = parsed + dead in each partition, always. A dead letter
 has the record it came from (topic, partition, offset), so an audit can find it, and the line itself, up to
@@ -42,7 +42,7 @@ def make_dead_letters(
     offsets: NDArray[np.int64],
     room: int = TASK_BYTES,
 ) -> pa.RecordBatch:
-    """Letters for these rows of `values`; `reasons` says why, one text for each of them.
+    """Return letters for these rows of `values`; `reasons` says why, one text for each of them.
 
     Lines that do not fit into `room` bytes, together with those before them, are cut to their beginnings.
     """

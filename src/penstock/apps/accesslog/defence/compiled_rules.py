@@ -1,7 +1,7 @@
-"""What the rules count, as arrays for the kernels: points, limits, half-lives, and who counts whose hits.
+"""The rules as arrays for the kernels: points, limits, half-lives, and which rule counts whose hits.
 
-Rule: a number of a rule is its number in the `RuleSet`; behaviour rules also have a place of their own, `b`,
-in the order of their numbers. Hits that nobody counts and that have no points never become part of an event.
+Rule: the number of a rule is its number in the `RuleSet`; behaviour rules also have an index of their own,
+`b`, in the order of their numbers. Hits without points that no rule counts never become part of an event.
 
 A behaviour rule that counts every request without looking at a value has its level in the row of the client
 itself (`dense`); all others have an entry only where something was counted.
@@ -19,7 +19,7 @@ from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, NET, PRINT
 
 #: 404s that many clients share are broken links; rules that count these by path leave such paths out.
 SHARED_SIGNALS = ("signal.not-found", "signal.client-error")
-#: What pages load by themselves: who has that, too, is a browser.
+#: What pages load by themselves: a client that loads it, too, is a browser.
 ASSET_SIGNAL = "signal.asset"
 #: Bits of groups that a hit belongs to.
 NET_BIT, PRINT_BIT = 1, 2
@@ -128,7 +128,7 @@ def _compile(ruleset: RuleSet) -> RuleProgram:
 
 
 def compile_rules(ruleset: RuleSet) -> RuleProgram:
-    """The program of these rules; made once for each set."""
+    """Return the program of these rules; it is made once for each set."""
     if ruleset.digest not in _compiled:
         if len(_compiled) >= _MOST_COMPILED:
             _compiled.clear()
@@ -137,7 +137,7 @@ def compile_rules(ruleset: RuleSet) -> RuleProgram:
 
 
 def _list_counted(ruleset: RuleSet, rule: BehaviourRule) -> tuple[int, ...]:
-    """What a rule counts; a group counts rules that are named, and of the others those that are `near`."""
+    """Return the rules that a rule counts; a group counts those it names, and others that are `near`."""
     numbers = ruleset.counted(rule)
     if rule.per == KINDS[CLIENT]:
         return numbers

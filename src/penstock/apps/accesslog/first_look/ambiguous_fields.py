@@ -1,9 +1,9 @@
-"""Fields of JSON lines that could be meant as well as those that are used: two addresses, for one.
+"""Fields of JSON lines that could be meant instead of those that are used: a second address, for example.
 
-Rule: which of several keys counts is written down (`penstock.apps.accesslog.parsing.json_keys`), and still
-nobody who has both `ip` and `source_ip` in his lines can be expected to know it. So where their values
-differ it is said before anything is decided, with the words that choose the other one. Looked at in Python,
-in a few lines of a sample: the kernel that parses all lines keeps the one it uses and forgets the rest.
+Rule: which of several keys counts is documented (`penstock.apps.accesslog.parsing.json_keys`), but nobody
+whose lines have both `ip` and `source_ip` can be expected to know it. So where their values differ, a warning
+comes before any decision, with the option that chooses the other one. This is done in Python, on a few lines
+of a sample: the kernel that parses all lines keeps the field it uses and drops the rest.
 
 >>> [(each.used, each.other, each.lines) for each in find_rivals([b'{"source_ip": "192.0.2.1", "ip": "x"}'])]
 [('source_ip', 'ip', 1)]
@@ -28,7 +28,7 @@ from penstock.apps.accesslog.parsing.json_keys import (
 #: So many JSON lines are looked at.
 MOST_LINES = 200
 _DEEPEST = 8
-#: So many keys of a line are told.
+#: How many keys of a line a message names.
 _MOST_KEYS = 12
 #: Of the fields that a line must have, the keys that are met most.
 COMMON_KEYS = {

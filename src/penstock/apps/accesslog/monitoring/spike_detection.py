@@ -1,16 +1,16 @@
 """Spikes, drops and jumps: each second of each server judged against its own last fifteen minutes.
 
-Three windows (10, 30 and 60 seconds) are compared with what such windows held before: their median, and
-their spread on either side of it, on a scale where Poisson noise is 1 whatever the rate. A rate must be off
-by so many spreads, by a factor, and by a number of requests that matters, for some seconds in a row; then an
-alert opens, once. What happens while it is open is kept out of the baseline. It closes once: when the cause
-has gone, or after fifteen minutes, when the new level has become the normal one. The error ratio (5xx) and
-the mean of the logarithm of the latency are judged the same way.
+Three windows (10, 30 and 60 seconds) are compared with what such windows held before: their median, and their
+spread on either side of it, on a scale where Poisson noise is 1 whatever the rate. An alert opens, once, when
+a rate has been off for some seconds in a row by a number of spreads, by a factor, and by a number of requests
+that matters (`AnomalyLimits`). What happens while it is open is kept out of the baseline. It closes once:
+when the cause has gone, or after fifteen minutes, when the new level has become the normal one. The error
+ratio (5xx) and the mean of the logarithm of the latency are judged the same way.
 
-Rule: judged is event time, second by second, when the clocks of the partitions have passed it; lines that
-come later than `lateness` are not waited for. So the alerts are a function of the logs, not of the batches.
-Why not fixed thresholds: nobody sets them for each server. Why not mean and standard deviation: one flood in
-the past would hide the next. Silence of all servers at once moves no clock: it is told with the next line.
+Rule: event time is judged, second by second, once the clocks of the partitions have passed it; lines that
+come later than `lateness` are not waited for. So alerts are a function of the logs, not of the batches. Why
+not fixed thresholds: nobody sets them for each server. Why not mean and standard deviation: one flood in the
+past would hide the next. Silence of all servers at once moves no clock: it is noticed with the next line.
 
 >>> watch = Watch.begin()
 >>> watch.add("www", 0, (3, 0, 0, 0, 0))
@@ -28,14 +28,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.monitoring import anomalies_kernel as loop
+from penstock.apps.accesslog.monitoring import spike_detection_kernel as loop
 from penstock.apps.accesslog.monitoring.minute_tables import ALL
 from penstock.apps.accesslog.monitoring.sketches import bucket_values
 
 KINDS = ("rate_spike", "rate_drop", "error_jump", "latency_jump")
 #: Seconds judged in one call; a day of quiet is skipped, not judged.
 _CHUNK = 600
-#: After so many seconds without a line nothing that is known can change any more.
+#: After this many seconds without a line nothing that is known can change any more.
 _ALL_QUIET = loop.BINS * loop.BIN + loop.RECENT + 2 * loop.BIN
 
 
@@ -82,13 +82,13 @@ class Watch:
 
     @classmethod
     def begin(cls, limits: AnomalyLimits | None = None) -> Watch:
-        """Nothing known yet; the first series is all servers together."""
+        """Return a watch that knows nothing; its first series is all servers together."""
         watch = cls([], _make_past(0), limits=limits or AnomalyLimits())
         watch._add_series([ALL], born=np.iinfo(np.int64).max)
         return watch
 
     def add(self, server: str, second: int, facts: Any) -> None:
-        """Lines of a server in a second: requests, errors, latencies, sum and squares of their buckets."""
+        """Add a second of a server: requests, errors, latencies, sum and squares of their buckets."""
         if self.judged_until is not None and second < self.judged_until:
             return  # it was judged already, without these
         row = self.pending.setdefault(second, {})
@@ -110,7 +110,7 @@ class Watch:
                 self.judged_until = first = due[0] if due else until
                 if first >= until:
                     break
-            self._meet(first, first + 1)
+            self._add_new_servers(first, first + 1)
             # A server that is heard first in this stretch begins a stretch of its own.
             stop = min(until, first + _CHUNK)
             known = set(self.servers)
@@ -131,17 +131,17 @@ class Watch:
         return [] if until is None else self.advance(until)
 
     def forget(self, server: str) -> None:
-        """A server that will not be heard any more."""
+        """Forget a server that will send no more lines."""
         if server in self.servers and server != ALL:
             keep = [at for at, name in enumerate(self.servers) if name != server]
             self.servers = [self.servers[at] for at in keep]
             self.past = {name: of[keep] for name, of in self.past.items()}
 
     def _is_quiet(self, second: int) -> bool:
-        """Whether the past holds nothing but silence, so that more of it changes nothing."""
+        """Return whether the past holds nothing but silence, so that more of it changes nothing."""
         return second - self.last_heard > _ALL_QUIET and not self.past["marks"][:, :, loop.OPENED].any()
 
-    def _meet(self, first: int, until: int) -> None:
+    def _add_new_servers(self, first: int, until: int) -> None:
         for second in range(first, until):
             unknown = [name for name in self.pending.get(second, {}) if name not in self.servers]
             if unknown:
@@ -176,11 +176,11 @@ class Watch:
                 values,
             )
             done += steps
-            changes += [self._tell(*row) for row in zip(events[:found], values[:found], strict=True)]
+            changes += [self._make_change(*row) for row in zip(events[:found], values[:found], strict=True)]
         self.judged_until = stop
         return changes
 
-    def _tell(self, event: NDArray[np.int64], values: NDArray[np.float64]) -> AlertChange:
+    def _make_change(self, event: NDArray[np.int64], values: NDArray[np.float64]) -> AlertChange:
         series, kind, what, second, opened = event.tolist()
         peak, value, expected, score = values.tolist()
         if kind == loop.LATENCY:
@@ -206,7 +206,7 @@ class Watch:
     # --- kept between batches ------------------------------------------------------------------------------
 
     def to_tables(self) -> dict[str, pa.Table]:
-        """Everything that is known, as tables."""
+        """Return everything that is known, as tables."""
         series: dict[str, Any] = {"server": pa.array(self.servers, pa.string())}
         for name, of in self.past.items():
             series[name] = pa.array([each.tobytes() for each in of], pa.binary())
@@ -249,7 +249,7 @@ class Watch:
 
 
 def _make_past(series: int) -> dict[str, NDArray[Any]]:
-    """What is known of new series: nothing. The order is that of the kernel's arguments."""
+    """Return an empty past for new series, in the order of the kernel's arguments."""
     return {
         "born": np.zeros(series, np.int64),
         "recent": np.zeros((series, loop.RECENT, loop.FACTS), np.int64),
@@ -265,7 +265,7 @@ _BUCKETS = bucket_values()
 
 
 def _to_micros(bucket: float) -> float:
-    """A mean of bucket numbers as a latency."""
+    """Return a mean of bucket numbers as a latency."""
     below = min(max(int(bucket), 0), len(_BUCKETS) - 2)
     share = min(max(bucket - below, 0.0), 1.0)
     return float(_BUCKETS[below] * (1.0 - share) + _BUCKETS[below + 1] * share)
