@@ -44,7 +44,7 @@ log.dirs={folder}
 
 def fetch_kafka(progress: Progress | None = None) -> Path:
     """The folder with the broker's jars."""
-    listing = resources.files("penstock.cluster").joinpath(f"kafka-{KAFKA_VERSION}.sha512").read_text()
+    listing = resources.files("penstock.cluster.kafka").joinpath(f"kafka-{KAFKA_VERSION}.sha512").read_text()
     digests = {name: digest for digest, name in (line.split() for line in listing.splitlines())}
     return fetch_jars("kafka", _COORDINATES, progress, expected_jars=_JARS, sha512=digests)
 
