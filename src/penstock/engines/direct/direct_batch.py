@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: Told when an asynchronous commit is over: its own batch's ranges, and the error if it failed.
-CommitCallback = Callable[[tuple[OffsetRange, ...], Exception | None], None]
+CommitCallback = Callable[[tuple[OffsetRange, ...], BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True)

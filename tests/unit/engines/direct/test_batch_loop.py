@@ -579,6 +579,8 @@ def test_a_look_up_is_tried_again_as_often_as_said(world: World, failures: int, 
 class NeverDone(MemoryOffsetStore):
     """Takes asynchronous commits and is killed before it sends them."""
 
+    is_async = True
+
     def save_async(self, stream: str, position: StreamPosition, callback: object) -> None:
         """It was only queued."""
 
