@@ -29,7 +29,6 @@ from penstock.core.options.position_rules import (
 from penstock.core.options.secret_references import resolve_reference
 from penstock.core.options.stream_option_table import RECORDS_WORTH_A_TASK
 from penstock.core.options.typed_column_options import FormatTable, pick_formats
-from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import (
     Selection,
     SelectPartitions,
@@ -37,6 +36,7 @@ from penstock.core.planning.partition_selection import (
     SelectTopics,
 )
 from penstock.core.planning.range_bounds import BatchRead
+from penstock.core.planning.task_splitting import PlanLimits
 from penstock.core.planning.topic_pattern import TopicPattern
 
 _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")

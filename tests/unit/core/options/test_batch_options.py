@@ -22,8 +22,8 @@ from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.position_rules import ForAll, ForEach
 from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_options import parse_stream_options
-from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import SelectPartitions, SelectPattern, SelectTopics
+from penstock.core.planning.task_splitting import PlanLimits
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NONSENSE = "this is neither a time nor JSON"
