@@ -71,13 +71,8 @@ def _read_start(table: BatchTable) -> Rule:
 
 
 def _read_end(table: BatchTable) -> Rule:
-    rule = read_rule(
-        ("endingTimestamp", table.ending_timestamp),
-        ("endingOffsetsByTimestamp", table.ending_offsets_by_timestamp),
-        ("endingOffsets", table.ending_offsets),
-        default=Latest(),
-        refused=Earliest(),
-    )
+    texts = (table.ending_timestamp, table.ending_offsets_by_timestamp, table.ending_offsets)
+    rule = read_rule("ending", *texts, default=Latest(), refused=Earliest())
     if Earliest() in list_positions(rule):
         raise OptionError(
             "END_AT_EARLIEST",

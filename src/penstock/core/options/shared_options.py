@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.client.java_settings import PREFIX, ParsedClient, ReadFile
@@ -216,31 +216,27 @@ def read_pattern(text: str) -> SelectPattern:
 
 
 def read_start(table: BatchTable, *, default: Position, refused: Position | None = None) -> Rule:
-    """The start. `refused`: the end of the log that is not taken here."""
-    return read_rule(
-        ("startingTimestamp", table.starting_timestamp),
-        ("startingOffsetsByTimestamp", table.starting_offsets_by_timestamp),
-        ("startingOffsets", table.starting_offsets),
-        default=default,
-        refused=refused,
-    )
+    """Return where reading starts. `refused`: the end of the log that is not taken here."""
+    texts = (table.starting_timestamp, table.starting_offsets_by_timestamp, table.starting_offsets)
+    return read_rule("starting", *texts, default=default, refused=refused)
 
 
 def read_rule(
-    time: tuple[str, str | None],
-    times: tuple[str, str | None],
-    offsets: tuple[str, str | None],
+    side: Literal["starting", "ending"],
+    time: str | None,
+    times: str | None,
+    offsets: str | None,
     *,
     default: Position,
     refused: Position | None,
 ) -> Rule:
-    """The first that is set; the others stay unread. `refused`: the end of the log that is not taken here."""
-    if time[1] is not None:
-        return parse_time_rule(time[0], time[1])
-    if times[1] is not None:
-        return parse_times_rule(times[0], times[1])
-    if offsets[1] is not None:
-        return parse_offsets_rule(offsets[0], offsets[1], refused=refused)
+    """Return the first that is set; the others stay unread."""
+    if time is not None:
+        return parse_time_rule(f"{side}Timestamp", time)
+    if times is not None:
+        return parse_times_rule(f"{side}OffsetsByTimestamp", times)
+    if offsets is not None:
+        return parse_offsets_rule(f"{side}Offsets", offsets, refused=refused)
     return ForAll(default)
 
 

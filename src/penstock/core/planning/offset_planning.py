@@ -133,12 +133,12 @@ def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, .
     return _find_unwritten(bound_spans(state, snapshot, partitions), snapshot)
 
 
-def explain_absent(plan: PlanStep, snapshot: Snapshot, *, committed_only: bool) -> Iterable[DataLossError]:
+def explain_absent(plan: PlanStep, snapshot: Snapshot) -> Iterable[DataLossError]:
     """Yield the errors for what was asked for and is not in the log: gone, or not written yet."""
     if plan.losses:
         yield explain_losses(plan.losses)
     if plan.unwritten:
-        yield explain_unwritten(plan.unwritten, snapshot.latest, committed_only=committed_only)
+        yield explain_unwritten(plan.unwritten, snapshot.latest, committed_only=plan.state.committed_only)
 
 
 def explain_losses(losses: Sequence[OffsetRange]) -> DataLossError:

@@ -7,7 +7,7 @@ one back to its beginning. A stream that has run before has no use for the rule:
 written to a new partition before it was found. It finds such partitions while it runs, and reads them from
 their first offset.
 
-Whether an offset still lies inside its log is not looked at here; `streaming.chart` does so.
+Whether an offset still lies inside its log is not looked at here; `log_changes.chart` does so.
 
 >>> t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
 >>> choice = choose_start(forced={}, stored=StreamPosition({t0: 5}), explicit={t0: 1, t1: 2}, by_rule={})

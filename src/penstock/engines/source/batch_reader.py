@@ -54,8 +54,7 @@ class BatchReader(DataSourceReader):
         plan = step(options.reading, snapshot, options.limits)
         for news in plan.news:
             log.warning("%s", news)
-        committed_only = options.client.isolation_level == "read_committed"
-        for error in explain_absent(plan, snapshot, committed_only=committed_only):
+        for error in explain_absent(plan, snapshot):
             if options.fail_on_data_loss:
                 raise error
             log.warning("[%s] %s Reading what is there (failOnDataLoss=false).", error.condition, error.what)
