@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: The option tables demand a broker's address; a queue of one's own has none.
-_NO_BROKER = {"kafka.bootstrap.servers": "unused:1"}
 _KAFKA_ONLY = {
     "commitoffsetstogroup",
     *(spec.key.lower() for spec in option_specs(FormatTable).values()),
@@ -61,14 +59,20 @@ class QueueDataSource(DataSource):
         return {key: text for key, text in self.options.items() if key.lower() not in (*_KNOWN, _GROUP)}
 
     def schema(self) -> str:
-        columns, _ = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
+        columns, _ = check_load(
+            self._known_options(), read_file=_read_text, environ=os.environ, has_brokers=False
+        )
         return ", ".join(f"{name} {OFFERED[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         from penstock.engines.source.batch_reader import BatchReader
 
         options = parse_batch_options(
-            self._known_options(), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+            self._known_options(),
+            unique=uuid.uuid4().hex,
+            read_file=_read_text,
+            environ=os.environ,
+            has_brokers=False,
         )
         return BatchReader(options, self.open_log())
 
@@ -76,7 +80,11 @@ class QueueDataSource(DataSource):
         from penstock.engines.source.stream_reader import StreamReader
 
         options = parse_stream_options(
-            self._known_options(), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
+            self._known_options(),
+            unique=uuid.uuid4().hex,
+            read_file=_read_text,
+            environ=os.environ,
+            has_brokers=False,
         )
         return StreamReader(options, self.open_log())
 
@@ -89,8 +97,7 @@ class QueueDataSource(DataSource):
                     hint="Leave it out; decode or commit in your own program.",
                     facts={"option": key},
                 )
-        known = {key: text for key, text in self.options.items() if key.lower() in (*_KNOWN, _GROUP)}
-        return {**_NO_BROKER, **known}
+        return {key: text for key, text in self.options.items() if key.lower() in (*_KNOWN, _GROUP)}
 
 
 def _read_text(path: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.rewinding.offset_reports import plan_to_json, say_json, say_plan
 from penstock.cli.rewinding.offset_suggestions import has_results
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
-from penstock.core.offsets.offset_store_contract import Change, ChecksChanges, OffsetStore
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore
 from penstock.core.offsets.rewinds import LogBounds, RewindPlan
 from penstock.core.offsets.stream_position import StreamPosition
 
@@ -95,7 +95,7 @@ def _apply(
             return moved.deleted, list(moved.notes), moved.is_empty
         if is_wanted:
             store.change(stream, change)
-        elif isinstance(store, ChecksChanges):
+        else:
             store.check_change(stream, change)
     except PenstockError as error:
         if change.verb != "plan":

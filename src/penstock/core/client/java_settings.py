@@ -40,14 +40,17 @@ class ParsedClient:
     warnings: tuple[str, ...]
 
 
-def parse_client(texts: Mapping[str, str], *, read_file: ReadFile) -> ParsedClient:
-    """Translate settings whose names have lost their `kafka.` prefix; names in any case."""
+def parse_client(texts: Mapping[str, str], *, read_file: ReadFile, has_brokers: bool = True) -> ParsedClient:
+    """Translate settings whose names have lost their `kafka.` prefix; names in any case.
+
+    `has_brokers` is false for a queue that is not Kafka: it has no servers, and needs none.
+    """
     # Java's clients drop the blanks around every value, passwords included.
     written = {name.lower(): name for name in texts}
     texts = {name.lower(): text.strip() for name, text in texts.items()}
     warnings = _sort_names(written)
     java = read_surface(JavaSettings, texts, shown_prefix=PREFIX)
-    if java.bootstrap_servers is None:
+    if java.bootstrap_servers is None and has_brokers:
         raise OptionError(
             "OPTION_MISSING",
             "Option `kafka.bootstrap.servers` is not set.",
@@ -57,7 +60,10 @@ def parse_client(texts: Mapping[str, str], *, read_file: ReadFile) -> ParsedClie
     protocol = java.security_protocol or "PLAINTEXT"
     same = {each.name for each in fields(ClientSettings)} & {each.name for each in fields(java)}
     given = {name: getattr(java, name) for name in same if getattr(java, name) is not None}
-    given["bootstrap_servers"] = parse_servers(PREFIX + "bootstrap.servers", java.bootstrap_servers)
+    servers = java.bootstrap_servers
+    given["bootstrap_servers"] = (
+        () if servers is None else parse_servers(f"{PREFIX}bootstrap.servers", servers)
+    )
     if protocol in ("SSL", "SASL_SSL"):
         given["tls"] = _read_tls(java, read_file)
     if protocol.startswith("SASL"):

@@ -12,13 +12,16 @@ Each store passes `tests/contract/test_offset_stores.py`.
 
 What a person changes by hand (a rewind, say) goes through `change`: it is made only where the stream still
 stands where that person saw it, and the store remembers who did it.
+
+A store inherits from `OffsetStore`, and with it a plain form of what only some can do well: save in the
+background, say beforehand whether a change would be taken, keep offsets that would expire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
@@ -26,6 +29,7 @@ from penstock.core.offsets.stream_position import StreamPosition, read_position,
 _LONGEST_NAME = 200
 #: The verb of a change that a program makes itself, at its start: it goes on from there. No person did that.
 SEEK = "seek"
+SaveCallback: TypeAlias = Callable[[StreamPosition, BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,30 @@ class OffsetStore(Protocol):
     def list_changes(self, stream: str) -> list[Change]:
         """What was changed by hand, the oldest first."""
 
-    def close(self) -> None:
-        """Give back connections. A closed store is not used again."""
-
-
-@runtime_checkable
-class ChecksChanges(Protocol):
-    """A store that can say beforehand whether it would take a change."""
-
     def check_change(self, stream: str, change: Change) -> None:
         """Raise what `change` would raise, and change nothing."""
+        refuse_moved(stream, self.load(stream), change)
+
+    #: Whether `save_async` returns before the position is kept. Only then may a program commit in that way.
+    is_async: ClassVar[bool] = False
+
+    def save_async(self, stream: str, position: StreamPosition, callback: SaveCallback | None = None) -> None:
+        """Keep it soon, in order; `callback` gets this position and the error."""
+        self.save(stream, position)
+        if callback is not None:
+            callback(position, None)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send what `save_async` has left waiting; False when something is still not kept."""
+        return True
+
+    def renew(self, stream: str, position: StreamPosition) -> None:
+        """Keep from expiring what is stored of an idle stream; `position` is what it knows to be stored."""
+        return
+
+    def close(self) -> None:
+        """Give back connections. A closed store is not used again."""
+        return
 
 
 def check_stream_name(stream: str) -> str:

@@ -1,7 +1,7 @@
 """The table of the batch read's options: one field each, with its examples.
 
 Rule: a text that another option can beat (the start and end options, the three selections) is kept as
-text here and read by `options_batch`, because an option that is beaten is never parsed. Everything else
+text here and read by `shared_options`, because an option that is beaten is never parsed. Everything else
 is parsed by its own field. Options marked "Ours" do not exist in Spark's connector.
 
 >>> BatchTable().group_id_prefix
@@ -193,7 +193,7 @@ class BatchTable(FormatTable):
         accepts=("1", "1000000"),
         rejects=(("0", _WRONG), ("-5", _WRONG), ("1e6", _WRONG)),
     )
-    min_records_per_task: int = option(
+    min_records_per_task: int | None = option(
         "minRecordsPerTask",
         parse_integer_from(0, INT64_MAX),
         "Ours: small ranges share a task until it has so many offsets; 0 gives each range its own.",

@@ -23,12 +23,10 @@ from penstock.core.options.direct_strategies import Strategy
 from penstock.core.options.option_table import invalid, read_surface
 from penstock.core.options.option_values import parse_boolean, parse_duration_ms, parse_integer_from
 from penstock.core.options.position_rules import ForAll, ForEach
-from penstock.core.options.shared_options import refuse_files, sort_keys
-from penstock.core.options.stream_option_table import StreamTable
+from penstock.core.options.shared_options import refuse_files
 from penstock.core.options.stream_options import StreamOptions, parse_stream_options
 from penstock.core.planning.partition_selection import SelectPartitions
 from penstock.core.planning.range_bounds import BatchRead
-from penstock.core.streaming.backpressure import Pacing, PidSettings
 
 Delivery: TypeAlias = Literal["at-most-once", "at-least-once", "exactly-once"]
 DELIVERIES: tuple[Delivery, ...] = ("at-most-once", "at-least-once", "exactly-once")
@@ -72,16 +70,11 @@ _RESETS: Mapping[str, Position | None] = {
 
 @dataclass(frozen=True)
 class DirectOptions:
-    """A direct stream, parsed. `reset` None: a partition without any position is an error.
-
-    `pacing` bounds batches; `learns`: from how long they take, too (backpressure).
-    """
+    """A direct stream, parsed. `reset` None: a partition without any position is an error."""
 
     stream: StreamOptions
     starting: Mapping[TopicPartition, Position]
     reset: Position | None
-    pacing: Pacing | None
-    learns: bool
     allow_gaps: bool
     graceful: bool
     outage_timeout_ms: int
@@ -121,12 +114,16 @@ def parse_direct_options(
     texts = {
         **_find_defaults(conf, {key.lower() for key in given}),
         **given,
-        **strategy.options,
         **{PREFIX + key: _write(value) for key, value in kafka.items() if key not in _OURS},
     }
-    stream = parse_stream_options(texts, unique=unique, read_file=read_file, environ=environ)
-    own, _, _ = sort_keys(StreamTable, texts, elsewhere={}, read_file=read_file, environ=environ or {})
-    table = read_surface(StreamTable, own)
+    stream = parse_stream_options(
+        texts,
+        unique=unique,
+        read_file=read_file,
+        environ=environ,
+        selection=strategy.selection,
+        interval_ms=interval_ms,
+    )
     allow_gaps = _read_gaps(options, conf)
     if not allow_gaps and "offset" not in stream.columns:
         raise OptionError(
@@ -138,8 +135,6 @@ def parse_direct_options(
         stream=stream,
         starting=strategy.starting,
         reset=parse_reset(kafka),
-        pacing=_read_pacing(table, interval_ms),
-        learns=table.backpressure,
         allow_gaps=allow_gaps,
         graceful=_read_boolean(_GRACEFUL, conf.get(_GRACEFUL, "true")),
         outage_timeout_ms=read_surface(DirectTable, own_options).outage_timeout_ms,
@@ -194,20 +189,6 @@ def _find_defaults(conf: Mapping[str, str], given: set[str]) -> dict[str, str]:
         defaults["fetchOffset.numRetries"] = str(retries + 1)  # ours counts all tries
     defaults |= {ours: conf[key] for key, ours in CONF_DEFAULTS.items() if key in conf}
     return {key: text for key, text in defaults.items() if key.lower() not in given}
-
-
-def _read_pacing(table: StreamTable, interval_ms: int) -> Pacing | None:
-    """Bounds for batches of this interval. The initial rate counts with backpressure only, as in Spark."""
-    cap = table.max_rate_per_partition or None
-    if not table.backpressure and cap is None:
-        return None
-    return Pacing(
-        target_ms=interval_ms,
-        pid=PidSettings(table.pid_proportional, table.pid_integral, table.pid_derived, table.pid_min_rate),
-        initial_rate=table.initial_rate if table.backpressure else None,
-        max_rate_per_partition=cap,
-        min_rate_per_partition=table.min_rate_per_partition,
-    )
 
 
 def _write(value: object) -> str:

@@ -6,15 +6,13 @@ must match the whole name: `topic1-.*`, not the shell's `topic1-*`.
 
 >>> Subscribe("clicks", "views", starting={("clicks", 0): 33}).starting
 {TopicPartition(topic='clicks', partition=0): At(offset=33)}
->>> Subscribe("clicks").options
-{'subscribe': 'clicks'}
+>>> Subscribe("clicks").selection
+SelectTopics(topics=('clicks',))
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 from typing import TypeAlias
 
 from penstock.core.errors import OptionError
@@ -28,6 +26,9 @@ from penstock.core.model import (
     Since,
     TopicPartition,
 )
+from penstock.core.options.option_table import invalid
+from penstock.core.options.shared_options import read_pattern
+from penstock.core.planning.partition_selection import SelectPartitions, SelectTopics
 
 PartitionName: TypeAlias = TopicPartition | tuple[str, int]
 Starts: TypeAlias = Mapping[PartitionName, Position | int]
@@ -43,7 +44,7 @@ class Subscribe:
         if any("," in each for each in topics):
             raise _wrong("A topic's name has no comma", 'Write Subscribe("clicks", "views").')
         self.starting = read_positions(starting or {})
-        self.options = {"subscribe": ",".join(topics)}
+        self.selection = SelectTopics(tuple(dict.fromkeys(each.strip() for each in topics)))
 
 
 class SubscribePattern:
@@ -51,7 +52,7 @@ class SubscribePattern:
 
     def __init__(self, pattern: str, *, starting: Starts | None = None) -> None:
         self.starting = read_positions(starting or {})
-        self.options = {"subscribePattern": pattern}
+        self.selection = read_pattern(pattern)
 
 
 class Assign:
@@ -65,10 +66,10 @@ class Assign:
         stray = sorted(str(each) for each in set(self.starting) - set(named))
         if stray:
             raise _wrong(f"Starts are given for {', '.join(stray)}, not assigned here", "Assign them too.")
-        topics = groupby(named, key=lambda each: each.topic)
-        self.options = {
-            "assign": json.dumps({name: [each.partition for each in own] for name, own in topics})
-        }
+        for each in named:
+            if each.partition < 0:
+                raise invalid("assign", str(each), "partition numbers from 0 on")
+        self.selection = SelectPartitions(tuple(named))
 
 
 Strategy: TypeAlias = Subscribe | SubscribePattern | Assign

@@ -1,4 +1,4 @@
-"""What the options of batch reads and of streams have in common.
+"""What the options of batch reads and of streams have in common: `ReadOptions`, and how its parts are read.
 
 Rule: each group of options that exclude or beat each other is read here once, for both kinds of query, so
 that `subscribe` or `startingTimestamp` cannot come to mean two things.
@@ -6,14 +6,14 @@ that `subscribe` or `startingTimestamp` cannot come to mean two things.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from penstock.core.client.client_settings import ClientSettings
-from penstock.core.client.java_settings import PREFIX, ReadFile
+from penstock.core.client.java_settings import PREFIX, ParsedClient, ReadFile
 from penstock.core.errors import OptionError
-from penstock.core.model import COLUMNS, OFFERED, Committed, Position, Since
+from penstock.core.model import COLUMNS, OFFERED, Ago, Committed, Position, Since
 from penstock.core.options.batch_option_table import REPLACED, BatchTable
 from penstock.core.options.option_table import find_close_key, invalid, option_specs, unknown_option
 from penstock.core.options.option_values import find_unit_mistake
@@ -27,15 +27,111 @@ from penstock.core.options.position_rules import (
     parse_times_rule,
 )
 from penstock.core.options.secret_references import resolve_reference
+from penstock.core.options.stream_option_table import RECORDS_WORTH_A_TASK
+from penstock.core.options.typed_column_options import FormatTable, pick_formats
 from penstock.core.planning.partition_selection import (
     Selection,
     SelectPartitions,
     SelectPattern,
     SelectTopics,
 )
+from penstock.core.planning.range_bounds import BatchRead
+from penstock.core.planning.task_splitting import PlanLimits
 from penstock.core.planning.topic_pattern import TopicPattern
 
 _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A batch read, parsed; a stream has more. `client` is the driver's, `executor_client` the tasks'."""
+
+    selection: Selection
+    start: Rule
+    end: Rule
+    unmatched_start: str
+    uncommitted_start: Position | None
+    client: ClientSettings
+    executor_client: ClientSettings
+    columns: tuple[str, ...]
+    formats: FormatTable
+    limits: PlanLimits
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+    fetch_offset_retries: int
+    fetch_offset_retry_interval_ms: int
+    connection_pool: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def reading(self) -> BatchRead:
+        """What planning starts from; a stream resolves its first position from it."""
+        return BatchRead(
+            self.selection,
+            self.start,
+            self.end,
+            self.unmatched_start,
+            self.uncommitted_start,
+            committed_only=self.client.isolation_level == "read_committed",
+        )
+
+
+def make_read_options(
+    table: BatchTable,
+    texts: Mapping[str, str],
+    selection: Selection,
+    client: ParsedClient,
+    start: Rule,
+    end: Rule,
+    *,
+    uncommitted_start: Position | None = None,
+    unique: str,
+    warnings: Sequence[str],
+) -> ReadOptions:
+    """Return what both kinds of read have, checked. `texts`: the options as they were given."""
+    check_committed(start, end, client.settings)
+    if table.min_partitions and table.min_records_per_task:
+        raise OptionError(
+            "OPTION_CONFLICT",
+            "`minPartitions` cuts ranges and `minRecordsPerTask` packs them; both are set.",
+            hint="Set one of them.",
+        )
+    # "The last ten minutes" of a partition that was silent is nothing, not an error; a time that was named
+    # and is not there is Spark's error.
+    relative = any(isinstance(each, Ago) for each in list_positions(start))
+    driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
+    return ReadOptions(
+        selection=selection,
+        start=start,
+        end=end,
+        unmatched_start=table.starting_strategy or ("latest" if relative else "error"),
+        uncommitted_start=uncommitted_start,
+        client=driver,
+        executor_client=executor,
+        columns=read_columns(table),
+        formats=pick_formats(table, texts, selection),
+        limits=_read_limits(table),
+        fail_on_data_loss=table.fail_on_data_loss,
+        poll_timeout_ms=table.poll_timeout_ms,
+        fetch_offset_retries=table.fetch_offset_retries,
+        fetch_offset_retry_interval_ms=table.fetch_offset_retry_interval_ms,
+        connection_pool=table.connection_pool,
+        warnings=(
+            *warnings,
+            *warn_about_group(client.settings, texts),
+            *warn_about_times(start, end),
+            *client.warnings,
+        ),
+    )
+
+
+def _read_limits(table: BatchTable) -> PlanLimits:
+    """In a stream small ranges share tasks, unless the user says how the work is to be cut."""
+    packed = table.min_records_per_task
+    if packed is None:
+        cut = table.min_partitions is not None or table.max_records_per_partition is not None
+        packed = 0 if cut else RECORDS_WORTH_A_TASK
+    return PlanLimits(table.min_partitions, table.max_records_per_partition, packed)
 
 
 def refuse_files(path: str) -> str:
@@ -110,36 +206,47 @@ def read_selection(table: BatchTable) -> Selection:
         if not topics:
             raise invalid(key, text, "at least one topic")
         return SelectTopics(topics)
+    return read_pattern(text)
+
+
+def read_pattern(text: str) -> SelectPattern:
     if not text.strip():
-        raise invalid(key, text, "a regular expression")
+        raise invalid("subscribePattern", text, "a regular expression")
     return SelectPattern(TopicPattern(text.strip()))
 
 
+def read_start(table: BatchTable, *, default: Position, refused: Position | None = None) -> Rule:
+    """Return where reading starts. `refused`: the end of the log that is not taken here."""
+    texts = (table.starting_timestamp, table.starting_offsets_by_timestamp, table.starting_offsets)
+    return read_rule("starting", *texts, default=default, refused=refused)
+
+
 def read_rule(
-    time: tuple[str, str | None],
-    times: tuple[str, str | None],
-    offsets: tuple[str, str | None],
+    side: Literal["starting", "ending"],
+    time: str | None,
+    times: str | None,
+    offsets: str | None,
     *,
     default: Position,
-    refused: Position | None = None,
+    refused: Position | None,
 ) -> Rule:
-    """The first that is set; the others stay unread. `refused`: the end of the log that is not taken here."""
-    if time[1] is not None:
-        return parse_time_rule(time[0], time[1])
-    if times[1] is not None:
-        return parse_times_rule(times[0], times[1])
-    if offsets[1] is not None:
-        return parse_offsets_rule(offsets[0], offsets[1], refused=refused)
+    """Return the first that is set; the others stay unread."""
+    if time is not None:
+        return parse_time_rule(f"{side}Timestamp", time)
+    if times is not None:
+        return parse_times_rule(f"{side}OffsetsByTimestamp", times)
+    if offsets is not None:
+        return parse_offsets_rule(f"{side}Offsets", offsets, refused=refused)
     return ForAll(default)
 
 
-def warn_about_times(start: Rule, end: Rule | None = None) -> list[str]:
+def warn_about_times(start: Rule, end: Rule) -> list[str]:
     """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so we do.
 
     A start at 0 is a usual word for everything, and reads that.
     """
     starts = [each.time_ms for each in list_positions(start) if isinstance(each, Since) and each.time_ms]
-    ends = [each.time_ms for each in list_positions(end) if isinstance(each, Since)] if end else []
+    ends = [each.time_ms for each in list_positions(end) if isinstance(each, Since)]
     sides = (("start", starts), ("end", ends))
     return [
         f"The {side} is at {time_ms}: {mistake}. Write milliseconds, or an ISO 8601 time with a zone."

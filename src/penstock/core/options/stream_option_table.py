@@ -60,7 +60,7 @@ class StreamTable(BatchTable):
         needs={"startingOffsets": "committed", "kafka.group.id": "g"},
         only_with={"startingOffsets": ("committed",)},
     )
-    min_records_per_task: int | None = option(  # type: ignore[assignment]
+    min_records_per_task: int | None = option(
         "minRecordsPerTask",
         parse_integer_from(0, INT64_MAX),
         "Ours: small ranges share a task until it has so many offsets; 0 gives each range its own.",

@@ -13,54 +13,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.client.java_settings import ReadFile, parse_client
 from penstock.core.errors import OptionError
-from penstock.core.model import Ago, Earliest, Latest, Position
+from penstock.core.model import Earliest, Latest, Position
 from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.option_table import invalid, read_surface, refuse_stranded
-from penstock.core.options.position_rules import ForAll, Rule, list_positions
+from penstock.core.options.position_rules import ForAll
 from penstock.core.options.secret_references import resolve_reference
 from penstock.core.options.shared_options import (
-    check_committed,
-    name_clients,
+    ReadOptions,
+    make_read_options,
     read_columns,
-    read_rule,
     read_selection,
+    read_start,
     refuse_files,
     sort_keys,
-    warn_about_group,
-    warn_about_times,
 )
 from penstock.core.options.storage_addresses import Place, parse_place
-from penstock.core.options.stream_option_table import ENDS, RECORDS_WORTH_A_TASK, StreamTable
+from penstock.core.options.stream_option_table import ENDS, StreamTable
 from penstock.core.options.typed_column_options import FormatTable, pick_formats
-from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import Selection
-from penstock.core.planning.range_bounds import BatchRead
 from penstock.core.streaming.backpressure import Pacing, PidSettings
 
 _FALLBACKS: Mapping[str, Position | None] = {"error": None, "earliest": Earliest(), "latest": Latest()}
 
 
 @dataclass(frozen=True)
-class StreamOptions:
-    """A stream, parsed. `client` is the driver's, `executor_client` the tasks'."""
+class StreamOptions(ReadOptions):
+    """A stream, parsed. `learns`: how much a batch takes follows from how long the last ones took."""
 
-    selection: Selection
-    start: Rule
-    unmatched_start: str
-    uncommitted_start: Position | None
-    client: ClientSettings
-    executor_client: ClientSettings
-    columns: tuple[str, ...]
-    formats: FormatTable
-    limits: PlanLimits
-    fail_on_data_loss: bool
-    poll_timeout_ms: int
-    fetch_offset_retries: int
-    fetch_offset_retry_interval_ms: int
-    connection_pool: bool
     max_offsets: int | None
     min_offsets: int | None
     max_delay_ms: int
@@ -70,19 +51,7 @@ class StreamOptions:
     fixed_group: str | None
     loss_ledger: Place | None
     pacing: Pacing | None
-    warnings: tuple[str, ...]
-
-    @property
-    def reading(self) -> BatchRead:
-        """What the first position is resolved from: the start rule against the log's end."""
-        return BatchRead(
-            self.selection,
-            self.start,
-            ForAll(Latest()),
-            self.unmatched_start,
-            self.uncommitted_start,
-            committed_only=self.client.isolation_level == "read_committed",
-        )
+    learns: bool
 
 
 def check_load(
@@ -90,15 +59,16 @@ def check_load(
     *,
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
+    has_brokers: bool = True,
 ) -> tuple[tuple[str, ...], FormatTable]:
     """Refuse what is wrong in every kind of query; returns the columns, and how typed ones are made."""
     texts, java, _ = sort_keys(StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {})
     table = read_surface(StreamTable, texts)
     selection = read_selection(table)
-    parse_client(java, read_file=read_file)
-    _read_start(table)
+    parse_client(java, read_file=read_file, has_brokers=has_brokers)
+    read_start(table, default=Latest())
     if any(key.lower() in texts for key in ENDS):  # only a batch read has an end: then all of its rules hold
-        parse_batch_options(options, unique="", read_file=read_file, environ=environ)
+        parse_batch_options(options, unique="", read_file=read_file, environ=environ, has_brokers=has_brokers)
     refuse_stranded(StreamTable, table, texts)
     return read_columns(table), pick_formats(table, texts, selection)
 
@@ -109,55 +79,49 @@ def parse_stream_options(
     unique: str,
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
+    has_brokers: bool = True,
+    selection: Selection | None = None,
+    interval_ms: int | None = None,
 ) -> StreamOptions:
-    """Parse all options. `unique` ends the generated group id; files and variables come from the caller."""
+    """Parse all options. `unique` ends the generated group id; files and variables come from the caller.
+
+    `has_brokers`: the source is Kafka, so it must be said where that is. `selection` and `interval_ms` are
+    those of a direct stream, where no option says them.
+    """
     texts, java, warnings = sort_keys(
-        StreamTable,
-        options,
-        elsewhere={},
-        read_file=read_file,
-        environ=environ or {},
+        StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {}
     )
     table = read_surface(StreamTable, texts)
-    selection = read_selection(table)
-    client = parse_client(java, read_file=read_file)
+    selection = selection or read_selection(table)
+    client = parse_client(java, read_file=read_file, has_brokers=has_brokers)
     _refuse_ends(texts)
-    start, unmatched = _read_start(table)
-    check_committed(start, ForAll(Latest()), client.settings)
-    _check_bounds(table)
-    driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
-    return StreamOptions(
-        selection=selection,
-        start=start,
-        unmatched_start=unmatched,
+    start = read_start(table, default=Latest())
+    shared = make_read_options(
+        table,
+        texts,
+        selection,
+        client,
+        start,
+        ForAll(Latest()),
         uncommitted_start=_FALLBACKS[table.starting_offsets_fallback],
-        client=driver,
-        executor_client=executor,
-        columns=read_columns(table),
-        formats=pick_formats(table, texts, selection),
-        limits=_read_limits(table),
-        fail_on_data_loss=table.fail_on_data_loss,
-        poll_timeout_ms=table.poll_timeout_ms,
-        fetch_offset_retries=table.fetch_offset_retries,
-        fetch_offset_retry_interval_ms=table.fetch_offset_retry_interval_ms,
-        connection_pool=table.connection_pool,
-        max_offsets=table.max_offsets_per_trigger,
-        min_offsets=table.min_offsets_per_trigger,
+        unique=unique,
+        warnings=[*warnings, *_warn_about_cold_start(table), *_warn_about_ledger(table)],
+    )
+    least, most = table.min_offsets_per_trigger, table.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise invalid("minOffsetsPerTrigger", str(least), f"at most `maxOffsetsPerTrigger`, which is {most}")
+    return StreamOptions(
+        **vars(shared),
+        max_offsets=most,
+        min_offsets=least,
         max_delay_ms=table.max_trigger_delay_ms,
         max_bytes=table.max_bytes_per_trigger,
         metadata_cache_ms=table.metadata_cache_ms,
         commit_group=table.commit_offsets_to_group,
         fixed_group=client.settings.group_id,
         loss_ledger=_read_ledger(table, read_file, environ or {}),
-        pacing=_read_pacing(table),
-        warnings=(
-            *warnings,
-            *warn_about_group(client.settings, texts),
-            *warn_about_times(start),
-            *_warn_about_cold_start(table),
-            *_warn_about_ledger(table),
-            *client.warnings,
-        ),
+        pacing=_read_pacing(table, interval_ms),
+        learns=table.backpressure,
     )
 
 
@@ -165,17 +129,6 @@ def _warn_about_ledger(table: StreamTable) -> list[str]:
     if table.loss_ledger is None or not table.fail_on_data_loss:
         return []
     return ["`lossLedger` keeps what a query goes on without: nothing, while `failOnDataLoss` is true."]
-
-
-def _read_start(table: StreamTable) -> tuple[Rule, str]:
-    rule = read_rule(
-        ("startingTimestamp", table.starting_timestamp),
-        ("startingOffsetsByTimestamp", table.starting_offsets_by_timestamp),
-        ("startingOffsets", table.starting_offsets),
-        default=Latest(),
-    )
-    relative = any(isinstance(each, Ago) for each in list_positions(rule))
-    return rule, table.starting_strategy or ("latest" if relative else "error")
 
 
 def _refuse_ends(texts: Mapping[str, str]) -> None:
@@ -189,27 +142,6 @@ def _refuse_ends(texts: Mapping[str, str]) -> None:
         )
 
 
-def _check_bounds(table: StreamTable) -> None:
-    least, most = table.min_offsets_per_trigger, table.max_offsets_per_trigger
-    if least is not None and most is not None and least > most:
-        raise invalid("minOffsetsPerTrigger", str(least), f"at most `maxOffsetsPerTrigger`, which is {most}")
-    if table.min_partitions and table.min_records_per_task:
-        raise OptionError(
-            "OPTION_CONFLICT",
-            "`minPartitions` cuts ranges and `minRecordsPerTask` packs them; both are set.",
-            hint="Set one of them.",
-        )
-
-
-def _read_limits(table: StreamTable) -> PlanLimits:
-    """Small ranges share tasks, unless the user says how the work is to be cut."""
-    packed = table.min_records_per_task
-    if packed is None:
-        cut = table.min_partitions is not None or table.max_records_per_partition is not None
-        packed = 0 if cut else RECORDS_WORTH_A_TASK
-    return PlanLimits(table.min_partitions, table.max_records_per_partition, packed)
-
-
 def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, str]) -> Place | None:
     if table.loss_ledger is None:
         return None
@@ -218,14 +150,17 @@ def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, 
     )
 
 
-def _read_pacing(table: StreamTable) -> Pacing | None:
-    if not table.backpressure:
+def _read_pacing(table: StreamTable, interval_ms: int | None) -> Pacing | None:
+    """What bounds batches. In a direct stream, which has an interval, the rate of each partition does so
+    without backpressure too; the initial rate counts with it only, as in Spark."""
+    cap = table.max_rate_per_partition or None
+    if not table.backpressure and (interval_ms is None or cap is None):
         return None
     return Pacing(
-        target_ms=table.target_batch_duration_ms,
+        target_ms=table.target_batch_duration_ms if interval_ms is None else interval_ms,
         pid=PidSettings(table.pid_proportional, table.pid_integral, table.pid_derived, table.pid_min_rate),
-        initial_rate=table.initial_rate,
-        max_rate_per_partition=table.max_rate_per_partition or None,
+        initial_rate=table.initial_rate if table.backpressure else None,
+        max_rate_per_partition=cap,
         min_rate_per_partition=table.min_rate_per_partition,
     )
 

@@ -46,16 +46,7 @@ from penstock.core.planning.range_bounds import (
     look_up,
     time_of,
 )
-from penstock.core.planning.task_splitting import pack_sizes, split_ranges
-
-
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """How the work is cut: at least so many tasks, at most so many records in one, at least so many."""
-
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    min_records_per_task: int = 0
+from penstock.core.planning.task_splitting import PlanLimits, cut_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +133,12 @@ def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, .
     return _find_unwritten(bound_spans(state, snapshot, partitions), snapshot)
 
 
-def explain_absent(plan: PlanStep, snapshot: Snapshot, *, committed_only: bool) -> Iterable[DataLossError]:
+def explain_absent(plan: PlanStep, snapshot: Snapshot) -> Iterable[DataLossError]:
     """Yield the errors for what was asked for and is not in the log: gone, or not written yet."""
     if plan.losses:
         yield explain_losses(plan.losses)
     if plan.unwritten:
-        yield explain_unwritten(plan.unwritten, snapshot.latest, committed_only=committed_only)
+        yield explain_unwritten(plan.unwritten, snapshot.latest, committed_only=plan.state.committed_only)
 
 
 def explain_losses(losses: Sequence[OffsetRange]) -> DataLossError:
@@ -241,19 +232,11 @@ def _cut_tasks(spans: Sequence[Span], limits: PlanLimits) -> list[list[Span]]:
         )
         for span in spans
     ]
-    pieces = split_ranges(
-        known, min_partitions=limits.min_partitions, max_records=limits.max_records_per_partition
-    )
-    cut = [_restore_bounds(piece, by_partition[piece.topic_partition]) for piece in pieces]
-    groups = [range(index, index + 1) for index in range(len(cut))]
-    if limits.min_records_per_task > 0:
-        groups = pack_sizes(
-            [piece.size for piece in pieces],
-            at_least=limits.min_records_per_task,
-            at_most=limits.max_records_per_partition,
-        )
-    tasks = [[cut[index] for index in group] for group in groups]
-    return _keep_growing(tasks, spans, {piece.topic_partition for piece in pieces})
+    tasks = [
+        [_restore_bounds(piece, by_partition[piece.topic_partition]) for piece in pieces]
+        for pieces in cut_tasks(known, limits)
+    ]
+    return _keep_growing(tasks, spans, {span.partition for task in tasks for span in task})
 
 
 def _restore_bounds(piece: OffsetRange, span: Span) -> Span:

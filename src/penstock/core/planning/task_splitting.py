@@ -14,12 +14,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange
 
 #: More tasks than this and the driver drowns before the first one runs.
 MOST_PIECES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """How the work is cut: at least so many tasks, at most so many records in one, at least so many."""
+
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    min_records_per_task: int = 0
+
+
+def cut_tasks(ranges: Sequence[OffsetRange], limits: PlanLimits) -> list[list[OffsetRange]]:
+    """Return the pieces of each task, in the order of their ranges."""
+    most = limits.max_records_per_partition
+    pieces = split_ranges(ranges, min_partitions=limits.min_partitions, max_records=most)
+    if limits.min_records_per_task == 0:
+        return [[piece] for piece in pieces]
+    sizes = [piece.size for piece in pieces]
+    groups = pack_sizes(sizes, at_least=limits.min_records_per_task, at_most=most)
+    return [pieces[group.start : group.stop] for group in groups]
 
 
 def split_ranges(

@@ -1,7 +1,7 @@
 """Where a stream stands, what has happened to its log since, and how far the next batch goes.
 
 `chart` compares a position with a fresh view of the log and says where each partition goes on, where it
-could go to, what is lost and what is new. How far the next batch really goes is decided in `stream_batch`.
+could go to, what is lost and what is new. How far the next batch really goes is decided in `next_batch`.
 
 Rules: a partition found after the start is read from its first offset. An end never lies before its start.
 A topic with another id is another topic, whatever its offsets (where brokers give no ids: one whose leader
@@ -34,11 +34,10 @@ from penstock.core.offsets.stream_position import Offsets, StreamPosition
 from penstock.core.planning.partition_selection import (
     Selection,
     SelectPartitions,
-    SelectPattern,
-    SelectTopics,
     leave_out,
     name_topics,
     select_partitions,
+    selects_topic,
 )
 
 
@@ -94,6 +93,20 @@ def choose_partitions(
 ) -> tuple[TopicPartition, ...]:
     """Those selected that exist. A topic that was being read and is gone is no error here."""
     return _choose(selection, topics, position)[0]
+
+
+def find_changed_topics(
+    names: Iterable[str], before: Mapping[str, TopicView], now: Mapping[str, TopicView]
+) -> set[str]:
+    """Return those that are gone, are other topics by now, or have a partition with another leader."""
+
+    def is_same(old: TopicView, new: TopicView | None) -> bool:
+        if new is None or new.topic_id != old.topic_id:
+            return False
+        known = zip(old.partitions, old.leader_epochs, strict=False)
+        return all(new.leader_epoch(partition) == epoch for partition, epoch in known)
+
+    return {name for name in names if not is_same(before[name], now.get(name))}
 
 
 def find_doubtful(
@@ -255,13 +268,9 @@ def _find_gone(
 
 
 def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
-    match selection:
-        case SelectTopics(names):
-            return each.topic in names
-        case SelectPartitions(partitions):
-            return each in partitions
-        case SelectPattern(pattern):
-            return pattern.matches(each.topic)
+    if isinstance(selection, SelectPartitions):
+        return each in selection.partitions
+    return selects_topic(selection, each.topic)
 
 
 def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> frozenset[str]:

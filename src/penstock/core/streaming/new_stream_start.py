@@ -12,9 +12,9 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.model import Ago, Latest, RecordsBeforeEnd
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.position_rules import Rule, list_positions
-from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import select_partitions
 from penstock.core.planning.range_bounds import BatchRead, Snapshot, bound_spans, look_up
+from penstock.core.planning.task_splitting import PlanLimits
 
 #: Makes planning ask for both ends of every partition: a stream's position is numbers, never words.
 NUMBERS = PlanLimits(min_records_per_task=1)

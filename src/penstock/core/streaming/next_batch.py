@@ -13,8 +13,7 @@ from dataclasses import replace
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, Earliest, OffsetRange, RangeOrder, TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.planning.offset_planning import PlanLimits
-from penstock.core.planning.task_splitting import pack_sizes, split_ranges
+from penstock.core.planning.task_splitting import PlanLimits, cut_tasks
 from penstock.core.streaming.limit_sharing import share_by_lag
 from penstock.core.streaming.log_changes import Course, list_names
 
@@ -146,16 +145,10 @@ def plan_batch(
             )
         elif start < until:
             known.append(OffsetRange(each.topic, each.partition, start, until))
-    pieces = split_ranges(
-        known, min_partitions=limits.min_partitions, max_records=limits.max_records_per_partition
-    )
-    orders = [_order(piece.topic_partition, At(piece.start), piece.until, end) for piece in pieces]
-    groups = [range(index, index + 1) for index in range(len(pieces))]
-    if limits.min_records_per_task > 0:
-        groups = pack_sizes(
-            [each.size for each in pieces], at_least=limits.min_records_per_task, at_most=None
-        )
-    tasks = [tuple(orders[index] for index in group) for group in groups]
+    tasks = [
+        tuple(_order(piece.topic_partition, At(piece.start), piece.until, end) for piece in pieces)
+        for pieces in cut_tasks(known, limits)
+    ]
     return (*tasks, *((each,) for each in unknown))
 
 

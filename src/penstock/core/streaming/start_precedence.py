@@ -3,16 +3,16 @@
 Rule: a person's order (a seek, a forced offset) wins over the stored position, that over the start that the
 program gives for this partition, that over the start rule; decided for each partition by itself. The obvious
 way decides for all at once: one partition without a stored position, a new one say, then sends every other
-one back to its beginning. A partition that a stream which has run before does not know is a new one and is
-read from its first offset, whatever the rule says: `latest` would skip what was written before it was found.
+one back to its beginning. A stream that has run before has no use for the rule: `latest` would skip what was
+written to a new partition before it was found. It finds such partitions while it runs, and reads them from
+their first offset.
 
-Whether an offset still lies inside its log is not looked at here; `streaming.chart` does so.
+Whether an offset still lies inside its log is not looked at here; `log_changes.chart` does so.
 
 >>> t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
->>> choice = choose_start([t0, t1], forced={}, stored=StreamPosition({t0: 5}), explicit={},
-...                       by_rule={t1: 90}, earliest={t1: 2})
+>>> choice = choose_start(forced={}, stored=StreamPosition({t0: 5}), explicit={t0: 1, t1: 2}, by_rule={})
 >>> [str(each) for each in choice.notes]
-['t-0 at 5 (stored)', 't-1 at 2 (added)']
+['t-0 at 5 (stored)', 't-1 at 2 (explicit)']
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import Offsets, StreamPosition
-from penstock.core.planning.range_bounds import look_up
 
-#: `added`: the stream has run before and has never seen this partition.
-Origin: TypeAlias = Literal["forced", "stored", "explicit", "added", "rule"]
+Origin: TypeAlias = Literal["forced", "stored", "explicit", "rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +50,24 @@ class StartChoice(NamedTuple):
 
 
 def choose_start(
-    partitions: Collection[TopicPartition],
+    *,
     forced: Offsets,
     stored: StreamPosition | None,
     explicit: Offsets,
     by_rule: Mapping[TopicPartition, int | None],
-    earliest: Offsets,
 ) -> StartChoice:
-    """The start of each of these partitions.
+    """The start of each partition that somebody names.
 
-    `by_rule` has None where the rule is `none`; it and `earliest` need no entry for a partition that somebody
-    else decides. What is stored of partitions that are not among these stays in the position: whether they
-    are gone is decided against the log. A partition that was gone stays in `gone` as long as nobody overrules
+    `by_rule` has None where the rule is `none`; it counts only if nothing was ever stored. Whether a stored
+    partition is gone is decided against the log. One that was gone stays so as long as nobody overrules
     it. Ids and epochs are those of the stored position, where it was followed; for a topic that was made anew
     force all of its partitions, or the old id of the others still speaks for it.
     """
     before = stored or StreamPosition({})
+    ruled = by_rule if stored is None else {}
     notes: list[StartNote] = []
     without: list[TopicPartition] = []
-    for each in sorted(partitions):
+    for each in sorted({*forced, *before.offsets, *explicit, *ruled}):
         known = before.offsets.get(each, before.gone.get(each))
         if each in forced:
             notes.append(StartNote(each, forced[each], "forced", known))
@@ -78,10 +75,8 @@ def choose_start(
             notes.append(StartNote(each, known, "stored"))
         elif each in explicit:
             notes.append(StartNote(each, explicit[each], "explicit"))
-        elif stored is not None:
-            notes.append(StartNote(each, look_up(earliest, each, "first"), "added"))
-        elif (ruled := by_rule.get(each)) is not None:
-            notes.append(StartNote(each, ruled, "rule"))
+        elif (offset := ruled[each]) is not None:
+            notes.append(StartNote(each, offset, "rule"))
         else:
             without.append(each)
     if without:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.engines.direct.order_frames import ArrowFunction
 
 #: Told when an asynchronous commit is over: its own batch's ranges, and the error if it failed.
-CommitCallback = Callable[[tuple[OffsetRange, ...], Exception | None], None]
+CommitCallback = Callable[[tuple[OffsetRange, ...], BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,14 +46,11 @@ def find_start(
     explicit = watch.resolve(options.make_reading(asked)) if asked else _NOWHERE
     # A stream that has run before finds its new partitions while it runs, and reads them from their start.
     rule = watch.resolve(options.first_reading) if stored is None else _NOWHERE
-    partitions = sorted({*forced.offsets, *known.offsets, *explicit.offsets, *rule.offsets})
     choice = choose_start(
-        partitions,
         forced=forced.offsets,
         stored=stored,
         explicit=explicit.offsets,
         by_rule=rule.offsets if options.reset is not None else dict.fromkeys(rule.offsets),
-        earliest={},
     )
     log.info("Starts: %s", "; ".join(str(each) for each in choice.notes))
     return _name_logs(choice.position, (rule, explicit, forced))

@@ -276,10 +276,10 @@ class DirectStream:
             settings = self._check_settings()
             with self._switch.hearing():
                 refuse_missing_letter_box(self._typed, self._options.stream.client)
-            pace = None
-            if self._options.pacing is not None:
-                pace = DirectPace(self._options.pacing, learns=self._options.learns)
-            watch = StreamWatch(self._options.stream, self._source, pace=pace)
+            stream, pace = self._options.stream, None
+            if stream.pacing is not None:
+                pace = DirectPace(stream.pacing, learns=stream.learns)
+            watch = StreamWatch(stream, self._source, pace=pace)
             stack.callback(watch.close)
             writer, seek = None, self._seek
             if self._sink is not None:

@@ -31,7 +31,7 @@ class Keeper:
 
     @property
     def is_async(self) -> bool:
-        return hasattr(self._store, "save_async")
+        return self._store is not None and self._store.is_async
 
     def load(self) -> StreamPosition | None:
         return None if self._store is None else self._store.load(self._stream)
@@ -49,7 +49,7 @@ class Keeper:
     ) -> None:
         """Store in the background. What the callback is told is this batch's, never a newer one's."""
 
-        def settle(stored: StreamPosition, error: Exception | None) -> None:
+        def settle(stored: StreamPosition, error: BaseException | None) -> None:
             if error is None:
                 self.committed = stored
             if callback is not None:
@@ -59,7 +59,7 @@ class Keeper:
         if not _stands_somewhere(position):
             settle(position, None)
             return
-        self._store.save_async(self._stream, position, settle)  # type: ignore[attr-defined]
+        self._store.save_async(self._stream, position, settle)
 
     def keep_beside(self, position: StreamPosition) -> None:
         """The sink has it; for the store beside it a failure is a word in the log, no more."""
@@ -72,9 +72,8 @@ class Keeper:
 
     def renew(self) -> None:
         """Let a store whose offsets expire (Kafka's groups) keep those of a stream that has nothing to do."""
-        renew = getattr(self._store, "renew", None)
-        if renew is not None and self.committed is not None:
-            renew(self._stream, self.committed)
+        if self._store is not None and self.committed is not None:
+            self._store.renew(self._stream, self.committed)
 
     def close(self) -> None:
         if self._store is not None and self._is_owner:
@@ -83,8 +82,7 @@ class Keeper:
     def flush(self, timeout_s: float) -> None:
         """Let the last asynchronous commit go out before the stream ends. A store that is closed then does so
         itself: waiting twice, this would say that a commit is lost which that one still makes."""
-        flush = None if self._is_owner else getattr(self._store, "flush", None)
-        if flush is not None and not flush(timeout_s):
+        if self._store is not None and not self._is_owner and not self._store.flush(timeout_s):
             log.warning(
                 "The last position of %s is not committed after %g s. Unless its store still commits it, its "
                 "batch is read again.",

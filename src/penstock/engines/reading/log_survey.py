@@ -18,9 +18,10 @@ from typing import TypeVar
 
 from penstock.core.errors import BrokerError
 from penstock.core.model import LogView, TopicPartition, TopicView
-from penstock.core.planning.offset_planning import PlanLimits, Questions, find_questions, find_unwritten
+from penstock.core.planning.offset_planning import Questions, find_questions, find_unwritten
 from penstock.core.planning.partition_selection import name_topics
 from penstock.core.planning.range_bounds import BatchRead, Snapshot, check_ends
+from penstock.core.planning.task_splitting import PlanLimits
 
 Seen = TypeVar("Seen")
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.core.errors import BrokerError, DataLossError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import OFFERED, At, Log, RangeOrder, TopicPartition, WorkOrder
-from penstock.core.options.batch_options import BatchOptions
+from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.storage_addresses import Place
 from penstock.core.options.stream_options import StreamOptions
 from penstock.core.planning.range_bounds import count_offsets
@@ -63,7 +63,7 @@ def make_tasks(
 
 
 def make_order(
-    options: BatchOptions | StreamOptions,
+    options: ReadOptions,
     ranges: tuple[RangeOrder, ...],
     typed: TypedColumns | None,
 ) -> WorkOrder:

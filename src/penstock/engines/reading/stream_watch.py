@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from penstock.core.errors import BrokerError
 from penstock.core.log_lines import get_logger
 from penstock.core.losses.stream_loss_errors import explain_stream_losses
-from penstock.core.model import Log, LogView, Peek, TopicPartition, TopicView
+from penstock.core.model import Log, LogView, Peek, TopicPartition
 from penstock.core.offsets.stream_position import Offsets, StreamPosition, write_position
 from penstock.core.options.stream_options import StreamOptions
 from penstock.core.planning.partition_selection import Selection, leave_out
@@ -27,6 +27,7 @@ from penstock.core.streaming.log_changes import (
     StreamView,
     chart,
     choose_partitions,
+    find_changed_topics,
     find_doubtful,
     name_stream_topics,
 )
@@ -135,9 +136,7 @@ class StreamWatch:
             position, snapshot = self._bind(reading)
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
         # Where a leader was elected meanwhile it is not known under which one the start was told.
-        changed = {
-            name for name in position.topics if not _have_same_leaders(snapshot.topics[name], now.get(name))
-        }
+        changed = find_changed_topics(position.topics, snapshot.topics, now)
         epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
         return replace(position, leader_epochs=epochs)
 
@@ -276,7 +275,7 @@ class StreamWatch:
             chosen = {each.topic for each in partitions}
             with closing(self._source.open_view()) as fresh:
                 now = fresh.describe(chosen)
-            if all(_have_same_leaders(topics[each], now.get(each)) for each in chosen):
+            if not find_changed_topics(chosen, topics, now):
                 break
             topics = {name: each for name, each in topics.items() if name not in chosen} | dict(now)
         starts, epochs = find_doubtful(position, partitions, topics, latest)
@@ -371,10 +370,3 @@ class StreamWatch:
     def _offer(self, position: StreamPosition) -> None:
         if self._commits is not None:
             self._commits.offer(position.offsets)
-
-
-def _have_same_leaders(before: TopicView, now: TopicView | None) -> bool:
-    if now is None or now.topic_id != before.topic_id:
-        return False
-    known = zip(before.partitions, before.leader_epochs, strict=False)
-    return all(now.leader_epoch(partition) == epoch for partition, epoch in known)

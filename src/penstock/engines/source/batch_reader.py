@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.log_lines import get_logger
 from penstock.core.model import Log
-from penstock.core.options.batch_options import BatchOptions
+from penstock.core.options.shared_options import ReadOptions
 from penstock.core.planning.offset_planning import explain_absent, step
 from penstock.core.typed_columns import TypedColumns
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -35,7 +35,7 @@ class BatchReader(DataSourceReader):
     """Reads what the options say, once, from Kafka or from another log."""
 
     def __init__(
-        self, options: BatchOptions, source: Log | None = None, typed: TypedColumns | None = None
+        self, options: ReadOptions, source: Log | None = None, typed: TypedColumns | None = None
     ) -> None:
         self.options, self.typed = options, typed
         self.source = source or KafkaLog(options.client)
@@ -54,8 +54,7 @@ class BatchReader(DataSourceReader):
         plan = step(options.reading, snapshot, options.limits)
         for news in plan.news:
             log.warning("%s", news)
-        committed_only = options.client.isolation_level == "read_committed"
-        for error in explain_absent(plan, snapshot, committed_only=committed_only):
+        for error in explain_absent(plan, snapshot):
             if options.fail_on_data_loss:
                 raise error
             log.warning("[%s] %s Reading what is there (failOnDataLoss=false).", error.condition, error.what)

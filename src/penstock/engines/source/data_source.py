@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,9 @@ from pyspark.sql.datasource import (
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.log_lines import get_logger
 from penstock.core.options.batch_options import parse_batch_options
+from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_options import check_load, parse_stream_options
+from penstock.core.typed_columns import TypedColumns
 from penstock.core.versions import check_versions
 from penstock.engines.reading.read_tasks import name_schema
 from penstock.engines.reading.typed_column_setup import make_typed, refuse_changed_schema
@@ -57,11 +58,7 @@ class PenstockDataSource(DataSource):
         options = parse_batch_options(
             dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
         )
-        _refuse_other_schema(schema, options.columns)
-        _warn(options.warnings)
-        typed = make_typed(options.formats, options.columns)
-        refuse_changed_schema(typed, schema)
-        return BatchReader(options, typed=typed)
+        return BatchReader(options, typed=_prepare(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.engines.source.stream_reader import RefusedStream
@@ -77,11 +74,7 @@ class PenstockDataSource(DataSource):
         options = parse_stream_options(
             dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
         )
-        _refuse_other_schema(schema, options.columns)
-        _warn(options.warnings)
-        typed = make_typed(options.formats, options.columns)
-        refuse_changed_schema(typed, schema)
-        return StreamReader(options, typed=typed)
+        return StreamReader(options, typed=_prepare(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise _not_yet("Writing (`write`)", 'Write with `format("kafka")` and its jars')
@@ -90,9 +83,14 @@ class PenstockDataSource(DataSource):
         raise _not_yet("Writing a stream (`writeStream`)", 'Write with `format("kafka")` and its jars')
 
 
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
+def _prepare(options: ReadOptions, schema: StructType) -> TypedColumns | None:
+    """Return how typed columns are made; say what the user should hear."""
+    _refuse_other_schema(schema, options.columns)
+    for warning in options.warnings:
         log.warning("%s", warning)
+    typed = make_typed(options.formats, options.columns)
+    refuse_changed_schema(typed, schema)
+    return typed
 
 
 def _not_yet(what: str, instead: str) -> OptionError:

@@ -2,7 +2,7 @@
 next may take.
 
 A batch is measured from the moment it is planned to the next trigger's first call, or better: as long as
-the query listener says its trigger took (see `feedback`).
+the query listener says its trigger took (see `listener_feedback`).
 """
 
 from __future__ import annotations

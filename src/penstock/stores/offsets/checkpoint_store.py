@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.offsets.offset_store_contract import Change, refuse_moved
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
 from penstock.stores.offsets.position_documents import read_change_document, write_change_document
 
@@ -32,7 +32,7 @@ _HEAD_LINES = 2  # the mark, and what Spark remembers of the batch
 _NOTES = "penstock-changes-{}.jsonl"
 
 
-class CheckpointOffsetStore:
+class CheckpointOffsetStore(OffsetStore):
     """A stream that runs is not noticed here, unless it moves: stop the query first."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -97,7 +97,6 @@ class CheckpointOffsetStore:
         return [str(number) for number, line in enumerate(lines) if _is_readable(line)]
 
     def check_change(self, stream: str, change: Change) -> None:
-        """Raise what `change` would raise, and change nothing."""
         done = self.list_batches()
         if not done:
             raise OffsetStoreError(
@@ -128,9 +127,6 @@ class CheckpointOffsetStore:
             return []
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [read_change_document(str(path), line) for line in lines if line.endswith("\n")]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _read_lines(self, batch: int) -> list[str]:
         path = self._folder / "offsets" / f"{batch}"

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.offsets.offset_store_contract import Change, refuse_going_back, refuse_moved
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_going_back, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.position_documents import (
     damaged,
@@ -45,7 +45,7 @@ _END = ".json"
 _LONGEST_FILE_NAME = 200
 
 
-class FileOffsetStore:
+class FileOffsetStore(OffsetStore):
     """The folder is made when it is missing, unless `create` is off."""
 
     def __init__(self, folder: Path | str, *, create: bool = True) -> None:
@@ -114,9 +114,6 @@ class FileOffsetStore:
         except (OSError, UnicodeDecodeError) as error:
             raise _unusable(path, error) from error
         return [read_change_document(str(path), line) for line in lines if line.endswith("\n")]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _path(self, stream: str) -> Path:
         name = write_name(stream)

@@ -38,6 +38,8 @@ from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import (
     Change,
+    OffsetStore,
+    SaveCallback,
     check_stream_name,
     refuse_going_back,
     refuse_moved,
@@ -49,7 +51,7 @@ from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets,
 from penstock.kafka.groups.group_overview import describe_group, list_groups
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.stores.offsets.group_commits import Callback, GroupCommits
+from penstock.stores.offsets.group_commits import GroupCommits
 from penstock.stores.offsets.idle_group_renewal import Renewal
 
 log = get_logger(__name__)
@@ -60,8 +62,10 @@ _LONGEST_WHO = 200  # a broker takes 4096 bytes of metadata
 Commits = Mapping[TopicPartition, GroupCommit]
 
 
-class KafkaOffsetStore:
+class KafkaOffsetStore(OffsetStore):
     """`group` is required: there is no name that would be right for everybody."""
+
+    is_async = True
 
     def __init__(
         self,
@@ -106,9 +110,7 @@ class KafkaOffsetStore:
                 refuse_going_back(stream, _read_position(group, committed), position)
             self._commit(stream, position, committed)
 
-    def save_async(
-        self, stream: str, position: StreamPosition, callback: Callback[StreamPosition] | None = None
-    ) -> None:
+    def save_async(self, stream: str, position: StreamPosition, callback: SaveCallback | None = None) -> None:
         """Commit soon, in order, merged with what is waiting; `callback` gets this position and the error.
 
         What failed is counted, logged, and goes out again with the next one, or at `flush` and `close`.
@@ -195,9 +197,8 @@ class KafkaOffsetStore:
             self._commit(stream, change.after, committed, change)
 
     def check_change(self, stream: str, change: Change) -> None:
-        """Raise what `change` would raise, and change nothing."""
+        super().check_change(stream, change)
         group = self.name_group(stream)
-        refuse_moved(stream, self.load(stream), change)
         try:
             members = describe_group(self._client, group).members
         except BrokerError as error:

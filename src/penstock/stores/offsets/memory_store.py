@@ -6,6 +6,7 @@ import threading
 
 from penstock.core.offsets.offset_store_contract import (
     Change,
+    OffsetStore,
     check_stream_name,
     refuse_going_back,
     refuse_moved,
@@ -13,7 +14,7 @@ from penstock.core.offsets.offset_store_contract import (
 from penstock.core.offsets.stream_position import StreamPosition
 
 
-class MemoryOffsetStore:
+class MemoryOffsetStore(OffsetStore):
     """Keeps the position objects themselves; they cannot be changed."""
 
     def __init__(self) -> None:
@@ -46,6 +47,3 @@ class MemoryOffsetStore:
 
     def list_changes(self, stream: str) -> list[Change]:
         return list(self._changes.get(check_stream_name(stream), ()))
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
-from penstock.core.offsets.offset_store_contract import Change, check_stream_name, refuse_moved
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore, check_stream_name, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.core.sinks.ledger_positions import find_ledger_position
@@ -56,7 +56,7 @@ class Moved:
     is_empty: bool = False
 
 
-class SinkOffsetStore:
+class SinkOffsetStore(OffsetStore):
     """A database with a sink's ledger in it; nothing is made here but the table of changes."""
 
     def __init__(self, place: str | os.PathLike[str] | Place) -> None:
@@ -160,9 +160,6 @@ class SinkOffsetStore:
                 raise
             return []  # nobody has changed anything here yet
         return store.list_changes(stream, after=since)  # each is numbered by the epoch that it has raised
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _demand_ledger(self, session: Session) -> None:
         if read_version(session, self._place, LEDGER) is None:

@@ -22,6 +22,7 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import (
     Change,
+    OffsetStore,
     check_stream_name,
     refuse_going_back,
     refuse_moved,
@@ -42,7 +43,7 @@ _CHANGE = ("change_no", "at_ms", "who", "verb", "position_before", "position_aft
 _AT, _START, _GONE = "at", "start", "gone"
 
 
-class SqlOffsetStore:
+class SqlOffsetStore(OffsetStore):
     """Holds no connection between calls. Without `create`, tables that are not there are an error."""
 
     def __init__(
@@ -116,9 +117,6 @@ class SqlOffsetStore:
             for number, at_ms, who, verb, then, now in sorted(rows)
             if int(number) > after
         ]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     # --- inside a transaction -----------------------------------------------------------------------------
 

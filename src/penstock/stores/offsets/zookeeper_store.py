@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError, VersionError
-from penstock.core.offsets.offset_store_contract import Change, refuse_going_back, refuse_moved
+from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_going_back, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.position_documents import (
     damaged,
@@ -46,7 +46,7 @@ _PAUSE_S = 0.1
 Result = TypeVar("Result")
 
 
-class ZooKeeperOffsetStore:
+class ZooKeeperOffsetStore(OffsetStore):
     """Keeps one connection, from the first call to `close`. Without `create`, a prefix that is not there is
     an error."""
 

@@ -18,16 +18,18 @@ from penstock.core.model import (
     Since,
     TopicPartition,
 )
-from penstock.core.options.batch_options import BatchOptions, parse_batch_options
+from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.position_rules import ForAll, ForEach
+from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_options import parse_stream_options
 from penstock.core.planning.partition_selection import SelectPartitions, SelectPattern, SelectTopics
+from penstock.core.planning.task_splitting import PlanLimits
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NONSENSE = "this is neither a time nor JSON"
 
 
-def parse(**options: str) -> BatchOptions:
+def parse(**options: str) -> ReadOptions:
     base = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
     return parse_batch_options({**base, **options}, unique="u")
 
@@ -40,11 +42,7 @@ def test_the_defaults_are_sparks() -> None:
     assert options.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
     assert options.poll_timeout_ms == 120_000
     assert (options.fetch_offset_retries, options.fetch_offset_retry_interval_ms) == (3, 1000)
-    assert (options.min_partitions, options.max_records_per_partition, options.min_records_per_task) == (
-        None,
-        None,
-        0,
-    )
+    assert options.limits == PlanLimits(None, None, 0)
     assert options.warnings == ()
 
 

@@ -86,6 +86,22 @@ def test_a_wrong_strategy_says_what_to_write(make: Callable[[], Strategy]) -> No
 
 
 @pytest.mark.parametrize(
+    ("make", "condition"),
+    [
+        (lambda: SubscribePattern(" "), "OPTION_INVALID"),
+        (lambda: SubscribePattern("t("), "PATTERN_REFUSED"),
+        (lambda: Assign([("t", -1)]), "OPTION_INVALID"),
+    ],
+)
+def test_what_an_option_would_refuse_a_strategy_refuses_too(
+    make: Callable[[], Strategy], condition: str
+) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse(make())
+    assert raised.value.condition == condition
+
+
+@pytest.mark.parametrize(
     ("text", "reset"),
     [
         (None, Latest()),
@@ -164,8 +180,10 @@ def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
     }
     options = parse(conf=conf)
     pid = PidSettings(min_rate=7.0)
-    assert options.pacing == Pacing(2000, pid, 5.0, max_rate_per_partition=3.0, min_rate_per_partition=2.0)
-    assert options.learns
+    assert options.stream.pacing == Pacing(
+        2000, pid, 5.0, max_rate_per_partition=3.0, min_rate_per_partition=2.0
+    )
+    assert options.stream.learns
     assert not options.allow_gaps
     assert not options.graceful
     assert options.stream.fetch_offset_retries == 2
@@ -174,8 +192,10 @@ def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
     mine = parse(
         conf=conf, maxRatePerPartition=1, kafkaConsumer__pollTimeoutMs=512, backpressure__enabled=False
     )
-    assert mine.pacing == Pacing(2000, pid, None, max_rate_per_partition=1.0, min_rate_per_partition=2.0)
-    assert not mine.learns
+    assert mine.stream.pacing == Pacing(
+        2000, pid, None, max_rate_per_partition=1.0, min_rate_per_partition=2.0
+    )
+    assert not mine.stream.learns
     assert mine.stream.poll_timeout_ms == 512
     assert parse(conf={**conf, "spark.streaming.kafka.consumer.poll.ms": "700"}).stream.poll_timeout_ms == 700
     assert parse(conf={"spark.network.timeout": "30"}).stream.poll_timeout_ms == 30_000
@@ -184,7 +204,7 @@ def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
 def test_without_settings_nothing_bounds_a_batch_and_gaps_are_read() -> None:
     """I6, D23: the documents' cold start; gaps are read unless they are explicitly refused."""
     options = parse()
-    assert options.pacing is None
+    assert options.stream.pacing is None
     assert options.allow_gaps
     assert options.graceful
 
@@ -193,4 +213,4 @@ def test_max_poll_records_is_accepted_with_a_word_and_has_no_effect() -> None:
     """D25, I30: it bounds nothing here."""
     options = parse(kafka={"max.poll.records": 1})
     assert any("max.poll.records" in each for each in options.stream.warnings)
-    assert options.pacing is None
+    assert options.stream.pacing is None

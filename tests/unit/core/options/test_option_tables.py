@@ -12,8 +12,9 @@ from penstock.core.client.java_setting_table import JavaSettings
 from penstock.core.client.untranslated_settings import PRODUCER_ONLY, REFUSED, WITHOUT_EFFECT
 from penstock.core.errors import OptionError
 from penstock.core.options.batch_option_table import REPLACED, BatchTable
-from penstock.core.options.batch_options import BatchOptions, parse_batch_options
+from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.option_table import OptionSpec, option, option_specs, read_surface, reference_rows
+from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_option_table import ENDS, STREAM_ONLY, StreamTable
 from penstock.core.options.stream_options import StreamOptions, check_load, parse_stream_options
 from penstock.engines.source.batch_reader import BatchReader
@@ -30,7 +31,7 @@ def read_file(path: str) -> str:
     return FILES[path]
 
 
-def parse(options: dict[str, str]) -> BatchOptions:
+def parse(options: dict[str, str]) -> ReadOptions:
     return parse_batch_options(options, unique="u", read_file=read_file)
 
 
@@ -57,7 +58,7 @@ REJECTED = [
 @pytest.mark.parametrize(("key", "text", "needs"), ACCEPTED)
 def test_an_accepted_example_is_accepted(key: str, text: str, needs: dict[str, str]) -> None:
     """I15, I16, I17, I19, I21, I22, I23, I25, B107, B131: every example of every option."""
-    assert isinstance(parse(complete(key, text, needs)), BatchOptions)
+    assert isinstance(parse(complete(key, text, needs)), ReadOptions)
 
 
 @pytest.mark.parametrize(("key", "text", "condition", "needs"), REJECTED)

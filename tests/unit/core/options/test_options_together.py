@@ -158,4 +158,4 @@ def test_a_direct_stream_keeps_its_rates_without_backpressure() -> None:
     kafka = {"bootstrap.servers": "b:9092"}
     options = {"maxRatePerPartition": 5}
     parsed = parse_direct_options(Subscribe("t"), kafka, options, {}, interval_ms=1000, unique="u")
-    assert parsed.pacing is not None
+    assert parsed.stream.pacing is not None

@@ -23,7 +23,7 @@ from penstock.core.model import (
 from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.position_rules import ForAll, ForEach, Rule
 from penstock.core.options.stream_options import parse_stream_options
-from penstock.core.planning.offset_planning import PlanLimits, PlanStep, explain_losses, find_questions, step
+from penstock.core.planning.offset_planning import PlanStep, explain_losses, find_questions, step
 from penstock.core.planning.partition_selection import (
     Selection,
     SelectPartitions,
@@ -32,6 +32,7 @@ from penstock.core.planning.partition_selection import (
     select_partitions,
 )
 from penstock.core.planning.range_bounds import BatchRead, Snapshot
+from penstock.core.planning.task_splitting import PlanLimits
 from penstock.core.planning.topic_pattern import TopicPattern
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))

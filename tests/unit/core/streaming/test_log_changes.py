@@ -11,13 +11,13 @@ from penstock.core.errors import BrokerError, DataLossError
 from penstock.core.losses.stream_loss_errors import explain_stream_losses
 from penstock.core.model import At, Earliest, TopicPartition, TopicView
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.planning.offset_planning import PlanLimits
 from penstock.core.planning.partition_selection import (
     Selection,
     SelectPartitions,
     SelectPattern,
     SelectTopics,
 )
+from penstock.core.planning.task_splitting import PlanLimits
 from penstock.core.planning.topic_pattern import TopicPattern
 from penstock.core.streaming.log_changes import Course, StreamView, chart, find_doubtful, name_stream_topics
 from penstock.core.streaming.next_batch import aim, holds_back, plan_batch, share_budget, take
@@ -428,6 +428,12 @@ def test_small_ranges_share_a_task() -> None:
         [(0, At(0), At(3)), (1, At(0), At(900))]
     ]
     assert plan(before, end, PlanLimits()) == [[(0, At(0), At(3))], [(1, At(0), At(900))]]
+
+
+def test_ranges_that_share_a_task_stay_within_its_cap() -> None:
+    before, end = at({T0: 0, T1: 0}), at({T0: 6, T1: 6})
+    limits = PlanLimits(max_records_per_partition=10, min_records_per_task=8)
+    assert plan(before, end, limits) == [[(0, At(0), At(6))], [(1, At(0), At(6))]]
 
 
 def test_big_ranges_are_cut() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.errors import BrokerError, OptionError
 from penstock.core.model import At, Latest, LogView, OffsetRange, Peek, TopicPartition, TopicView
-from penstock.core.options.batch_options import BatchOptions, parse_batch_options
+from penstock.core.options.batch_options import parse_batch_options
+from penstock.core.options.shared_options import ReadOptions
 from penstock.core.planning.offset_planning import explain_unwritten, step
 from penstock.core.planning.range_bounds import Snapshot
 from penstock.engines.reading import log_survey as engine
@@ -20,7 +21,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def survey(
     open_view: Callable[[], LogView],
-    options: BatchOptions,
+    options: ReadOptions,
     *,
     now_ms: int,
     pause: Callable[[float], None],
@@ -109,11 +110,11 @@ class WatchedLog:
         failing = self._failing if self.opened <= self._failures else None
         return WatchedView(self.log, self.calls, failing)
 
-    def survey(self, options: BatchOptions, now_ms: int = 0) -> Any:
+    def survey(self, options: ReadOptions, now_ms: int = 0) -> Any:
         return survey(self.open_view, options, now_ms=now_ms, pause=self.pauses.append)
 
 
-def parse(**options: str) -> BatchOptions:
+def parse(**options: str) -> ReadOptions:
     base = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
     return parse_batch_options({**base, **options}, unique="u")
 
