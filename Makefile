@@ -28,11 +28,12 @@ $(STAMP): requirements-dev.lock
 run: $(STAMP)  ## the main application here: simulated web servers, Kafka, Spark, attackers found, a report
 	$(VENV)/bin/penstock accesslog demo
 
-lint: $(STAMP)  ## ruff, mypy, import rules
+lint: $(STAMP)  ## ruff, mypy, import rules, dead code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/vulture
 
 check: lint  ## lint and every test that needs no server (under 2 minutes)
 	$(PY) -m pytest -q -m "$(NEEDS_NO_SERVER)" </dev/null
@@ -44,11 +45,7 @@ proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proo
 	$(PY) tools/proof.py </dev/null
 
 bench: $(STAMP)  ## measure against Spark's JVM connector; prints machine, versions, samples, ratio
-	$(PY) -m bench.read </dev/null
-	$(PY) -m bench.stream </dev/null
-	$(PY) -m bench.direct </dev/null
-	$(PY) -m bench.sql </dev/null
-	$(PY) -m bench.accesslog </dev/null
+	$(PY) -m bench </dev/null
 
 docs: $(STAMP)  ## write docs/reference/ again from the tests and the sources
 	$(PY) tools/reference.py

@@ -1,11 +1,11 @@
-"""All benchmarks, one after the other: `python -m bench`. Run one alone with `python -m bench.read`."""
+"""All benchmarks, one after the other: `make bench`. Run one alone with `python -m bench.read`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-BENCHMARKS = ("records", "wire", "read", "first_query", "stream", "direct", "sql")
+BENCHMARKS = ("records", "formats", "wire", "read", "first_query", "stream", "direct", "sql", "accesslog")
 
 
 def main() -> int:

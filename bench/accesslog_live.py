@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cluster import LocalKafka
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.kafka.metadata.topic_admin import create_topic
 from penstock.kafka.writing.plain_producer import Writer
 
@@ -101,7 +101,7 @@ def flood(rate: int, clients: int, seconds: int) -> Iterator[tuple[float, pa.Tab
 
 
 def start_spark(folder: Path) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = make_launcher()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 

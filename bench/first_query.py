@@ -1,4 +1,5 @@
-"""The first query of a fresh process: Penstock with a cold and a warm kernel cache, Spark's own connector.
+"""The first query and the first stream of a fresh process: Penstock cold, warm and without its launcher,
+and Spark's own connector.
 
     python -m bench.first_query
 
@@ -6,6 +7,8 @@ Each sample is a process of its own. Its session is started first; what is timed
 topic of 100,000 records into the `noop` sink. `cold` gives numba an empty cache folder, `warm` one that a
 process before has filled. `python floor` is the first query of the smallest Python source there can be, one
 row and no Kafka: what Spark takes to start its Python processes, which the JVM connector does not need.
+All sides but `no launcher` start Spark's Python by what `penstock python` prints. The stream is one with the
+trigger `availableNow` over the same topic, with a warm cache.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.read import PACKAGES
@@ -23,12 +27,13 @@ from bench.topics import Load, fill
 from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.cluster.downloads.jvm_connector import fetch_connector
+from penstock.cluster.processes.python_launcher import make_launcher
 
 LOAD = Load("first", 100_000, 100)
 PROGRAM = """
 import sys, time
 from pyspark.sql import SparkSession
-form, bootstrap, topic, jars = sys.argv[1:]
+form, bootstrap, topic, jars, checkpoint = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.jars", jars)
 spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
 spark.range(1).write.format("noop").mode("overwrite").save()
@@ -48,27 +53,48 @@ if form == "floor":
         def reader(self, schema):
             return Reader()
     spark.dataSource.register(Floor)
-spark.read.format(form).options(**options).load().write.format("noop").mode("overwrite").save()
+if checkpoint:
+    frame = spark.readStream.format(form).options(**options, startingOffsets="earliest").load()
+    stream = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    stream.trigger(availableNow=True).start().awaitTermination()
+else:
+    spark.read.format(form).options(**options).load().write.format("noop").mode("overwrite").save()
 print("SECONDS", time.perf_counter() - began)
 spark.stop()
 """
 
 
-def time_first_query(form: str, bootstrap: str, jars: str, cache: str) -> float:
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "NUMBA_CACHE_DIR": cache,
-    }
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, form, bootstrap, LOAD.name, jars],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(ran.stdout.split("SECONDS")[1])
+@dataclass(frozen=True)
+class Spark:
+    """What every sample's process gets, whatever its side."""
+
+    bootstrap: str
+    jars: str
+
+    def time_first(self, form: str, cache: str, *, checkpoint: str = "", python: str | None = None) -> float:
+        """Return the seconds of the first query, or of the first stream where a checkpoint is given."""
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": python or make_launcher(),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "NUMBA_CACHE_DIR": cache,
+        }
+        ran = subprocess.run(
+            [sys.executable, "-c", PROGRAM, form, self.bootstrap, LOAD.name, self.jars, checkpoint],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(ran.stdout.split("SECONDS")[1])
+
+    def time_stream(self, form: str, cache: str, *, python: str | None = None) -> float:
+        with tempfile.TemporaryDirectory() as checkpoint:
+            return self.time_first(form, cache, checkpoint=checkpoint, python=python)
+
+    def time_cold(self) -> float:
+        with tempfile.TemporaryDirectory() as cold:
+            return self.time_first("penstock", cold)
 
 
 def main() -> None:
@@ -80,28 +106,35 @@ def main() -> None:
     for name, value in machine.items():
         print(f"{name:<14} {value}")
     jars = ",".join(str(jar) for jar in fetch_connector(ProgressBar("Fetching Spark's own connector")))
-    seconds: dict[str, list[float]] = {"warm": [], "cold": [], "default": [], "python floor": []}
     with (
         LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka,
         tempfile.TemporaryDirectory() as warm,
     ):
         fill(kafka.bootstrap, LOAD)
-        time_first_query("penstock", kafka.bootstrap, jars, warm)  # fills the cache
+        spark = Spark(kafka.bootstrap, jars)
+        spark.time_first("penstock", warm)  # fills the cache
+        queries = {
+            "warm": lambda: spark.time_first("penstock", warm),
+            "no launcher": lambda: spark.time_first("penstock", warm, python=sys.executable),
+            "cold": spark.time_cold,
+            "default": lambda: spark.time_first("kafka", warm),
+            "python floor": lambda: spark.time_first("floor", warm),
+        }
+        streams = {
+            "stream": lambda: spark.time_stream("penstock", warm),
+            "stream, no launcher": lambda: spark.time_stream("penstock", warm, python=sys.executable),
+            "stream, default": lambda: spark.time_stream("kafka", warm),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in (*queries, *streams)}
         for run in range(arguments.runs):
-            seconds["warm"].append(time_first_query("penstock", kafka.bootstrap, jars, warm))
-            with tempfile.TemporaryDirectory() as cold:
-                seconds["cold"].append(time_first_query("penstock", kafka.bootstrap, jars, cold))
-            seconds["default"].append(time_first_query("kafka", kafka.bootstrap, jars, warm))
-            seconds["python floor"].append(time_first_query("floor", kafka.bootstrap, jars, warm))
-            print(
-                f"run {run + 1}",
-                *(f"{name} {taken[-1]:.2f} s" for name, taken in seconds.items()),
-                flush=True,
-            )
+            for name, take in {**queries, **streams}.items():
+                seconds[name].append(take())
+            told = (f"{name} {taken[-1]:.2f} s" for name, taken in seconds.items())
+            print(f"run {run + 1}", *told, flush=True)
     samples = {name: Samples(tuple(values)) for name, values in seconds.items()}
-    print_ratios(
-        "first query of a fresh process, 100,000 records of 100 B", samples, "warm", {"default": 1.0}
-    )
+    case = "of a fresh process, 100,000 records of 100 B"
+    print_ratios(f"first query {case}", {name: samples[name] for name in queries}, "warm", {"default": 1.0})
+    print_ratios(f"first stream {case}", {name: samples[name] for name in streams}, "stream", {})
     if arguments.save:
         save(arguments.save, machine, {name: each.seconds for name, each in samples.items()})
 

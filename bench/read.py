@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from bench.topics import Load, fill
 from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 from penstock.cluster.downloads.jvm_connector import fetch_connector
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.kafka.records import codecs
 
 TUNED = {
@@ -72,7 +72,7 @@ class SparkSides:
     """One session that can read through either connector."""
 
     def __init__(self, bootstrap: str, folder: Path, security: dict[str, str] | None = None) -> None:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = make_launcher()
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         from pyspark.sql import SparkSession
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -28,6 +27,7 @@ from bench.sampling import Samples, describe_machine, print_ratios, save, take_t
 from bench.stream_session import end_jvm
 from penstock.cluster import LocalMariaDB, LocalPostgres
 from penstock.cluster.downloads.jars import fetch_jars
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import open_sink
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     given = parser.parse_args()
     wanted = given.cases or CASES
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = make_launcher()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 

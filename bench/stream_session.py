@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster.downloads.jvm_connector import fetch_connector
+from penstock.cluster.processes.python_launcher import make_launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +47,7 @@ class StreamSession:
         self._conf, self._java_options, self._memory = dict(conf or {}), java_options, memory
 
     def __enter__(self) -> StreamSession:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = make_launcher()
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         from pyspark.sql import SparkSession
 

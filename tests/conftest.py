@@ -165,7 +165,9 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A session with two cores. Parity tests also get Spark's JVM connector, which must be there at start."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from penstock.cluster.processes.python_launcher import make_launcher
+
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = make_launcher(), sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = (
         SparkSession.builder.master("local[2]")

@@ -64,7 +64,7 @@ class QueueDataSource(DataSource):
         columns, _ = check_load(self._known_options(), read_file=_read_text, environ=os.environ)
         return ", ".join(f"{name} {OFFERED[name]}" for name in columns)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         from penstock.engines.source.batch_reader import BatchReader
 
         options = parse_batch_options(
@@ -72,7 +72,7 @@ class QueueDataSource(DataSource):
         )
         return BatchReader(options, self.open_log())
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 (Spark's name)
         from penstock.engines.source.stream_reader import StreamReader
 
         options = parse_stream_options(

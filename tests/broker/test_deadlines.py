@@ -22,7 +22,7 @@ from penstock.testing.proxy import FaultProxy
 from tests.support.topic_filling import wait_until
 
 LIMIT_MS = 700
-LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR, FETCH = 2, 3, 9, 10, 1
+LIST_OFFSETS, METADATA, OFFSET_FETCH, FETCH = 2, 3, 9, 1
 PARTITION = TopicPartition("deadlines", 0)
 
 

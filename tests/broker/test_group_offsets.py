@@ -111,8 +111,9 @@ def test_the_last_commit_is_sent_at_the_end_though_it_failed_before(
     assert KafkaOffsetStore(settings_of(cluster), group=group).load(group) == StreamPosition({each: 2})
 
 
+@pytest.mark.usefixtures("topic")
 def test_what_cannot_be_sent_at_the_end_is_told(
-    kafka: Any, topic: Any, group: str, caplog: pytest.LogCaptureFixture
+    kafka: Any, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D36: the log names the group; nothing is raised where a stream stops."""
     store = KafkaOffsetStore(settings_of(kafka), group=group, timeout_ms=3_000)

@@ -86,12 +86,14 @@ def is_silent(connection: socket.socket, seconds: float = 0.3) -> bool:
     return False
 
 
-def test_traffic_passes_and_is_counted_in_each_direction(proxy: FaultProxy, client: socket.socket) -> None:
+@pytest.mark.usefixtures("client")
+def test_traffic_passes_and_is_counted_in_each_direction(proxy: FaultProxy) -> None:
     assert proxy.counts.connections == proxy.counts.open == 1
     assert proxy.counts.bytes_to_server == proxy.counts.bytes_to_client == 5
 
 
-def test_a_megabyte_arrives_whole_and_in_order(proxy: FaultProxy, client: socket.socket) -> None:
+@pytest.mark.usefixtures("proxy")
+def test_a_megabyte_arrives_whole_and_in_order(client: socket.socket) -> None:
     payload = bytes(range(256)) * 4096
     sender = threading.Thread(target=client.sendall, args=(payload,))
     sender.start()

@@ -111,7 +111,7 @@ def test_an_answer_to_another_question_closes_its_connection(
 ) -> None:
     """Its next bytes belong to nobody knows whom, so it does not go back to the pool."""
 
-    def refuse(number: int, answer: FetchAnswer) -> FetchAnswer:
+    def refuse(_number: int, _answer: FetchAnswer) -> FetchAnswer:
         raise CorruptBatchError("MALFORMED_FETCH_ANSWER", "it answers another request")
 
     POOL.close()

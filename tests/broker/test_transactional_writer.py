@@ -162,6 +162,18 @@ def test_a_row_that_is_refused_takes_back_its_transaction_and_the_writer_goes_on
     wait_until(lambda: values_of(kafka.bootstrap, name) == ["kept"], "only the committed row is seen")
 
 
+def test_batches_of_a_transaction_are_as_small_as_their_topic_wants_them(
+    kafka: Any, topic: MakeTopic, settings: ClientSettings
+) -> None:
+    """Else rows that fit one by one would take back their transaction."""
+    name = topic(1, max_message_bytes=10_000)
+    writer = begun(settings)
+    expected = [str(number) * 3_000 for number in range(9)]
+    with writer.transaction():
+        writer.write(name, rows(*expected))
+    wait_until(lambda: values_of(kafka.bootstrap, name) == expected, "all rows, in order")
+
+
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[tuple[FaultProxy, LocalKafka]]:
     with FaultProxy(kafka=True) as proxy, LocalKafka(advertise={0: proxy.address}) as cluster:

@@ -51,7 +51,7 @@ class OffsetWorld:
         return store
 
 
-def _memory(request: pytest.FixtureRequest) -> OffsetWorld:
+def _memory(_request: pytest.FixtureRequest) -> OffsetWorld:
     stores: dict[str, MemoryOffsetStore] = {}
     return OffsetWorld(lambda namespace: stores.setdefault(namespace, MemoryOffsetStore()), None, None)
 
@@ -62,7 +62,7 @@ def _file(request: pytest.FixtureRequest) -> OffsetWorld:
 
     folder: Path = request.getfixturevalue("tmp_path") / "offsets"
 
-    def break_version(world: OffsetWorld, stream: str) -> None:
+    def break_version(_world: OffsetWorld, stream: str) -> None:
         path = folder / "one" / f"{stream}.json"
         content = json.dumps({**json.loads(path.read_text().splitlines()[0]), "version": 2})
         path.write_text(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}\n")
@@ -80,7 +80,7 @@ def _sql(server: str) -> Callable[[pytest.FixtureRequest], OffsetWorld]:
         else:
             database = stack.enter_context(make_database(request.getfixturevalue(server)))
 
-        def break_version(world: OffsetWorld, stream: str) -> None:
+        def break_version(_world: OffsetWorld, _stream: str) -> None:
             database.run("UPDATE penstock_meta SET version = 2 WHERE component = 'offsets'")
 
         return OffsetWorld(
@@ -122,7 +122,7 @@ def _kafka(request: pytest.FixtureRequest) -> OffsetWorld:
             create_topic(client, name, partitions=partitions)
     unique = secrets.token_hex(6)
 
-    def break_version(world: OffsetWorld, stream: str) -> None:
+    def break_version(_world: OffsetWorld, stream: str) -> None:
         group = f"one-{unique}/{stream}"
         commit_offsets(client, group, {T0: 5}, timeout_ms=30_000, metadata='{"penstock":2}')
 

@@ -64,6 +64,7 @@ class ElectionsOnBrokers:
         self.partition = TopicPartition(topic(on=cluster, factor=2, **config), 0)
         servers = [broker.address.rsplit(":", 1) for broker in cluster.brokers]
         self.settings = ClientSettings(tuple((host, int(port)) for host, port in servers))
+        wait_until(self.all_agree, "all brokers know the new topic")
 
     def view(self) -> LogView:
         return KafkaLogView(self.settings)

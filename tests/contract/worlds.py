@@ -138,7 +138,7 @@ class KafkaWorld:
         topic_admin.delete_topic(self.settings, name)
 
     def write(self, topic: str, records: Sequence[Written]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "max.in.flight": 1})
         self._produce(producer, topic, records)
 
     def write_transaction(self, topic: str, records: Sequence[Written], *, commit: bool) -> None:

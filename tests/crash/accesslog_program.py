@@ -75,7 +75,7 @@ def gate_lanes(*given: Any) -> GatedLaneStage:
     return GatedLaneStage(*given, folder=os.environ[FOLDER_VARIABLE])
 
 
-def tell_gate(event: str, report: BatchReport) -> None:
+def tell_gate(event: str, _report: BatchReport) -> None:
     if event == "submitted":
         pass_gate("plan", "after")
 

@@ -82,7 +82,7 @@ def main(order: Order) -> None:
                 _append(order.rows, rows.to_pylist())
         pass_gate("output", "after")
 
-    def tell(event: Event, report: BatchReport) -> None:
+    def tell(event: Event, _report: BatchReport) -> None:
         if event == "submitted":
             pass_gate("plan", "after")
 

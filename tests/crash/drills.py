@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.crash.driver import Order
 from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
 from tests.support.topic_filling import wait_until
@@ -169,7 +170,7 @@ class Drill:
             _MARK: self._marks[-1],
             FOLDER_VARIABLE: str(self.gates),
             "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": make_launcher(),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.crash.drills import ROOT, find_marked
 from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, release
 from tests.crash.sql_program import ANSWER, Order
@@ -41,14 +42,13 @@ class Driver:
         self._mark, self._gate, self._armed = uuid.uuid4().hex, "", 0
         self._answers: deque[dict[str, Any]] = deque()
         self._rest = b""
-        self.is_frozen = False
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         environment = {
             **os.environ,
             _MARK: self._mark,
             FOLDER_VARIABLE: str(self._gates),
             "PYTHONPATH": path,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": make_launcher(),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
@@ -131,13 +131,11 @@ class Driver:
         """Stop all its processes where they are; executors of a cluster are not its own and run on."""
         for pid in self.list_processes():
             os.kill(pid, signal.SIGSTOP)
-        self.is_frozen = True
 
     def resume(self) -> None:
         assert self.process.poll() is None, "it was dead already"
         for pid in self.list_processes():
             os.kill(pid, signal.SIGCONT)
-        self.is_frozen = False
 
     def close(self) -> None:
         """Whatever happened, nothing of it is left."""

@@ -106,7 +106,7 @@ def gate_staging(staging: Staging, inline_bytes: int) -> GatedStaging:
     return GatedStaging(StageTask(staging, inline_bytes), os.environ[FOLDER_VARIABLE])
 
 
-def tell_gate(event: str, report: BatchReport) -> None:
+def tell_gate(event: str, _report: BatchReport) -> None:
     if event == "submitted":
         pass_gate("plan", "after")
     elif event == "completed":

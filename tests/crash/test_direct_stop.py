@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.support.topic_filling import produce, wait_until
 
 #: How long Spark may take to start and to run a first job; on a busy machine that is minutes.
@@ -59,7 +60,7 @@ def test_the_running_batch_is_finished_and_a_restart_repeats_nothing(
     name = topic(1)
     produce(kafka.bootstrap, name, [f"v{number}" for number in range(100)])
     command = [sys.executable, "-c", PROGRAM, kafka.bootstrap, name, str(tmp_path)]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": make_launcher()}
     held, go_on = tmp_path / "held", tmp_path / "go-on"
     # PySpark has a handler of its own for SIGINT, which ends all jobs. After that one the program goes on.
     for number, then, done in ((signal.SIGTERM, [], 20), (signal.SIGINT, ["to the end"], 40)):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 #: What the pages write where a reader puts an address; the test puts the test cluster's.
 SHOWN_BOOTSTRAP = "localhost:9092"
@@ -35,10 +38,26 @@ def find_module_names() -> list[str]:
 
 def find_blocks() -> list[object]:
     return [
-        pytest.param(block[1], id=f"{path.relative_to(ROOT).as_posix()}:{block.start()}")
+        pytest.param(path, block[1], id=f"{path.relative_to(ROOT).as_posix()}:{block.start()}")
         for path in PAGES
         for block in BLOCK.finditer(path.read_text())
     ]
+
+
+def find_filling_commands(page: str) -> list[str]:
+    """The lines of a page's shell blocks that make and fill topics for its programs."""
+    lines = [line for block in COMMANDS.finditer(page) for line in block[1].splitlines()]
+    return [line for line in lines if re.search(r"(^|\| )penstock (topics create|produce) ", line)]
+
+
+def run_filling_commands(page: str, bootstrap: str) -> None:
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for line in find_filling_commands(page):
+        command = ["sh", "-c", f"{line} --bootstrap-server {bootstrap}"]
+        outcome = subprocess.run(
+            command, env={**os.environ, "PATH": beside}, capture_output=True, text=True, timeout=120
+        )
+        assert outcome.returncode == 0, outcome.stderr
 
 
 def run_block(source: str, jvm: DriverJvm) -> None:
@@ -78,11 +97,22 @@ def quickstart_bootstrap() -> Iterator[str]:
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("source", find_blocks())
+@pytest.mark.parametrize(("page", "source"), find_blocks())
 def test_a_python_block_of_a_page_runs_against_kafka(
-    source: str, quickstart_bootstrap: str, driver_jvm: DriverJvm
+    page: Path, source: str, quickstart_bootstrap: str, driver_jvm: DriverJvm
 ) -> None:
+    run_filling_commands(page.read_text(), quickstart_bootstrap)
     run_block(source.replace(SHOWN_BOOTSTRAP, quickstart_bootstrap), driver_jvm)
+
+
+def test_the_programs_of_readme_read_what_its_command_sends() -> None:
+    page = (ROOT / "README.md").read_text()
+    created, filled = find_filling_commands(page)
+    topic = shlex.split(filled.rpartition("|")[2])[2]
+    assert shlex.split(created)[3] == topic
+    programs = BLOCK.findall(page)
+    assert len(programs) == 2
+    assert [each for each in programs if f'.option("subscribe", "{topic}")' not in each] == []
 
 
 def test_a_block_that_sends_sends_to_a_new_topic_each_time() -> None:
@@ -100,10 +130,21 @@ def test_a_page_links_only_to_files_that_exist(path: Path) -> None:
 
 
 def test_every_file_the_tour_names_exists() -> None:
+    """A path is one below src/penstock, or below the application's folder, or one of the whole repository."""
     text = (ROOT / "docs" / "tour.md").read_text()
-    named = set(re.findall(r"`((?:core|kafka|engines|cluster|cli|testing)/[\w/]+\.py)`", text))
-    assert len(named) > 5
-    assert [name for name in sorted(named) if not (SOURCES / "penstock" / name).exists()] == []
+    places = [SOURCES / "penstock", SOURCES / "penstock" / "apps" / "accesslog", ROOT]
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+    rooms = ("core", "kafka", "formats", "stores", "engines", "apps", "cluster", "testing", "kernels")
+    named_rooms = {name.partition("/")[0] for name in named} | set(re.findall(r"`(\w+)/", text))
+    assert [room for room in rooms if room not in named_rooms] == []
+
+
+def test_every_part_of_the_application_is_on_the_tour() -> None:
+    text = (ROOT / "docs" / "tour.md").read_text()
+    parts = [each.parent.name for each in (SOURCES / "penstock" / "apps" / "accesslog").glob("*/__init__.py")]
+    assert len(parts) > 10
+    assert [part for part in parts if f"`{part}/" not in text] == []
 
 
 def test_the_makefile_lists_every_target_it_has() -> None:

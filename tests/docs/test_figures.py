@@ -1,4 +1,4 @@
-"""What README says of direct streams and SQL sinks is what the recorded samples give."""
+"""What README and the page of figures say is what the recorded samples give."""
 
 from __future__ import annotations
 
@@ -12,8 +12,40 @@ import pytest
 ROOT = Path(__file__).parents[2]
 Samples = dict[str, list[float]]
 
-#: A row of README: its words, where its samples are, our side, and the peers' in the order of the columns.
+PAGE = (ROOT / "docs" / "figures.md").read_text()
+README = (ROOT / "README.md").read_text()
+READ = ("penstock", ("default", "tuned"))
+TRICKLE = ("penstock", ("default", "no wait"))
+
+#: A row of the page: its words, where its samples are, our side, and the peers' in the order of the columns.
 ROWS = [
+    ("5 M records of 100 B, all columns", "read", "all-100", *READ),
+    ("5 M records of 100 B, value only (`columns`)", "read", "value-100", *READ),
+    ("5 M records of 100 B, lz4", "read", "lz4-100", *READ),
+    ("5 M records of 100 B, zstd", "read", "zstd-100", *READ),
+    ("5 M records of 100 B, snappy", "read", "snappy-100", *READ),
+    ("5 M records of 100 B, gzip", "read", "gzip-100", *READ),
+    ("5 M records of 10 B", "read", "all-10", *READ),
+    ("1 M records of 1 kB", "read", "all-1k", *READ),
+    ("1,000 records of 1 MiB", "read", "all-1m", *READ),
+    ("2 M records of 100 B with two headers each", "read", "headers-100", *READ),
+    ("2 M records of 100 B over TLS", "read", "tls", *READ),
+    ("2 M records of 100 B from three brokers", "read", "three-brokers", *READ),
+    ("5 M records of 100 B, `groupBy` and count", "read", "group-by", *READ),
+    ("5 M records of 100 B into Parquet", "read", "parquet", *READ),
+    ("The same with 4 partitions", "stream", "trickle-4", *TRICKLE),
+    (
+        "5 M JSON documents to typed columns, grouped (`valueFormat` against `from_json`)",
+        "stream",
+        "json",
+        *READ,
+    ),
+    (
+        "`availableNow` over 5 M records of 100 B: from `start()` to the end",
+        "stream",
+        "available-now",
+        *READ,
+    ),
     (
         "5 M records of 100 B through a direct stream, all columns",
         "direct",
@@ -49,22 +81,75 @@ def load(name: str) -> dict[str, Any]:
     return dict(recorded["results"])
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_a_figure_is_the_median_of_its_samples(row: tuple[str, str, str, str, tuple[str, ...]]) -> None:
-    words, name, case, ours, peers = row
+#: The summary in README: rows of the page, and the two that are made of other samples.
+SUMMARY = {
+    "Read 5 M records of 100 B, all columns": ("read", "all-100", *READ),
+    "5 M JSON documents to typed columns, grouped": ("stream", "json", *READ),
+    "A micro-batch with a few records from 200 partitions": (
+        "stream",
+        "trickle-200",
+        "penstock",
+        ("cache 64", "256, no wait"),
+    ),
+    "`availableNow` over 5 M records, from `start()` to the end": ("stream", "available-now", *READ),
+}
+
+
+def show_row(words: str, name: str, case: str, ours: str, peers: tuple[str, ...]) -> str:
     samples = load(name)[case]
     mine = median(samples[ours])
     ratios = [_show(median(samples[peer]) / mine) for peer in peers] or ["-", "-"]
-    shown = f"{mine:.2f} s"
-    assert f"| {words} | {' | '.join([*ratios, shown])} |" in (ROOT / "README.md").read_text()
+    return f"| {words} | {' | '.join([*ratios, f'{mine:.2f} s'])} |"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_figure_is_the_median_of_its_samples(row: tuple[str, str, str, str, tuple[str, ...]]) -> None:
+    assert show_row(*row) in PAGE
+
+
+@pytest.mark.parametrize("words", SUMMARY)
+def test_the_summary_in_readme_is_the_median_of_its_samples(words: str) -> None:
+    assert show_row(words, *SUMMARY[words]) in README
+
+
+def test_the_first_query_of_a_process_takes_as_long_as_told() -> None:
+    """We lose there, and both pages say so."""
+    taken = {side: median(seconds) for side, seconds in load("first-query").items()}
+    lost = _show(taken["default"] / taken["warm"])
+    assert f"| The first query of a process | {lost} | | {taken['warm']:.1f} s |" in README
+    text = " ".join(PAGE.split())
+    assert f"takes {taken['warm']:.1f} s with compiled kernels and {taken['cold']:.1f} s without" in text
+    assert f"Spark's own connector takes {taken['default']:.1f} s" in text
+    assert f"there can be takes {taken['python floor']:.1f} s" in text
+
+
+def test_every_row_of_the_summary_is_held_against_samples() -> None:
+    table = README.partition("| Spark's connector takes")[2].partition("\n\n")[0]
+    rows = [line for line in table.splitlines()[2:] if line.startswith("|")]
+    assert len(rows) == len(SUMMARY) + 1
+
+
+def test_a_trickle_and_its_latency_are_told_as_measured() -> None:
+    trickle, latency = load("stream")["trickle-200"], load("stream")["latency"]
+    mine = median(trickle["penstock"])
+    usual, pooled, tuned = (
+        _show(median(trickle[each]) / mine) for each in ("cache 64", "cache 256", "256, no wait")
+    )
+    words = "A micro-batch, a record every 0.1 s into each of 200 partitions"
+    assert f"| {words} | {usual} ({pooled} with a pool for all consumers) | {tuned} | {mine:.2f} s |" in PAGE
+    sink = "From a record's time to a `foreachBatch` sink, 1,000 records/s: p50"
+    for words, share in ((sink, "p50"), ("the same, p99", "p99")):
+        mine = median(latency["penstock"][share])
+        peers = [_show(median(latency[peer][share]) / mine) for peer in ("default", "no wait")]
+        assert f"| {words} | {' | '.join(peers)} | {mine:.2f} s |" in PAGE
 
 
 def test_what_it_costs_to_keep_offsets_is_told_as_measured() -> None:
     """D40: a checkpoint beside each store: milliseconds of a tiny batch, and its share of it."""
-    text, samples = (ROOT / "README.md").read_text(), load("direct")["stores"]
+    samples = load("direct")["stores"]
     for side, words in STORES.items():
         whole, storing = median(samples[side]), median(samples[f"{side}, storing"])
-        assert f"| {words} | {1000 * storing:.0f} ms | {100 * storing / whole:.0f} % |" in text
+        assert f"| {words} | {1000 * storing:.0f} ms | {100 * storing / whole:.0f} % |" in PAGE
 
 
 def _show(ratio: float) -> str:
@@ -72,7 +157,7 @@ def _show(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio >= 1 else f"**{ratio:.2f}**"
 
 
-#: A row of README about the application: the side, its words.
+#: A row about the application: the side, its words.
 LOG_ROWS = {
     "penstock": "Penstock: parsed, counted, judged, committed to SQLite",
     "tuned": "the counting alone, with Spark's own connector, tuned, and `regexp_extract`",
@@ -82,16 +167,16 @@ LOG_ROWS = {
 
 
 def test_a_million_log_lines_take_as_long_as_told() -> None:
-    text, samples = (ROOT / "README.md").read_text(), load("accesslog")["throughput"]
+    samples = load("accesslog")["throughput"]
     mine = median(samples["penstock"])
     for side, words in LOG_ROWS.items():
         taken = samples[side]
         spread = f"{min(taken):.1f} to {max(taken):.1f}"
-        assert f"| {words} | {median(taken) / mine:.1f} | {median(taken):.1f} s | {spread} |" in text
+        assert f"| {words} | {median(taken) / mine:.1f} | {median(taken):.1f} s | {spread} |" in PAGE
 
 
 def test_how_soon_it_blocks_is_told_as_measured() -> None:
-    text, measured = _read_unwrapped(), load("accesslog")["latency"]
+    text, measured = " ".join(PAGE.split()), load("accesslog")["latency"]
     seconds = sorted(measured["seconds"])
     half, most = seconds[len(seconds) // 2], seconds[int(len(seconds) * 0.95)]
     told = f"{half:.1f} s in the middle, {most:.1f} s at the 95th percentile, {seconds[-1]:.1f} s at most"
@@ -99,7 +184,7 @@ def test_how_soon_it_blocks_is_told_as_measured() -> None:
 
 
 def test_what_a_flood_does_is_told_as_measured() -> None:
-    text, moments = _read_unwrapped(), load("accesslog")["flood"]["moments"]
+    text, moments = " ".join(PAGE.split()), load("accesslog")["flood"]["moments"]
     half = len(moments) // 2
     assert f"never behind by more than {max(each['lag'] for each in moments):,.0f} lines" in text
     assert moments[-1]["lag"] == 0
@@ -111,7 +196,7 @@ def test_what_a_flood_does_is_told_as_measured() -> None:
 
 
 def test_how_many_attackers_are_found_is_told_as_measured() -> None:
-    text, goals = _read_unwrapped(), load("accesslog")["goals"]
+    text, goals = " ".join(PAGE.split()), load("accesslog")["goals"]
     told = (
         f"finds {100 * goals['recall']:.0f} % of the attackers, "
         f"is right about {100 * goals['precision']:.1f} % of those it blocks, "
@@ -119,7 +204,3 @@ def test_how_many_attackers_are_found_is_told_as_measured() -> None:
         f"{100 * goals['blocked']:.0f} % of the attackers' requests come after their detection"
     )
     assert told in text
-
-
-def _read_unwrapped() -> str:
-    return " ".join((ROOT / "README.md").read_text().split())

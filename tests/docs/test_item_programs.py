@@ -288,8 +288,9 @@ def processor_s(program: Program) -> float:
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.usefixtures("settings")
 def test_stored_offsets_count_at_the_start_and_at_no_other_moment(
-    kafka: Any, topic: Any, start: Start, settings: Any, tmp_path: Path
+    kafka: Any, topic: Any, start: Start, tmp_path: Path
 ) -> None:
     """B12, B15, B16, B17, B19, B20: sought before the first fetch, over what is committed; then forgotten.
 

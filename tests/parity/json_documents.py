@@ -157,7 +157,7 @@ def _make_decimal(random: Random, wild: bool) -> object:
     return _Spelled(f"{whole}{random.choice(('', '.5', '.0005', '.12345678905', 'e-3', 'E2'))}")
 
 
-def _make_text(random: Random, wild: bool) -> object:
+def _make_text(random: Random, _wild: bool) -> object:
     return "".join(random.choice('ab"\\\n/é€😀\x7f{}[],: \x00') for _ in range(random.randrange(12)))
 
 

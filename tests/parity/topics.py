@@ -216,9 +216,9 @@ class TopicWriter:
     # --- the broker -------------------------------------------------------------------------------
 
     def _producer(self, transaction: str | None = None) -> Producer:
-        # Without idempotence a batch that is sent again may land behind the next one.
+        # With more in flight a batch that is sent again may land behind the next one.
         settings: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "linger.ms": 0}
-        settings["enable.idempotence"] = True
+        settings["max.in.flight"] = 1
         if transaction is not None:
             settings["transactional.id"] = f"{self.prefix}{transaction}"
             settings["transaction.timeout.ms"] = 900_000

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cluster import LocalKafka
 from penstock.cluster.downloads.jvm_connector import CONNECTOR, fetch_connector
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.parity.option_sets import KEYS, make_option_set
 from tests.parity.reading import read_both
 from tests.parity.topics import SHAPES, TopicWriter
@@ -41,7 +42,7 @@ MOST_SETS = 5_000
 def start_spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = make_launcher(), sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
         SparkSession.builder.master("local[2]")

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from penstock.cluster import LocalKafka
 from penstock.cluster.downloads.jvm_connector import CONNECTOR, fetch_connector
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.conftest import IMPATIENT
 from tests.crash.held import HeldStream, TornLog, recreate_with_more_rows
 from tests.proof.recording import record
@@ -31,7 +32,7 @@ SOURCES = {"penstock": "penstock", "JVM connector": "kafka"}
 Change = Callable[[Any, str, list[HeldStream]], None]
 
 
-def recreate(cluster: Any, topic: str, streams: list[HeldStream]) -> None:
+def recreate(cluster: Any, topic: str, _streams: list[HeldStream]) -> None:
     recreate_with_more_rows(cluster.bootstrap, topic, old=10, new=30)
 
 
@@ -101,7 +102,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="nothing here is random")
     parser.add_argument("--write", action="store_true", help="to docs/proof/stream-comparison.json")
     options = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = make_launcher(), sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
         SparkSession.builder.master("local[2]")

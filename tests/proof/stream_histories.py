@@ -16,6 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.cluster import LocalKafka
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.conftest import IMPATIENT
 from tests.crash.histories import History
 from tests.proof.recording import record
@@ -29,7 +30,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600, help="begin no history after this")
     parser.add_argument("--write", action="store_true", help="to docs/proof/stream-histories.json")
     options = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = make_launcher(), sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
         SparkSession.builder.master("local[2]")

@@ -395,7 +395,7 @@ def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path)
     create_tables(settings.place)
 
-    def advance_clock(news: BatchNews) -> None:
+    def advance_clock(_news: BatchNews) -> None:
         nonlocal seconds
         seconds += PLAIN_EVERY_S
 

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, values
 from tests.support.topic_filling import open_transaction, produce, send, wait_until
@@ -202,7 +203,7 @@ def test_a_program_elsewhere_that_only_names_the_format_reads_the_same_times(kaf
         produce(kafka.bootstrap, name, ["x"], timestamp_ms=ms)
     run = subprocess.run(
         [sys.executable, "-c", _READ_IN_ZONE, kafka.bootstrap, name],
-        env={**os.environ, "TZ": "America/New_York", "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "TZ": "America/New_York", "PYSPARK_PYTHON": make_launcher()},
         capture_output=True,
         text=True,
         timeout=280,

@@ -33,7 +33,8 @@ def test_an_unknown_option_fails_at_load_with_the_one_that_was_meant(load: Load)
     assert "Failed to create Python data source instance" in str(caught.value)
 
 
-def test_errors_of_planning_and_reading_name_their_condition(load: Load, kafka: Any, topic: Any) -> None:
+@pytest.mark.usefixtures("kafka", "topic")
+def test_errors_of_planning_and_reading_name_their_condition(load: Load) -> None:
     """B305: a topic that is not there fails in `partitions`, by name; the text has condition and advice."""
     with pytest.raises(Exception, match=r"\[UNKNOWN_TOPIC\].*not-there.*Create it") as caught:
         load("not-there", fetchOffset__numRetries=1).collect()

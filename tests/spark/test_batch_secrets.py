@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.support.topic_filling import produce
 
 #: Runs at the start of every Python process: all loggers at DEBUG, into one file per process.
@@ -70,7 +71,7 @@ def world(tmp_path: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(tmp_path / "site"),
         "PLANTED_LOGS": str(tmp_path / "logs"),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": make_launcher(),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 

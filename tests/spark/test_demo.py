@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cluster.processes.python_launcher import make_launcher
+
 
 @pytest.mark.kafka
 @pytest.mark.spark
@@ -22,7 +24,7 @@ def test_the_demonstration_counts_every_line_with_both_connectors_and_ends(tmp_p
         timeout=280,
         check=False,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": make_launcher()},
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,8 +52,9 @@ def split_batches(output: str) -> list[tuple[int, list[str]]]:
     return batches
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_cold_start_takes_everything_and_the_next_batch_is_empty(
-    spark: Any, kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
+    kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """D3, D23, D24, H8, I13, I14: ten rows and three dots, then a header an interval later without rows."""
     load("direct_stream").main(
@@ -70,8 +71,9 @@ def test_the_cold_start_takes_everything_and_the_next_batch_is_empty(
     assert f"(None,(hello0,{items},0,0))" in first
 
 
+@pytest.mark.usefixtures("spark")
 def test_one_record_of_each_partition_a_batch(
-    spark: Any, kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
+    kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """D28, D29, I4: greetings, then action1 of each item, then action2; whole intervals apart."""
     load("direct_stream").main(
@@ -88,9 +90,10 @@ def test_one_record_of_each_partition_a_batch(
     assert [set(rows) for _, rows in batches] == expected
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("variant", ["1", "2", "3"])
 def test_what_each_way_to_commit_really_does(
-    spark: Any, kafka: Any, items: str, capsys: pytest.CaptureFixture[str], variant: str
+    kafka: Any, items: str, capsys: pytest.CaptureFixture[str], variant: str
 ) -> None:
     """D33, D34, D35, D36, D37, B216, B229, C3, T32: 1 and 3 commit, flushed at the stop; 2 raises."""
     group = f"t6-{items}"
@@ -113,8 +116,8 @@ def test_what_each_way_to_commit_really_does(
         assert output.splitlines()[-7:] == [*ranges, "-" * 10, *ends]
 
 
+@pytest.mark.usefixtures("spark")
 def test_printing_comes_before_storing_and_wrong_arguments_print_the_usage(
-    spark: Any,
     kafka: Any,
     topic: Any,
     tmp_path: Path,
@@ -129,7 +132,7 @@ def test_printing_comes_before_storing_and_wrong_arguments_print_the_usage(
     name = topic(1)
     produce(kafka.bootstrap, name, ["hello owen", "hello lemon"])
 
-    def fail(batch: Any) -> None:
+    def fail(_batch: Any) -> None:
         raise OSError("no terminal")
 
     printing = example.print_values

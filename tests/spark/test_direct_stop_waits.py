@@ -125,7 +125,7 @@ def test_questions_of_the_users_own_are_not_cut_short_by_a_stop(
 ) -> None:
     stream = make_stream()
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         stream.stop()
         ask()
 

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.core.errors import BrokerError, DataLossError, OptionError
 from penstock.core.outages import find_patience
 from penstock.direct import (
@@ -393,7 +394,7 @@ def test_a_stream_in_a_thread_is_stopped_and_tells_why_it_failed(
     assert (outcome.reason, outcome.batches) == ("stop()", 1)
     assert not stream.is_active
 
-    def fail(batch: Batch) -> None:
+    def fail(_batch: Batch) -> None:
         raise ZeroDivisionError("work")
 
     broken = DirectStream(spark, Subscribe(name), settings, interval=0, batch_attempts=1)
@@ -563,7 +564,7 @@ def test_with_and_without_retries_of_tasks_a_failure_doubles_nothing(
         capture_output=True,
         text=True,
         timeout=200,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": make_launcher()},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"FOUND [{attempts}] [{list(range(20))}]" in done.stdout

@@ -63,7 +63,8 @@ def test_a_batch_is_a_folder_named_by_its_offsets(spark: SparkSession, tmp_path:
     again.close()
 
 
-def test_one_writer_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
     """T39: the second is refused while the first lives."""
     first = FileSink(tmp_path).open("s")
     with pytest.raises(SinkError) as raised:

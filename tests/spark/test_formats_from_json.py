@@ -150,8 +150,9 @@ def show(frame: DataFrame) -> list[tuple[str, str]]:
     return [(DOCUMENTS[row.n], f"{row.v} {row.raw}") for row in shown.collect()]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("schema", [SCHEMA, "a int, b map<string,array<struct<c:timestamp>>>"])
-def test_the_arrow_type_is_the_one_spark_expects(schema: str, spark: SparkSession) -> None:
+def test_the_arrow_type_is_the_one_spark_expects(schema: str) -> None:
     decoder = JsonDecoder(schema)
     column = decoder.decode(pa.array([], pa.binary())).column
     expected = to_arrow_type(StructType.fromDDL(decoder.spark_type), timezone="UTC")

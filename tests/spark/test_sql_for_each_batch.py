@@ -28,7 +28,7 @@ def database(tmp_path: Path) -> OwnDatabase:
     return database
 
 
-def split(frame: DataFrame, batch_id: int) -> dict[str, DataFrame]:
+def split(frame: DataFrame, _batch_id: int) -> dict[str, DataFrame]:
     lines = frame.selectExpr("offset AS position", "CAST(value AS STRING) AS line")
     return {"lines": lines, "counts": lines.groupBy("line").count().toDF("word", "times")}
 

@@ -28,7 +28,7 @@ def test_a_query_reads_again_or_passes_over_what_its_checkpoint_was_moved_by(
     assert flow.run(name) == expect(name, 0, ["b", "c"], start=1)
     produce(kafka.bootstrap, name, ["d", "e", "f"])
 
-    def fail(number: int) -> None:
+    def fail(_number: int) -> None:
         raise RuntimeError("the batch is planned and not done")
 
     flow.start(name, during=fail)

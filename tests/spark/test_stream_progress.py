@@ -54,7 +54,7 @@ def test_a_program_that_watches_the_lag_lives_through_a_batch_that_is_repeated(
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b"])
 
-    def refuse(number: int) -> None:
+    def refuse(_number: int) -> None:
         raise ValueError("the sink is down")
 
     flow.start(name, startingOffsets="earliest", during=refuse)

@@ -151,7 +151,7 @@ def test_a_query_whose_pattern_matches_nothing_yet_waits_through_restarts(
     prefix = f"later-{secrets.token_hex(4)}"
     chosen = {"subscribePattern": f"{prefix}.*"}
 
-    def fail(number: int) -> None:
+    def fail(_number: int) -> None:
         raise RuntimeError("the first batch is planned, and not done")
 
     assert "the first batch is planned" in flow.start(None, before=fail, **chosen).failure()

@@ -154,7 +154,7 @@ def test_nothing_is_looked_at_between_two_triggers(
     name = topic()
     produce(kafka.bootstrap, name, ["a"])
 
-    def add_one(number: int) -> None:
+    def add_one(_number: int) -> None:
         produce(kafka.bootstrap, name, ["during"])
 
     slow = flow.start(

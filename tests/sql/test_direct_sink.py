@@ -24,8 +24,8 @@ from tests.support.topic_filling import produce
 ITEMS = ("item1", "item2", "item3")
 
 
+@pytest.mark.usefixtures("spark")
 def test_words_and_actions_are_counted_once_over_restarts_and_a_failure(
-    spark: SparkSession,
     kafka: Any,
     topic: Any,
     own_database: OwnDatabase,

@@ -371,7 +371,7 @@ def test_errors_of_the_work_itself_pass_unchanged(own_database: OwnDatabase) -> 
     class PlantedError(Exception):
         pass
 
-    def fail(session: object) -> None:
+    def fail(_session: object) -> None:
         raise PlantedError
 
     with pytest.raises(PlantedError):

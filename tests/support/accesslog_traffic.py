@@ -134,7 +134,7 @@ def send_traffic(bootstrap: str, topic: str, traffic: Traffic) -> None:
     """As the shipper does: the line is the value, the web server a header."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "max.in.flight": 1})
     for partition, lines in traffic.items():
         for server, line in lines:
             send(producer, topic, [line], partition=partition, headers=[("server", server.encode())])

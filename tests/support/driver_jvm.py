@@ -27,16 +27,13 @@ from unittest import mock
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
+from penstock.cluster.processes.python_launcher import make_launcher
+
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-}
-ENVIRONMENT = {
-    "PYSPARK_PYTHON": sys.executable,
-    "PYSPARK_DRIVER_PYTHON": sys.executable,
-    "SPARK_LOCAL_IP": "127.0.0.1",
 }
 
 
@@ -46,14 +43,20 @@ class DriverJvm:
     def __init__(self) -> None:
         self.folder = Path()
         self._gateway: Any = None
+        self._environment: dict[str, str] = {}
         self._log = Path()
 
     def __enter__(self) -> DriverJvm:
         top = Path(tempfile.mkdtemp(prefix="penstock-driver-"))
         self.folder, self._log = top / "work", top / "jvm.log"
         self.folder.mkdir()
+        self._environment = {
+            "PYSPARK_PYTHON": make_launcher(),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         conf = SparkConf(loadDefaults=False).setAll(list(SETTINGS.items()))
-        with self._log.open("wb") as log, mock.patch.dict(os.environ, ENVIRONMENT):
+        with self._log.open("wb") as log, mock.patch.dict(os.environ, self._environment):
             how = {"cwd": self.folder, "stdout": log, "stderr": log}
             self._gateway = launch_gateway(conf, how)
         return self
@@ -84,7 +87,7 @@ class DriverJvm:
             done = subprocess.run(
                 command,
                 cwd=self.folder,
-                env={**os.environ, **ENVIRONMENT, **gateway},
+                env={**os.environ, **self._environment, **gateway},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

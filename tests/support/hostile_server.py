@@ -88,5 +88,5 @@ def silence(peer: socket.socket, request: bytes) -> None:
     """Answers nothing and keeps the connection open."""
 
 
-def hang_up(peer: socket.socket, request: bytes) -> None:
+def hang_up(peer: socket.socket, _request: bytes) -> None:
     peer.shutdown(socket.SHUT_RDWR)

@@ -26,9 +26,7 @@ def produce(
     **settings: object,
 ) -> None:
     """Write the values in order to one partition and wait until the broker has them."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True, **settings}
-    )
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "max.in.flight": 1, **settings})
     send(producer, topic, values, partition=partition, key=key, timestamp_ms=timestamp_ms, headers=headers)
     assert producer.flush(60) == 0
 
@@ -53,7 +51,7 @@ def send(producer: Producer, topic: str, values: Iterable[bytes | str | None], *
                 producer.poll(0.1)
 
 
-def _check_delivery(error: object, message: object) -> None:
+def _check_delivery(error: object, _message: object) -> None:
     assert error is None, f"not delivered: {error}"
 
 

@@ -1,1 +1,1 @@
-"""Applications: built only from what every user may import."""
+"""Applications: they drive Spark as any user does, and use the rooms beneath the engines directly."""

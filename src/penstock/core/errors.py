@@ -114,10 +114,6 @@ class SinkError(PenstockError):
     """Results could not be made durable."""
 
 
-class ReceiverError(PenstockError):
-    """A receiver or its write-ahead log failed."""
-
-
 class ClusterError(PenstockError):
     """A server on this computer could not be fetched, started or stopped."""
 

@@ -80,7 +80,8 @@ def test_what_is_said_last_wins(tmp_path: Path) -> None:
     assert gather(*named, "--bootstrap-server", "line:1")["bootstrap.servers"] == "line:1"
 
 
-def test_a_secret_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("tmp_path")
+def test_a_secret_may_stand_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TEST_SECRET", "hunter2")
     at = ["--bootstrap-server", "b:1"]
     assert (

@@ -124,7 +124,7 @@ def test_a_command_that_ends_leaves_no_bar_behind(
 ) -> None:
     """Also after Ctrl-C, of which nothing is said."""
 
-    def run(arguments: object) -> int:
+    def run(_arguments: object) -> int:
         ProgressBar("Fetching")(1, 2, "a jar")
         if error is not None:
             raise error
@@ -285,7 +285,7 @@ def test_a_verb_that_compiles_says_so(
     def add_three(number: int) -> int:
         return number + 3
 
-    def run(arguments: object) -> int:
+    def run(_arguments: object) -> int:
         return int(add_three(-3))
 
     monkeypatch.setattr(progress_bar, "_TOLD_EVERY_S", math.inf)  # however long it takes

@@ -92,7 +92,8 @@ def test_a_port_of_a_dead_cluster_is_not_laid_at_its_door(state: Path) -> None:
     assert f"is taken by another program (process {os.getpid()}, python" in str(caught.value)
 
 
-def test_a_port_of_a_kafka_that_no_state_knows_is_told_with_its_folder(state: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("state")
+def test_a_port_of_a_kafka_that_no_state_knows_is_told_with_its_folder(tmp_path: Path) -> None:
     """A `quickstart` in another terminal, or a cluster under another PENSTOCK_STATE."""
     command = [sys.executable, "-c", _LISTEN, str(tmp_path / "node-1" / "server.properties")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

@@ -57,7 +57,8 @@ def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_two_processes_fetching_at_once_make_one_complete_folder(cache: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_two_processes_fetching_at_once_make_one_complete_folder() -> None:
     both = [
         subprocess.Popen([sys.executable, "-c", FETCH], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
@@ -101,16 +102,16 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_complete_folder_is_not_fetched_again(
-    cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_complete_folder_is_not_fetched_again(fake_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (fake_java / "then").write_text("")
     first = fetch_jars("tiny", [TINY])
     monkeypatch.setenv("PATH", "/nowhere")  # a second fetch would find no Java
     assert fetch_jars("tiny", [TINY]) == first
 
 
-def test_a_folder_that_lost_a_jar_is_fetched_anew(cache: Path, fake_java: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_folder_that_lost_a_jar_is_fetched_anew(fake_java: Path) -> None:
     (fake_java / "then").write_text("")
     folder = fetch_jars("tiny", [TINY])
     (folder / JAR).unlink()
@@ -126,7 +127,8 @@ def test_a_jar_with_another_checksum_is_refused_and_not_kept(cache: Path, fake_j
     assert [path.name for path in (cache / "jars").iterdir()] == [".lock"]
 
 
-def test_a_failed_fetch_shows_the_end_of_what_was_said(cache: Path, fake_java: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_failed_fetch_shows_the_end_of_what_was_said(fake_java: Path) -> None:
     (fake_java / "then").write_text("echo 'UNRESOLVED DEPENDENCY: not found'\nexit 1\n")
     with pytest.raises(ClusterError) as caught:
         fetch_jars("tiny", [TINY])
@@ -134,7 +136,8 @@ def test_a_failed_fetch_shows_the_end_of_what_was_said(cache: Path, fake_java: P
     assert "UNRESOLVED DEPENDENCY: not found" in str(caught.value)
 
 
-def test_progress_counts_up_to_the_expected_total(cache: Path, fake_java: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_progress_counts_up_to_the_expected_total(fake_java: Path) -> None:
     (fake_java / "then").write_text("")
     seen: list[tuple[int, int | None, str]] = []
     fetch_jars("tiny", [TINY], lambda *told: seen.append(told), expected_jars=1)
@@ -179,8 +182,9 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
         fetch_jars("tiny", [TINY])
 
 
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("text", ["kafka", "a:b", "a:b:c:d", "a:b:../c", "a:-b c:1", ""])
-def test_what_is_no_coordinate_is_refused(text: str, cache: Path) -> None:
+def test_what_is_no_coordinate_is_refused(text: str) -> None:
     with pytest.raises(ClusterError, match="BAD_COORDINATE"):
         fetch_jars("x", [text])
 
@@ -196,7 +200,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
 def test_a_fetch_that_is_interrupted_ends_its_child(cache: Path, fake_java: Path) -> None:
     (fake_java / "then").write_text("echo next\nexec sleep 600\n")
 
-    def interrupt(done: int, total: int | None, item: str) -> None:
+    def interrupt(done: int, _total: int | None, _item: str) -> None:
         if done:
             raise KeyboardInterrupt
 
@@ -233,9 +237,8 @@ def test_a_fetch_that_does_not_end_is_given_up_and_ended(
     assert not is_running(int((fake_java / "fetching").read_text()))
 
 
-def test_dots_without_a_line_end_are_a_sign_of_life(
-    cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cache")
+def test_dots_without_a_line_end_are_a_sign_of_life(fake_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A big jar on a slow network: three seconds of dots under a limit of two for silence."""
     monkeypatch.setattr(jars, "FETCH_SILENCE_S", 2.0)
     (fake_java / "then").write_text("for i in 1 2 3 4 5 6 7 8 9 10; do printf .; sleep 0.3; done\n")

@@ -65,7 +65,7 @@ def try_again(text: str) -> None:
 
 
 def fail_to_commit(text: str) -> None:
-    def commit(what: Any) -> None:
+    def commit(_what: Any) -> None:
         raise BrokerError("COMMIT_REFUSED", f"The broker says: {text}.", retriable=True)
 
     commits: GroupCommits[dict[Any, int]] = GroupCommits(commit, text)

@@ -133,7 +133,7 @@ def test_a_stream_that_is_asked_to_stop_while_it_looks_for_its_brokers_stops(
 ) -> None:
     """Nothing is in flight then, so there is nothing to fail with."""
 
-    def find_nobody(self: StreamWatch, *args: Any, **more: Any) -> Any:
+    def find_nobody(_self: StreamWatch, *args: Any, **more: Any) -> Any:
         raise SILENT
 
     monkeypatch.setattr(StreamWatch, "find_end", find_nobody)
@@ -149,7 +149,7 @@ def test_a_stop_that_ends_a_question_to_silent_brokers_is_no_failure(
     clock = Clock()
     switch = PatientSwitch(clock)
 
-    def wait_and_stop(self: StreamWatch, *args: Any, **more: Any) -> Any:
+    def wait_and_stop(_self: StreamWatch, *args: Any, **more: Any) -> Any:
         limit = Deadline.after_ms(60_000)
         switch.set("the test")
         raise AssertionError(f"It would wait {limit.wait_s('an answer')} s more.")
@@ -171,7 +171,7 @@ def test_a_stop_is_heard_where_stored_offsets_are_renewed_and_nowhere_else_after
         heard.append(("save", find_stop() is not None))
         save(self, *args, **more)
 
-    def renew(self: Any, *args: Any) -> None:
+    def renew(_self: Any, *args: Any) -> None:
         heard.append(("renew", find_stop() is not None))
 
     monkeypatch.setattr(type(world.store), "save", save_and_note)
@@ -186,7 +186,7 @@ def test_no_empty_batch_begins_after_a_stop_that_came_while_brokers_were_away(
     """A batch without records would be one more: its work might need the very brokers that are away."""
     assert run(world, Clock()) == [15]
 
-    def find_nobody(self: StreamWatch, *args: Any, **more: Any) -> Any:
+    def find_nobody(_self: StreamWatch, *args: Any, **more: Any) -> Any:
         raise SILENT
 
     monkeypatch.setattr(StreamWatch, "find_end", find_nobody)
@@ -286,7 +286,7 @@ def test_work_that_took_long_and_fails_at_its_end_uses_up_no_time_to_wait(world:
     clock = Clock()
     failures = [AWAY]
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         clock.now_s += 2 * LIMIT_S
         if failures:
             raise failures.pop()
@@ -330,7 +330,7 @@ def test_a_sink_that_answers_and_fails_each_batch_is_not_tried_for_ever(world: W
     """A database that dies of what we ask it: the time counts from the first failure."""
     clock = Clock()
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         clock.now_s += 200
         raise AWAY
 
@@ -355,7 +355,7 @@ def test_an_outage_uses_up_no_attempt(world: World) -> None:
     clock = Clock()
     failures = [AWAY] * 6 + [BUSY] * 2
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         if failures:
             raise failures.pop(0)
 
@@ -436,7 +436,7 @@ def test_a_store_that_is_away_is_waited_for_and_the_work_is_not_repeated(
 
 
 def test_at_most_once_never_repeats_work_whatever_is_away(world: World) -> None:
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         raise AWAY
 
     with pytest.raises(OffsetStoreError):

@@ -62,7 +62,7 @@ class Servers:
     def stopping_on_signals(self) -> Iterator[None]:
         """The first SIGINT or SIGTERM stops the servers; a second one means what it meant before."""
 
-        def stop(number: int, _: object) -> None:
+        def stop(_number: int, _: object) -> None:
             for each, handler in before.items():
                 signal.signal(each, handler)
             assert self._simulator is not None

@@ -33,10 +33,10 @@ class _Renamed(argparse.Action):
 
     def __call__(
         self,
-        parser: argparse.ArgumentParser,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
         namespace: argparse.Namespace,
         values: str | Sequence[Any] | None,
-        option_string: str | None = None,
+        option_string: str | None = None,  # noqa: ARG002
     ) -> None:
         complain(f"{OLD_NAME} is now called {NAME}; the old name still works.")
         setattr(namespace, self.dest, values)

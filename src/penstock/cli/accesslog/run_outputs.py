@@ -101,7 +101,7 @@ def open_outputs(stack: ExitStack, arguments: argparse.Namespace, settings: Pipe
 
 
 def _open_blocklists(
-    stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
+    _stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings
 ) -> Output | None:
     if arguments.blocklist_dir is None:
         return None

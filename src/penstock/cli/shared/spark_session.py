@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.cluster.processes.signals import hold_signals
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 @contextlib.contextmanager
 def open_spark(master: str, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Spark while this lasts; `settings` are Spark's own."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_local = master.startswith("local")  # the launcher lies in this computer's cache
+    os.environ.setdefault("PYSPARK_PYTHON", make_launcher() if is_local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if master.startswith("local"):
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

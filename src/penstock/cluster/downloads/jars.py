@@ -94,7 +94,7 @@ def fetch_jars(
     folder = cache_folder() / "jars" / f"{name}-{key}"
     if _is_complete(folder):
         return folder
-    tell = progress or (lambda done, total, item: None)
+    tell = progress or (lambda _done, _total, _item: None)
     with hold_cache(
         folder.parent, lambda: tell(0, None, "waiting for another process to finish its download")
     ) as parent:

@@ -88,7 +88,7 @@ class LocalDatabase:
         """The folder with the unpacked program."""
         raise TypeError("use LocalPostgres or LocalMariaDB")
 
-    def prepare(self, password: str) -> None:
+    def prepare(self, password: str) -> None:  # noqa: ARG002
         """Fill the empty data folder."""
         raise TypeError("use LocalPostgres or LocalMariaDB")
 

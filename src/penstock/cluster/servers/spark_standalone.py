@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -27,6 +26,7 @@ from typing import Any
 from penstock.cluster.downloads.java import find_java, find_spark_home
 from penstock.cluster.processes.free_ports import LOOPBACK, find_free_ports
 from penstock.cluster.processes.owned_process import read_tail, start_process
+from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.cluster.processes.signals import hold_signals
 from penstock.core.errors import ClusterError
 from penstock.core.versions import check_versions
@@ -148,7 +148,7 @@ def _environment(home: Path, folder: Path) -> Mapping[str, str]:
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_PUBLIC_DNS": LOOPBACK,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": make_launcher(),
     }
 
 

@@ -52,7 +52,7 @@ class LocalZooKeeper(LocalDatabase):
     def fetch(self) -> Path:
         return find_spark_home() / "jars"
 
-    def prepare(self, password: str) -> None:
+    def prepare(self, password: str) -> None:  # noqa: ARG002
         (self.folder / "log4j2.properties").write_text(_LOG4J)
 
     def command(self) -> list[str]:

@@ -124,7 +124,7 @@ def parse_stream_options(
     _refuse_ends(texts)
     start, unmatched = _read_start(table)
     check_committed(start, ForAll(Latest()), client.settings)
-    _check_bounds(table, options)
+    _check_bounds(table)
     driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
     return StreamOptions(
         selection=selection,
@@ -189,7 +189,7 @@ def _refuse_ends(texts: Mapping[str, str]) -> None:
         )
 
 
-def _check_bounds(table: StreamTable, options: Mapping[str, str]) -> None:
+def _check_bounds(table: StreamTable) -> None:
     least, most = table.min_offsets_per_trigger, table.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise invalid("minOffsetsPerTrigger", str(least), f"at most `maxOffsetsPerTrigger`, which is {most}")

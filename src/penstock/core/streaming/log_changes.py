@@ -219,14 +219,13 @@ def _choose(
             f"`subscribePattern` matches only a part of {', '.join(selected.matched_in_part[:10])}; they are "
             "left out."
         )
-    left = _find_left(selection, position, topics, selected.partitions)
+    left = _find_left(position, topics, selected.partitions)
     if left:
         news.append(f"No longer selected, position forgotten: {list_names(left)}.")
     return selected.partitions, tuple(news)
 
 
 def _find_left(
-    selection: Selection,
     position: StreamPosition,
     topics: Mapping[str, TopicView],
     partitions: Sequence[TopicPartition],
@@ -246,7 +245,7 @@ def _find_gone(
     topics: Mapping[str, TopicView],
     partitions: Sequence[TopicPartition],
 ) -> list[TopicPartition]:
-    left = set(_find_left(selection, position, topics, partitions))
+    left = set(_find_left(position, topics, partitions))
     chosen = set(partitions)
     return [
         each

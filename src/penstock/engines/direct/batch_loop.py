@@ -71,7 +71,7 @@ class Job:
     work: Callable[[Batch], int | None]
     tell: Callable[[Event, BatchReport], None]
     read_state: Callable[[str], DataFrame] | None = None
-    register: Callable[[StreamPosition], None] = lambda start: None
+    register: Callable[[StreamPosition], None] = lambda _start: None
     reach: Callable[[], None] = lambda: None
 
 

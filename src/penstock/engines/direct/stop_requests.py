@@ -96,7 +96,7 @@ def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
         yield
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(number: int, _frame: FrameType | None) -> None:
         if switch.reason is None:
             switch.set(signal.Signals(number).name)
             return

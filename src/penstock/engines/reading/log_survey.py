@@ -45,27 +45,22 @@ def look(
     open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: LookRetries
 ) -> Seen:
     """Ask a fresh view, and another one if the brokers fail or a partition vanishes meanwhile."""
-    attempt = 1
-    vanished = Counter[str]()
+    failures = Counter[str]()
     while True:
         try:
             with closing(open_view()) as view:
                 return question(view)
         except BrokerError as error:
-            if error.condition == _VANISHED:
-                # Each is counted by itself: where topics come and go all the time, every look may meet one.
-                vanished[error.what] += 1
-                if vanished[error.what] > patience.attempts:
-                    raise
-                patience.wait()
-                continue
+            vanished = error.condition == _VANISHED
             # A refused login is not tried again: that can lock an account. Nor is an address where nobody
             # answered for the whole of one call's time: three minutes tell no more than one.
-            nobody_there = error.facts.get("last_condition") in _NOBODY_THERE
-            if not error.retriable or nobody_there or attempt >= patience.attempts:
+            may_pass = error.retriable and error.facts.get("last_condition") not in _NOBODY_THERE
+            # Each partition is counted by itself: where topics come and go, every look may meet one.
+            counted_as = error.what if vanished else ""
+            failures[counted_as] += 1
+            if not (may_pass or vanished) or failures[counted_as] >= patience.attempts + vanished:
                 raise
         patience.wait()
-        attempt += 1
 
 
 def survey(

@@ -5,12 +5,12 @@ must match a topic's whole name and no internal topic, as everywhere here; once 
 assignment, its positions are fixed: a record that arrives later is seen. Where the log no longer has the
 position of the group, reading goes on at what is left, and `news` says what is gone.
 
-Streams never use this (`groups.py` says why). kafka-python's consumer does the joining, the heartbeats and
-the commits, and nothing else: it is never asked for records. These are read by our own reader
-(`following.py`), because the client decodes only what its optional libraries decode, which leaves out snappy
-and lz4, and resets a lost position without a word. What it raises becomes a `BrokerError` here. Its own
-SCRAM is less strict than ours (`sasl.py`): before it logs in anywhere, our own login to the same cluster has
-held.
+Streams never use this (`committed_offsets.py` says why). kafka-python's consumer does the joining, the
+heartbeats and the commits, and nothing else: it is never asked for records. These are read by our own reader
+(`topic_tailing.py`), because the client decodes only what its optional libraries decode, which leaves out
+snappy and lz4, and resets a lost position without a word. What it raises becomes a `BrokerError` here. Its
+own SCRAM is less strict than ours (`sasl_mechanisms.py`): before it logs in anywhere, our own login to the
+same cluster has succeeded.
 
     with GroupMember(settings, "reports", Subscribe(("orders",)), from_beginning=False) as member:
         records = member.poll(500)
@@ -284,13 +284,13 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
         self.lost_all = False  # since `given` was last taken: others may have had the same partitions
         self.given: frozenset[TopicPartition] | None = None
 
-    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:
+    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:  # noqa: ARG002
         self.is_settled = False
         # A rebalance that began because a topic has changed, and outlasts one look, is otherwise forgotten by
         # the client: it joins, never takes what it is given, and sends no heartbeats any more.
         self._consumer._coordinator.request_rejoin()
 
-    def on_partitions_lost(self, lost: Collection[Any]) -> None:
+    def on_partitions_lost(self, lost: Collection[Any]) -> None:  # noqa: ARG002
         self.is_settled, self.lost_all = False, True
 
     def on_partitions_assigned(self, assigned: Collection[Any]) -> None:

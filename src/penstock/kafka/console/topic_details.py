@@ -17,12 +17,12 @@ from penstock.core.errors import BrokerError
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.metadata.broker_errors import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, refusal
 from penstock.kafka.metadata.routing import routing_for
+from penstock.kafka.metadata.topic_admin import read_topic_configs
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.kafka.transport.protocol_messages import DescribeConfigsRequest, MetadataRequest
+from penstock.kafka.transport.protocol_messages import MetadataRequest
 
-_TOPIC = 2  # Kafka's number for "this resource is a topic"
 _LOOKED_AT = 100  # offsets at the end of each partition
 _BUILT_IN_DEFAULT = 5  # Kafka's number for "nobody has set this"
 
@@ -54,7 +54,7 @@ class TopicDetails:
 
 
 def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[TopicDetails]:
-    """The named topics in order of name; one that does not exist is an error."""
+    """Return the named topics in order of name; one that does not exist is an error."""
     deadline = Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")
     wanted = sorted(set(names))
 
@@ -75,12 +75,12 @@ def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[To
     for name in wanted:
         if found[name].error_code not in (0, LEADER_NOT_AVAILABLE):
             raise refusal(found[name].error_code, "Metadata", broker, f"topic {name}")
-    configs = _find_changed_configs(settings, wanted, deadline)
+    configs = read_topic_configs(settings, wanted, deadline)
     return [_read_topic(found[name], configs[name]) for name in wanted]
 
 
 def has_keys(settings: ClientSettings, topic: str) -> bool:
-    """Whether one of the last records of its partitions has a key."""
+    """Return whether one of the last records of its partitions has a key."""
     view = KafkaLogView(settings)
     partitions = [TopicPartition(topic, number) for number in view.describe([topic])[topic].partitions]
     starts, ends = view.earliest(partitions), view.latest(partitions)
@@ -93,7 +93,7 @@ def has_keys(settings: ClientSettings, topic: str) -> bool:
     return any(batch.column("key").null_count < batch.num_rows for batch in KafkaReader().read(order))
 
 
-def _read_topic(topic: Any, configs: Mapping[str, str | None]) -> TopicDetails:
+def _read_topic(topic: Any, configs: Collection[Any]) -> TopicDetails:
     partitions = tuple(
         PartitionReplicas(
             part.partition_index,
@@ -104,30 +104,9 @@ def _read_topic(topic: Any, configs: Mapping[str, str | None]) -> TopicDetails:
         for part in sorted(topic.partitions, key=lambda part: int(part.partition_index))
     )
     topic_id = topic.topic_id.bytes if topic.topic_id else None
-    return TopicDetails(topic.name, topic_id, bool(topic.is_internal), partitions, configs)
-
-
-def _find_changed_configs(
-    settings: ClientSettings, names: Collection[str], deadline: Deadline
-) -> dict[str, dict[str, str | None]]:
-    def build() -> Any:
-        resource = DescribeConfigsRequest.DescribeConfigsResource
-        return DescribeConfigsRequest(
-            resources=[
-                resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in names
-            ]
-        )
-
-    response, broker = routing_for(settings).call_any(build, deadline)
-    for result in response.results:
-        if result.error_code:
-            where = f"topic {result.resource_name}"
-            raise refusal(result.error_code, "DescribeConfigs", broker, where, result.error_message)
-    return {
-        result.resource_name: {
-            config.name: config.value
-            for config in sorted(result.configs, key=lambda each: str(each.name))
-            if config.config_source != _BUILT_IN_DEFAULT
-        }
-        for result in response.results
+    changed = {
+        config.name: config.value
+        for config in sorted(configs, key=lambda each: str(each.name))
+        if config.config_source != _BUILT_IN_DEFAULT
     }
+    return TopicDetails(topic.name, topic_id, bool(topic.is_internal), partitions, changed)

@@ -1,13 +1,13 @@
 """Offsets that a group must not lose: commit them again, and how long a broker keeps them.
 
 A group without members is empty, and Kafka deletes each of its offsets when its last commit is older than
-`offsets.retention.minutes`, whether or not a program still stands there.
+`offsets.retention.minutes`, whether or not a program still reads there.
 
-Rule: what is committed again is what stands there. A partition that somebody has moved meanwhile is left
+Rule: what is committed again is what the group has. A partition that somebody has moved meanwhile is left
 where it was put, and one whose offset is gone gets ours back. Kafka has no compare-and-set, so the look comes
 directly before the commit. Why not commit our own position blindly: it would undo a rewind made by hand.
 
-    renew_commits(settings, "nightly", {TopicPartition("orders", 0): Commit(120)}, timeout_ms=30_000)
+    renew_commits(settings, "nightly", {TopicPartition("orders", 0): GroupCommit(120)}, timeout_ms=30_000)
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets,
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Attempts, Deadline
-from penstock.kafka.transport.protocol_messages import DescribeConfigsRequest, FindCoordinatorRequest
+from penstock.kafka.transport.protocol_messages import DescribeConfigsRequest
 
 log = get_logger(__name__)
 
 _RETENTION = "offsets.retention.minutes"
 _BROKER = 4  # Kafka's number for "this resource is a broker"
-_GROUP = 0
 
 
 def renew_commits(
     settings: ClientSettings, group: str, ours: Mapping[TopicPartition, GroupCommit], *, timeout_ms: int
 ) -> tuple[TopicPartition, ...]:
-    """Commit our offsets again where they still stand or are gone; returns the partitions that stand
-    elsewhere."""
+    """Commit our offsets again where they are unchanged or gone; return the partitions that were moved."""
     deadline = Deadline.after_ms(timeout_ms, "timeout_ms")
     found = fetch_commits(routing_for(settings), group, tuple(ours), deadline)
     again: dict[TopicPartition, GroupCommit] = {}
@@ -58,7 +56,7 @@ def renew_commits(
 
 
 def find_retention_ms(settings: ClientSettings, group: str, *, timeout_ms: int) -> int | None:
-    """How long the group's coordinator keeps an offset; None when this user may not ask."""
+    """Return how long the group's coordinator keeps an offset; None when this user may not ask."""
     deadline = Deadline.after_ms(timeout_ms, "timeout_ms")
     attempts = Attempts(deadline, f"the settings of group {group}'s coordinator", settings.retry_backoff_ms)
     try:
@@ -73,18 +71,13 @@ def find_retention_ms(settings: ClientSettings, group: str, *, timeout_ms: int) 
 
 def _ask_retention_ms(settings: ClientSettings, group: str, deadline: Deadline) -> int | None:
     routing = routing_for(settings)
-    response, broker = routing.call_any(
-        lambda: FindCoordinatorRequest(key=group, key_type=_GROUP, coordinator_keys=[group]), deadline
-    )
-    coordinator = response.coordinators[0] if response.coordinators else response
-    if coordinator.error_code:
-        raise refusal(coordinator.error_code, "FindCoordinator", broker, f"group {group}")
+    node_id, address = routing.find_coordinator(group, deadline)
     resource = DescribeConfigsRequest.DescribeConfigsResource
-    name = str(coordinator.node_id)
+    name = str(node_id)
     request: Any = DescribeConfigsRequest(
         resources=[resource(resource_type=_BROKER, resource_name=name, configuration_keys=[_RETENTION])]
     )
-    answer = routing.call(request, coordinator.host, coordinator.port, deadline).results[0]
+    answer = routing.call(request, *address, deadline).results[0]
     if answer.error_code:
         raise refusal(
             answer.error_code, "DescribeConfigs", f"broker {name}", _RETENTION, answer.error_message

@@ -20,12 +20,12 @@ from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import fetch_committed
 from penstock.kafka.groups.group_lag import GroupLag
 from penstock.kafka.groups.kip848_groups import DescribeNewerGroup, Member
-from penstock.kafka.groups.record_fields import Fields
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import Routing, routing_for
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.transport.deadlines import Attempts, Deadline
 from penstock.kafka.transport.protocol_messages import DescribeGroupsRequest, ListGroupsRequest
+from penstock.kafka.transport.wire_cursor import WireCursor
 
 _NOT_FOUND = 69
 _NEWER_PROTOCOL = "consumer"
@@ -69,7 +69,7 @@ class GroupDetails:
 
 
 def list_groups(settings: ClientSettings) -> list[ListedGroup]:
-    """All groups, from every broker: each knows only those it coordinates."""
+    """Return all groups, from every broker: each knows only those it coordinates."""
     deadline = _deadline(settings)
     routing = routing_for(settings)
     found: dict[str, ListedGroup] = {}
@@ -92,7 +92,7 @@ def list_groups(settings: ClientSettings) -> list[ListedGroup]:
 
 
 def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
-    """One group whole; a group that nobody knows is an error."""
+    """Return one group whole; a group that nobody knows is an error."""
     deadline = _deadline(settings)
     routing = routing_for(settings)
     response, broker = routing.call_coordinator(
@@ -143,16 +143,16 @@ def _read_members(members: Iterable[Any]) -> Iterable[Member]:
 
 
 def read_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """The partitions in a member's assignment; none for empty bytes, which a member has while it joins."""
+    """Return the partitions in a member's assignment; none for empty bytes: it is joining."""
     if not data:
         return ()
-    fields = Fields(data)
+    cursor = WireCursor(data)
     try:
-        fields.integer(2)  # every version begins alike
+        cursor.skip(2)  # every version begins alike
         found = []
-        for _ in range(fields.count(6)):
-            topic = fields.text()
-            found += [TopicPartition(topic, fields.integer(4)) for _ in range(fields.count(4))]
+        for _ in range(cursor.count(6)):
+            topic = cursor.text()
+            found += [TopicPartition(topic, cursor.integer(4)) for _ in range(cursor.count(4))]
     except ValueError:
         return None  # a client of a protocol of its own
     return tuple(sorted(found))

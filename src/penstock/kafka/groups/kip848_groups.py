@@ -2,7 +2,7 @@
 
 Rule: what is read is what an operator is shown: who the members are and what each holds now. Why by hand:
 kafka-python 3.0 has no classes for this request, and its loader takes message definitions from its own
-package only. `DescribeNewerGroup` has as much of the shape of its requests as `wire.Connection.call` uses.
+package only. `DescribeNewerGroup` has as much of the shape of its requests as `Connection.call` uses.
 
     response, broker = routing.call_coordinator(group, lambda: DescribeNewerGroup(group), deadline, ...)
 """
@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 
 from penstock.core.model import TopicPartition
-from penstock.kafka.groups.record_fields import Fields
+from penstock.kafka.transport.wire_cursor import WireCursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,21 @@ class NewerGroup:
 
     @classmethod
     def decode(cls, answer: bytes | bytearray, *, header: bool) -> NewerGroup:
-        """From a frame without its length; whatever does not fit is a `ValueError`."""
-        fields = Fields(bytes(answer))
+        """Return what a frame without its length says; whatever does not fit is a `ValueError`."""
+        cursor = WireCursor(answer, flexible=True)
         if header:
-            fields.integer(4)
-            fields.skip_tags()
-        fields.integer(4)  # throttled for so long
-        if fields.compact_count() != 1:
+            cursor.skip(4)  # the correlation id
+            cursor.tags()
+        cursor.skip(4)  # throttle time
+        if cursor.count() != 1:
             raise ValueError("one group was asked for")
-        error_code = fields.integer(2)
-        fields.compact_text()  # the reason
-        fields.compact_text()  # the group
-        state = fields.compact_text()
-        fields.take(8)  # two epochs
-        fields.compact_text()  # the assignor
-        return cls(error_code, state, tuple(_read_member(fields) for _ in range(fields.compact_count())))
+        error_code = cursor.integer(2)
+        cursor.nullable_text()  # the reason
+        cursor.text()  # the group
+        state = cursor.text()
+        cursor.skip(8)  # two epochs
+        cursor.text()  # the assignor
+        return cls(error_code, state, tuple(_read_member(cursor) for _ in range(cursor.count())))
 
 
 class DescribeNewerGroup:
@@ -83,29 +83,29 @@ class DescribeNewerGroup:
         return NewerGroup
 
 
-def _read_member(fields: Fields) -> Member:
-    member_id = fields.compact_text()
-    fields.compact_text()  # its fixed name
-    fields.compact_text()  # its rack
-    fields.integer(4)  # its epoch
-    client_id, host = fields.compact_text(), fields.compact_text()
-    for _ in range(fields.compact_count()):
-        fields.compact_text()  # what it subscribes to
-    fields.compact_text()  # or by which expression
-    now = _read_assignment(fields)
-    _read_assignment(fields)  # what it shall have when others have let go
-    fields.skip_tags()
+def _read_member(cursor: WireCursor) -> Member:
+    member_id = cursor.text()
+    cursor.nullable_text()  # its fixed name
+    cursor.nullable_text()  # its rack
+    cursor.skip(4)  # its epoch
+    client_id, host = cursor.text(), cursor.text()
+    for _ in range(cursor.count()):
+        cursor.text()  # a topic that it subscribes to
+    cursor.nullable_text()  # or the expression by which it does
+    now = _read_partitions(cursor)
+    _read_partitions(cursor)  # what it gets when others have let go
+    cursor.tags()
     return Member(member_id, host.removeprefix("/"), client_id, now)
 
 
-def _read_assignment(fields: Fields) -> tuple[TopicPartition, ...]:
+def _read_partitions(cursor: WireCursor) -> tuple[TopicPartition, ...]:
     found = []
-    for _ in range(fields.compact_count()):
-        fields.take(16)  # the topic's id
-        topic = fields.compact_text()
-        found += [TopicPartition(topic, fields.integer(4)) for _ in range(fields.compact_count())]
-        fields.skip_tags()
-    fields.skip_tags()
+    for _ in range(cursor.count()):
+        cursor.skip(16)  # the topic's id
+        topic = cursor.text()
+        found += [TopicPartition(topic, cursor.integer(4)) for _ in range(cursor.count(4))]
+        cursor.tags()
+    cursor.tags()
     return tuple(sorted(found))
 
 

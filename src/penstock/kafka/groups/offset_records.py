@@ -2,8 +2,8 @@
 
 Rules: a record whose version is not known is shown as unknown, never guessed at; a record without a value is
 a deletion. The topic is Kafka's notebook, compacted at its leisure: older commits of the same partition are
-in it too, and only the last one counts. To learn where a group stands, ask its coordinator (`groups.py`);
-this is for a person who wants to see what happened.
+in it too, and only the last one counts. To learn where a group stands, ask its coordinator
+(`committed_offsets.py`); this is for a person who wants to see what happened.
 
 >>> read_offset_record(b"\\x00\\x01\\x00\\x01g\\x00\\x01t\\x00\\x00\\x00\\x00", None)
 OffsetRecord(group='g', kind='offset', topic='t', partition=0, offset=None, metadata='', commit_time_ms=None)
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka.groups.record_fields import Fields
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
+from penstock.kafka.transport.wire_cursor import WireCursor
 
 TOPIC = "__consumer_offsets"
 _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
@@ -60,7 +60,7 @@ class StoredRecord:
 
 
 def partition_of_group(group: str, partitions: int) -> int:
-    """Where a group's records lie: Java's hash of its name, as the brokers have it."""
+    """Return the partition of a group's records: Java's hash of its name, as the brokers compute it."""
     number = 0
     units = group.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -70,35 +70,35 @@ def partition_of_group(group: str, partitions: int) -> int:
 
 
 def read_offset_record(key: bytes | None, value: bytes | None) -> OffsetRecord:
-    """Decode one record; what is not known or damaged is of the kind `unknown`."""
+    """Return one record; what is not known or damaged is of the kind `unknown`."""
     try:
-        fields = Fields(key or b"")
-        version = fields.integer(2)
+        cursor = WireCursor(key or b"")
+        version = cursor.integer(2)
         if version not in _OFFSET_KEYS:
             kind = _OTHER_KEYS.get(version)
-            return OffsetRecord(fields.text() if kind else "", kind or UNKNOWN)
-        group, topic, partition = fields.text(), fields.text(), fields.integer(4)
+            return OffsetRecord(cursor.text() if kind else "", kind or UNKNOWN)
+        group, topic, partition = cursor.text(), cursor.text(), cursor.integer(4)
         if value is None:
             return OffsetRecord(group, OFFSET, topic, partition)
-        offset, metadata, time_ms = _read_value(Fields(value))
+        offset, metadata, time_ms = _read_value(WireCursor(value))
     except ValueError:
         return OffsetRecord("", UNKNOWN)
     return OffsetRecord(group, OFFSET, topic, partition, offset, metadata, time_ms)
 
 
-def _read_value(fields: Fields) -> tuple[int, str, int]:
-    version = fields.integer(2)
+def _read_value(cursor: WireCursor) -> tuple[int, str, int]:
+    version = cursor.integer(2)
     if not 0 <= version <= 4:
         raise ValueError(f"version {version} of a committed offset is not known")
-    offset = fields.integer(8)
+    offset = cursor.integer(8)
     if version >= 3:
-        fields.integer(4)  # the leader epoch
-    metadata = fields.compact_text() if version >= 4 else fields.text()
-    return offset, metadata, fields.integer(8)
+        cursor.skip(4)  # the leader epoch
+    cursor.flexible = version >= 4
+    return offset, cursor.text(), cursor.integer(8)
 
 
 def read_offset_topic(settings: ClientSettings, *, group: str | None = None) -> Iterator[StoredRecord]:
-    """All that is in the topic now, by partition; of one group, only from the partition it is in."""
+    """Yield all that is in the topic now, by partition; of one group, only from the partition it is in."""
     view = KafkaLogView(settings)
     topics = view.describe([TOPIC])
     if TOPIC not in topics:

@@ -79,7 +79,7 @@ class ClusterMap:
         self._listed: tuple[float, Collection[str]] | None = None
 
     def learn(self, response: Any, *, complete: bool = False) -> dict[str, TopicRoute]:
-        """Take in a Metadata response; returns the topics in it that exist. `complete`: it names all."""
+        """Take in a Metadata response; return the topics in it that exist. `complete`: it names all."""
         with self._lock:
             self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
             self._controller_id = response.controller_id
@@ -119,10 +119,10 @@ class ClusterMap:
                 return None
             return Leader(route.leader_id, *address, route.leader_epoch, topic.topic_id)
 
-    def forget(self, topics: Iterable[str] | None = None) -> None:
-        """Somebody was sent to the wrong broker: call what is known of these topics (all) out of date."""
+    def forget(self, topics: Iterable[str]) -> None:
+        """Call what is known of these topics out of date: somebody was sent to the wrong broker."""
         with self._lock:
-            for name in self._topics if topics is None else topics:
+            for name in topics:
                 if name in self._topics:
                     self._topics[name] = replace(self._topics[name], learned_at=float("-inf"))
 
@@ -152,7 +152,7 @@ def _route(topic: Any, known: TopicRoute | None, now: float) -> TopicRoute:
 
 
 def _believe(told: PartitionRoute, known: PartitionRoute | None, now: float) -> PartitionRoute:
-    """Which of the two to go by from now on."""
+    """Return which of the two to go by from now on."""
     if known is None or not 0 <= told.leader_epoch < known.leader_epoch:
         return told
     answers = known.lower_answers + 1

@@ -37,10 +37,10 @@ __all__ = ["Leader", "Routing", "routing_for"]
 
 Answer = TypeVar("Answer")
 
-# A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
-# them it is called missing, because waiting the full minute for a misspelt name helps nobody.
 # What was learned a moment ago is good enough even when metadata.max.age.ms is 0.
 _LEAST_AGE_MS = 1_000
+# A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
+# them it is called missing, because waiting the full minute for a misspelt name helps nobody.
 _LOOKS_FOR_A_MISSING_TOPIC = 8
 
 
@@ -51,13 +51,13 @@ class Routing:
         self.settings = settings
         self.pool = pool
         self._cluster = ClusterMap()
-        self._coordinators: dict[tuple[int, str], Address] = {}
+        self._coordinators: dict[tuple[bool, str], Address] = {}  # by `transactional` and key
         self._turn = itertools.count()
 
     # --- metadata ---------------------------------------------------------------------------------
 
     def refresh(self, topics: Collection[str] | None, deadline: Deadline) -> dict[str, TopicRoute]:
-        """Ask for the named topics (None: all) now; the missing ones are left out of the answer."""
+        """Return the named topics (None: all), asked now, without those that do not exist."""
         wanted = "all topics" if topics is None else f"topics {', '.join(sorted(topics))}"
         attempts = self._attempts(deadline, f"metadata of {wanted}")
         for _ in attempts:
@@ -92,14 +92,14 @@ class Routing:
         return self.call_any(build, deadline)
 
     def leader(self, topic: str, partition: int, deadline: Deadline) -> Leader:
-        """The leader of one partition; waits out an election."""
+        """Return the leader of one partition; wait for an election to end."""
         wanted = TopicPartition(topic, partition)
         return self.leaders([wanted], deadline)[wanted]
 
     def leaders(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, Leader]:
-        """The leaders of all of them, from what is known or with one request for what is not."""
+        """Return the leaders of all of them, from memory or with one request for those not known."""
         looks = 0
         attempts = self._attempts(deadline, f"the leaders of {_list(partitions)}")
         for _ in attempts:
@@ -124,12 +124,12 @@ class Routing:
         return {wanted: self._cluster.leader(wanted, max_age_ms) for wanted in partitions}
 
     def describe(self, topic: str, deadline: Deadline) -> TopicView | None:
-        """One topic as the brokers describe it now; None when it does not exist."""
+        """Return one topic as the brokers describe it now; None when it does not exist."""
         found = self.refresh([topic], deadline).get(topic)
         return None if found is None else found.view()
 
     def address(self, node_id: int, deadline: Deadline) -> Address:
-        """Where the broker with this id listens."""
+        """Return where the broker with this id listens."""
         if node_id not in self._cluster.brokers():
             self.refresh([], deadline)
         address = self._cluster.brokers().get(node_id)
@@ -143,19 +143,19 @@ class Routing:
             )
         return address
 
-    def invalidate(self, topics: Iterable[str] | None = None) -> None:
-        """Look up the leaders of these topics (of all) again before they are next used."""
+    def invalidate(self, topics: Iterable[str]) -> None:
+        """Look up the leaders of these topics again before they are next used."""
         self._cluster.forget(topics)
 
     def brokers(self, deadline: Deadline) -> dict[int, Address]:
-        """All live brokers by node id, asked now."""
+        """Return all live brokers by node id, asked now."""
         self.refresh([], deadline)
         return self._cluster.brokers()
 
     # --- asking -----------------------------------------------------------------------------------
 
     def call_any(self, build: Callable[[], Any], deadline: Deadline) -> tuple[Any, str]:
-        """Ask whichever broker answers first, known ones and bootstrap servers in turn."""
+        """Ask known brokers and bootstrap servers in turn; return the first answer and whose it is."""
         attempts = self._attempts(deadline, "an answer from any broker")
         for _ in attempts:
             known = self._cluster.brokers().values()
@@ -174,7 +174,7 @@ class Routing:
     def call(
         self, request: Any, host: str, port: int, deadline: Deadline, max_version: int | None = None
     ) -> Any:
-        """Ask this broker, once."""
+        """Ask this broker, once, and return its answer."""
         with self.pool.lend(self.settings, host, port, deadline) as connection:
             return connection.call(request, deadline, max_version=max_version)
 
@@ -185,7 +185,7 @@ class Routing:
         read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
         deadline: Deadline,
     ) -> dict[TopicPartition, Answer]:
-        """One request per broker for all the partitions it leads, until every partition has its answer.
+        """Return each partition's answer: one request per leader, until all have answered.
 
         `build` makes the request for some partitions, `read` yields (partition, error code, answer).
         """
@@ -201,8 +201,7 @@ class Routing:
                 with attempts.forgiving():
                     for wanted, code, answer in read(self.call(request, host, port, deadline)):
                         if code:
-                            with attempts.forgiving():
-                                raise refusal(code, name, f"{host}:{port}", f"partition {wanted}")
+                            attempts.forgive(refusal(code, name, f"{host}:{port}", f"partition {wanted}"))
                         elif wanted in pending:
                             answers[wanted] = answer
                             pending.discard(wanted)
@@ -223,7 +222,10 @@ class Routing:
     def call_controller(
         self, build: Callable[[], Any], deadline: Deadline, error_of: Callable[[Any], int] = lambda _: 0
     ) -> tuple[Any, str]:
-        """Ask the controller (or a broker that forwards to it); `error_of` reads the code to retry on."""
+        """Return the answer of the controller (or of a broker that forwards to it), and whose it is.
+
+        `error_of` reads the code to retry on.
+        """
         attempts = self._attempts(deadline, "the controller's answer")
         for _ in attempts:
             self.refresh([], deadline)
@@ -249,36 +251,39 @@ class Routing:
         transactional: bool = False,
         max_version: int | None = None,
     ) -> tuple[Any, str]:
-        """Ask the coordinator of a consumer group (or of a transactional id).
+        """Return the answer of a group's (or a transactional id's) coordinator, and whose it is.
 
         Codes that pass (`RETRIABLE`, as read by `error_of`) are tried again; others are the caller's.
         """
-        kind, label = (1, f"transactional id {key}") if transactional else (0, f"group {key}")
+        label = f"transactional id {key}" if transactional else f"group {key}"
         attempts = self._attempts(deadline, f"the coordinator of {label}")
         for _ in attempts:
             with attempts.forgiving():
-                host, port = self._coordinator(kind, key, label, deadline)
-                self._coordinators.pop((kind, key), None)  # kept only if it turns out to be right
+                # Kept only if it turns out to be right.
+                known = self._coordinators.pop((transactional, key), None)
+                host, port = known or self.find_coordinator(key, deadline, transactional=transactional)[1]
                 response = self.call(build(), host, port, deadline, max_version)
                 code = error_of(response)
                 if code in RETRIABLE:
                     raise refusal(code, build().name.removesuffix("Request"), f"{host}:{port}", label)
-                self._coordinators[kind, key] = (host, port)
+                self._coordinators[transactional, key] = (host, port)
                 return response, f"{host}:{port}"
         raise attempts.given_up()
 
-    def _coordinator(self, kind: int, key: str, label: str, deadline: Deadline) -> Address:
-        known = self._coordinators.get((kind, key))
-        if known is not None:
-            return known
+    def find_coordinator(
+        self, key: str, deadline: Deadline, *, transactional: bool = False
+    ) -> tuple[int, Address]:
+        """Return the id and the address of a group's (or a transactional id's) coordinator, asked now."""
         response, broker = self.call_any(
-            lambda: FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key]), deadline
+            lambda: FindCoordinatorRequest(key=key, key_type=int(transactional), coordinator_keys=[key]),
+            deadline,
         )
         # Version 4 and later answer for several keys; earlier ones with the fields themselves.
         found = response.coordinators[0] if response.coordinators else response
         if found.error_code:
+            label = f"transactional id {key}" if transactional else f"group {key}"
             raise refusal(found.error_code, "FindCoordinator", broker, label, found.error_message)
-        return found.host, found.port
+        return found.node_id, (found.host, found.port)
 
     def _attempts(self, deadline: Deadline, waiting_for: str) -> Attempts:
         return Attempts(deadline, waiting_for, self.settings.retry_backoff_ms)
@@ -308,7 +313,7 @@ def _shared_routing(settings: ClientSettings) -> Routing:
 
 
 def routing_for(settings: ClientSettings) -> Routing:
-    """The process-wide map for these settings; the consumer group and isolation level make no difference."""
+    """Return this process's map for these settings, whatever their group and isolation level."""
     return _shared_routing(replace(settings, group_id=None, isolation_level="read_uncommitted"))
 
 

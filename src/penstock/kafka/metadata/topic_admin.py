@@ -120,7 +120,7 @@ def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
 def delete_records(
     settings: ClientSettings, before: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    """Drop all records below the given offsets; returns the new log start offsets."""
+    """Drop all records below the given offsets; return the new log start offsets."""
 
     def build(led: dict[TopicPartition, Leader]) -> Any:
         topic = DeleteRecordsRequest.DeleteRecordsTopic
@@ -173,18 +173,29 @@ def describe_topic_configs(
     settings: ClientSettings, name: str, deadline: Deadline | None = None
 ) -> Mapping[str, str | None]:
     """Return all settings of a topic; secret ones come without their value."""
+    found = read_topic_configs(settings, [name], deadline or _deadline(settings))
+    return {config.name: config.value for config in found[name]}
+
+
+def read_topic_configs(
+    settings: ClientSettings, names: Collection[str], deadline: Deadline
+) -> dict[str, list[Any]]:
+    """Return all settings of some topics, each as a broker tells it: name, value, source."""
 
     def build() -> Any:
         resource = DescribeConfigsRequest.DescribeConfigsResource
         return DescribeConfigsRequest(
-            resources=[resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)]
+            resources=[
+                resource(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in names
+            ]
         )
 
-    response, broker = routing_for(settings).call_any(build, deadline or _deadline(settings))
-    answer = response.results[0]
-    if answer.error_code:
-        raise refusal(answer.error_code, "DescribeConfigs", broker, f"topic {name}", answer.error_message)
-    return {config.name: config.value for config in answer.configs}
+    response, broker = routing_for(settings).call_any(build, deadline)
+    for answer in response.results:
+        if answer.error_code:
+            topic = f"topic {answer.resource_name}"
+            raise refusal(answer.error_code, "DescribeConfigs", broker, topic, answer.error_message)
+    return {answer.resource_name: answer.configs for answer in response.results}
 
 
 def find_message_limit(settings: ClientSettings, name: str, deadline: Deadline | None = None) -> int | None:
@@ -202,7 +213,7 @@ def find_message_limit(settings: ClientSettings, name: str, deadline: Deadline |
 
 
 def _wait_everywhere(settings: ClientSettings, name: str, partitions: int, deadline: Deadline) -> None:
-    """Until every broker shows so many partitions with leaders: they learn of a change one by one."""
+    """Return when every broker shows that many partitions with leaders: they learn of a change one by one."""
     routing = routing_for(settings)
     attempts = Attempts(deadline, f"all brokers to show topic {name}", settings.retry_backoff_ms)
     for _ in attempts:

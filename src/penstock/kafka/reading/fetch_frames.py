@@ -12,14 +12,18 @@ import struct
 import uuid
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from penstock.core.errors import CorruptBatchError
 from penstock.kafka.transport.protocol_messages import FetchRequest
+from penstock.kafka.transport.wire_cursor import WireCursor
 
 API_KEY = 1
 MAX_VERSION, MAX_VERSION_WITHOUT_TOPIC_ID, MIN_VERSION = 16, 12, 4
 
 _FIXED = struct.Struct(">ihqq")  # partition, error code, high watermark, last stable offset
+_ABORTED = struct.Struct(">qq")  # producer id, first offset
+_DIVERGING_EPOCH = 0  # a tag: the epoch (4 bytes) and its end (8 bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,17 @@ class FetchAnswer:
 
 
 def encode_question(question: FetchQuestion, version: int, correlation_id: int, client_id: str) -> bytes:
-    """The whole frame, its length in front. Partitions of one topic stand together, as they come."""
+    """Return the whole frame, its length in front."""
+    request = build_request(question)
+    request.API_VERSION = version
+    request.with_header(correlation_id, client_id)
+    return bytes(request.encode(header=True, framed=True))
+
+
+def build_request(question: FetchQuestion) -> Any:
+    """Return the question as a request object. Partitions of one topic come one behind the other."""
     topic = FetchRequest.FetchTopic
-    request = FetchRequest(
+    return FetchRequest(
         replica_id=-1,
         max_wait_ms=question.max_wait_ms,
         min_bytes=question.min_bytes,
@@ -94,14 +106,11 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
         ],
         forgotten_topics_data=[],
         rack_id=question.rack,
-        version=version,
     )
-    request.with_header(correlation_id, client_id)
-    return bytes(request.encode(header=True, framed=True))
 
 
 def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAnswer:
-    """Read the answer to a request for exactly one partition."""
+    """Return the answer to a request for exactly one partition."""
     error_code, answers = read_answers(frame, version, correlation_id)
     if error_code:
         return FetchAnswer(error_code, -1, -1, (), -1, None, 0, 0)
@@ -113,111 +122,57 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
 def read_answers(
     frame: memoryview, version: int, correlation_id: int
 ) -> tuple[int, dict[tuple[bytes, int], FetchAnswer]]:
-    """The error code of the whole, and each partition's answer; every length is checked before use.
+    """Return the error code of the whole and each partition's answer; every length is checked before use.
 
     Partitions are named by the topic's id from version 13 on, by the bytes of its name before.
     """
-    cursor = _Cursor(frame, flexible=version >= 12)
-    if cursor.int32() != correlation_id:
+    cursor = WireCursor(frame, flexible=version >= 12)
+    try:
+        return _read_whole(cursor, version, correlation_id)
+    except ValueError as error:
+        raise _malformed(str(error)) from error
+
+
+def _read_whole(
+    cursor: WireCursor, version: int, correlation_id: int
+) -> tuple[int, dict[tuple[bytes, int], FetchAnswer]]:
+    if cursor.integer(4) != correlation_id:
         raise _malformed("it answers another request")
     cursor.tags()
-    cursor.int32()  # throttle time: the broker itself stops reading from us for so long
+    cursor.skip(4)  # throttle time: the broker itself stops reading from us for so long
     if version >= 7:
-        error_code = cursor.int16()
-        cursor.int32()  # session id
+        error_code = cursor.integer(2)
+        cursor.skip(4)  # session id
         if error_code:
             return error_code, {}
     answers = {}
-    for _ in range(cursor.array_length()):
-        size = 16 if version >= 13 else cursor.string_length()
-        begin = cursor.at
-        cursor.skip(size)
-        topic = bytes(frame[begin : begin + size])
-        for _ in range(cursor.array_length()):
+    for _ in range(cursor.count()):
+        topic = cursor.take(16 if version >= 13 else cursor.length(2))
+        for _ in range(cursor.count()):
             partition, answer = _read_partition(cursor, version)
             answers[topic, partition] = answer
         cursor.tags()
     return 0, answers
 
 
-def _read_partition(cursor: _Cursor, version: int) -> tuple[int, FetchAnswer]:
+def _read_partition(cursor: WireCursor, version: int) -> tuple[int, FetchAnswer]:
     partition, error_code, high, stable = cursor.unpack(_FIXED)
     if version >= 5:
         cursor.skip(8)  # log start
     aborted = []
-    for _ in range(max(0, cursor.array_length())):
-        producer_id, first_offset = cursor.int64(), cursor.int64()
+    for _ in range(cursor.length(4)):
+        producer_id, first_offset = cursor.unpack(_ABORTED)
         cursor.tags()
         aborted.append((producer_id, first_offset))
-    preferred = cursor.int32() if version >= 11 else -1
-    size = max(0, cursor.bytes_length())
-    begin = cursor.at
-    cursor.skip(size)
-    diverging_end: int | None = None
-    for tag, at, length in cursor.tags():
-        if tag == 0 and length >= 12:
-            diverging_end = struct.unpack_from(">q", cursor.frame, at + 4)[0]
+    preferred = cursor.integer(4) if version >= 11 else -1
+    size = max(0, cursor.length(4))
+    begin = cursor.skip(size)
+    diverging = cursor.tags().get(_DIVERGING_EPOCH, b"")
+    diverging_end = int.from_bytes(diverging[4:12], "big", signed=True) if len(diverging) >= 12 else None
     answer = FetchAnswer(
         error_code, high, stable, tuple(aborted), preferred, diverging_end, begin, begin + size
     )
     return partition, answer
-
-
-class _Cursor:
-    """Walks over a frame. Lengths are compact (unsigned varint of length + 1) in flexible versions."""
-
-    def __init__(self, frame: memoryview, *, flexible: bool) -> None:
-        self.frame, self.at, self.flexible = frame, 0, flexible
-
-    def skip(self, size: int) -> None:
-        if size < 0 or size > len(self.frame) - self.at:
-            raise _malformed("a length points outside of it")
-        self.at += size
-
-    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        begin = self.at
-        self.skip(layout.size)
-        return layout.unpack_from(self.frame, begin)
-
-    def int16(self) -> int:
-        return self.unpack(_INT16)[0]
-
-    def int32(self) -> int:
-        return self.unpack(_INT32)[0]
-
-    def int64(self) -> int:
-        return self.unpack(_INT64)[0]
-
-    def unsigned(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self.unpack(_BYTE)[0]
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise _malformed("a variable-length number does not end")
-
-    def array_length(self) -> int:
-        return self.unsigned() - 1 if self.flexible else self.int32()
-
-    def bytes_length(self) -> int:
-        return self.unsigned() - 1 if self.flexible else self.int32()
-
-    def string_length(self) -> int:
-        return self.unsigned() - 1 if self.flexible else self.int16()
-
-    def tags(self) -> list[tuple[int, int, int]]:
-        """Tagged fields as (tag, position, length); none in versions that have none."""
-        found = []
-        if self.flexible:
-            for _ in range(self.unsigned()):
-                tag, length = self.unsigned(), self.unsigned()
-                found.append((tag, self.at, length))
-                self.skip(length)
-        return found
-
-
-_INT16, _INT32, _INT64, _BYTE = (struct.Struct(f) for f in (">h", ">i", ">q", ">B"))
 
 
 def _malformed(why: str) -> CorruptBatchError:

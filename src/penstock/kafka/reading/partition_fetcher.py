@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
+from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError, PenstockError
 from penstock.core.model import RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka.metadata.broker_errors import RETRIABLE, refusal
+from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.reading.fetch_frames import (
     API_KEY,
@@ -36,12 +36,13 @@ from penstock.kafka.reading.fetch_frames import (
 from penstock.kafka.reading.open_transactions import find_open_transactions
 from penstock.kafka.transport.connection import MAX_FRAME_BYTES, Connection
 from penstock.kafka.transport.connection_pool import POOL
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Attempts, Deadline
 
 _OUT_OF_RANGE, _CORRUPT_MESSAGE, _UNKNOWN_TOPIC = 1, 2, 3
 _OTHER_TOPIC = frozenset({100, 103})  # UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_NO_BYTES: Bytes = np.empty(0, np.uint8)
 
 
 class ReceiveBuffer:
@@ -83,6 +84,7 @@ class PartitionFetcher:
         self._correlation_id = self._version = 0
         self._leader_epoch = -1
         self._topic_id = wanted.topic_id
+        self._empty: FetchAnswer | None = None  # the last answer in this step that held nothing yet
         self._widened_bytes = 0  # asked for instead of the limits, when not even one batch fits them
         self._rack = order.client.client_rack
         self._replica: tuple[str, int] | None = None  # a follower near us, when the leader names one
@@ -100,9 +102,37 @@ class PartitionFetcher:
             self._drop()
 
     def fetch(self, position: int, until: int) -> Fetched | None:
-        """Record batches from `position` on; None when the log does not hold `position`."""
-        deadline = self.deadline()
-        empty: FetchAnswer | None = None
+        """Return record batches from `position` on; None when the log does not hold `position`."""
+        pause_ms = max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms)
+        what = f"records of {self.partition} from offset {position} on"
+        attempts = Attempts(self.deadline(), what, pause_ms, longest_pause_ms=pause_ms)
+        self._empty = None
+        for number in attempts:
+            if number:
+                self._routing.invalidate([self._wanted.topic])
+            with attempts.forgiving():
+                frame, answer = self._converse(position, attempts.deadline)
+                break
+        else:
+            last = attempts.last or attempts.given_up()
+            raise self._silent(position, last) from last
+        if answer.error_code:
+            return None
+        if answer.end > answer.begin:
+            stable = answer.last_stable_offset
+            is_held = self._committed_only and 0 <= stable < answer.high_watermark
+            return Fetched(frame[answer.begin : answer.end], answer.aborted, stable if is_held else None)
+        self._raise_if_held_back(position, until, answer)
+        if self._replica is not None:
+            self.release()
+            self._stay_with_leader()  # it may only be behind; the leader knows
+        return None
+
+    def _converse(self, position: int, deadline: Deadline) -> tuple[Bytes, FetchAnswer]:
+        """Return the first answer with records, or one that refuses `position`; at the deadline an empty one.
+
+        A broker that has nothing yet has not failed, and is asked on at once: it holds the question itself.
+        """
         while True:
             try:
                 if self._connection is None or self._connection.in_flight == 0:
@@ -111,14 +141,12 @@ class PartitionFetcher:
             except BrokerError as error:
                 self._drop()
                 self._stay_with_leader()
-                if error.condition == "UNKNOWN_TOPIC_OR_PARTITION":
-                    raise  # looking for its leader, the cluster was asked several times
-                if empty is not None and deadline.expired:
-                    # It did answer: there is nothing yet. That the last question came too late is no news.
-                    self._raise_if_held_back(position, until, empty)
-                    return None
-                self._retry_or_raise(error, position, deadline)
-                continue
+                # The whole cluster was asked several times for the leader of a topic that it does not know.
+                is_gone = error.condition == "UNKNOWN_TOPIC_OR_PARTITION"
+                if self._empty is None or is_gone or not deadline.expired:
+                    raise
+                # It did answer: there is nothing yet. That the last question came too late is no news.
+                return _NO_BYTES, self._empty
             try:
                 answer = read_answer(frame.data, self._version, self._correlation_id)
             except CorruptBatchError:
@@ -126,27 +154,22 @@ class PartitionFetcher:
                 raise
             if answer.diverging_end is not None:
                 raise self._truncated(position, answer.diverging_end)
+            if answer.error_code == _OUT_OF_RANGE and self._replica is None:
+                return frame, answer
             if answer.error_code:
-                if self._is_out_of_range(answer.error_code, position, deadline):
-                    return None
-            elif answer.end > answer.begin:
-                stable = answer.last_stable_offset
-                is_held = self._committed_only and 0 <= stable < answer.high_watermark
-                return Fetched(frame[answer.begin : answer.end], answer.aborted, stable if is_held else None)
-            elif answer.preferred_replica >= 0:
+                raise self._refused(answer.error_code, position)
+            if answer.end > answer.begin:
+                return frame, answer
+            if answer.preferred_replica >= 0:
                 self.release()
                 try:
                     self._replica = self._routing.address(answer.preferred_replica, deadline)
                 except BrokerError:
                     self._rack = ""  # the follower has just stopped; without a rack the leader names none
-            elif deadline.expired:
-                self._raise_if_held_back(position, until, answer)
-                if self._replica is not None:
-                    self.release()
-                    self._stay_with_leader()  # it may only be behind; the leader knows
-                return None
-            else:
-                empty = answer
+                continue
+            self._empty = answer
+            if deadline.expired:
+                return frame, answer
 
     def widen(self, position: int, received: int) -> None:
         """Ask for more at once: old brokers cut even the first batch when it is larger than the limit."""
@@ -167,7 +190,7 @@ class PartitionFetcher:
             (POOL.give_back if self._use_pool else POOL.discard)(connection)
 
     def explain_hold(self, stable_end: int) -> str:
-        """Whose open transaction holds readers of committed rows back, and how long it has been silent."""
+        """Return whose open transaction holds back readers of committed rows, and since when it is silent."""
         deadline = Deadline.after_ms(self._settings.request_timeout_ms, "request.timeout.ms")
         found = find_open_transactions(self._routing, self.partition, deadline)
         if not found:
@@ -175,7 +198,7 @@ class PartitionFetcher:
         return found[0].describe(time.time_ns() // 1_000_000)
 
     def raise_if_recreated(self, position: int) -> None:
-        """Compare the topic's id with the one the work order, or the first answer, named."""
+        """Raise if the topic has another id than the work order, or the first leader, named."""
         if self._topic_id is None:
             return
         view = self._routing.describe(self._wanted.topic, self.deadline())
@@ -194,7 +217,7 @@ class PartitionFetcher:
     # --- the wire -------------------------------------------------------------------------------------
 
     def deadline(self) -> Deadline:
-        """How long one step of progress may take."""
+        """Return the deadline of one step of progress."""
         return Deadline.after_ms(self._poll_timeout_ms, "kafkaConsumer.pollTimeoutMs")
 
     def _connect(self, deadline: Deadline) -> Connection:
@@ -253,12 +276,10 @@ class PartitionFetcher:
 
     # --- what went wrong ------------------------------------------------------------------------------
 
-    def _is_out_of_range(self, code: int, position: int, deadline: Deadline) -> bool:
-        """True when the log does not hold the position; False to ask again; anything else is raised."""
-        if code == _OUT_OF_RANGE and self._replica is None:
-            return True
+    def _refused(self, code: int, position: int) -> PenstockError:
+        """Return the error for a code. What a follower refuses may always be asked again: of the leader."""
         if code == _CORRUPT_MESSAGE:
-            raise CorruptBatchError(
+            return CorruptBatchError(
                 "CORRUPT_BATCH",
                 f"{self.partition}: the broker itself finds the record batch at offset {position} damaged.",
                 hint="Let the broker restore it from a replica, or start after it with `startingOffsets`.",
@@ -269,40 +290,27 @@ class PartitionFetcher:
             self.raise_if_recreated(position)
         address = "a follower" if self._replica else "the leader"
         error = refusal(code, "Fetch", address, f"partition {self.partition} at offset {position}")
-        came_from_follower = self._replica is not None
+        error.retriable |= self._replica is not None
         self._stay_with_leader()
         self.release()
-        if came_from_follower or code in RETRIABLE:
-            self._retry_or_raise(error, position, deadline, always=came_from_follower)
-            return False
-        raise error
+        return error
 
     def _stay_with_leader(self) -> None:
-        """A follower that failed, lags or lost the partition is not asked again; only the leader knows."""
+        """Ask no follower any more: one has failed, lags or has lost the partition. The leader knows."""
         if self._replica is not None:
             self._replica, self._rack = None, ""
 
-    def _retry_or_raise(
-        self, error: BrokerError, position: int, deadline: Deadline, *, always: bool = False
-    ) -> None:
-        """Pause and look the leader up again, or at the deadline say what was waited for and why."""
-        if not error.retriable and not always:
-            raise error
-        pause_ms = max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms)
-        if deadline.remaining_s() * 1000 > pause_ms:
-            self._routing.invalidate([self._wanted.topic])
-            deadline.pause(pause_ms)
-            return
-        raise BrokerError(
+    def _silent(self, position: int, last: BrokerError) -> BrokerError:
+        return BrokerError(
             "FETCH_TIMEOUT",
             f"{self.partition}: nothing from offset {position} on for group {self._settings.group_id} within "
-            f"{self._poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs). The last failure was: {error}",
+            f"{self._poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs). The last failure was: {last}",
             facts={**self.facts(position), "limit_ms": self._poll_timeout_ms},
             retriable=True,
-        ) from error
+        )
 
     def _raise_if_held_back(self, position: int, until: int, answer: FetchAnswer) -> None:
-        """Time is up and nothing came: either the log ends here, or it has more and does not give it."""
+        """Raise if the log has more and does not give it; else it ends here, which is no error."""
         if position < answer.high_watermark:
             raise self._starved(position, until, answer)
 

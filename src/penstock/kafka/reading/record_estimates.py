@@ -23,8 +23,8 @@ from penstock.core.errors import BrokerError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import Peek, TopicPartition
 from penstock.kafka.metadata.routing import Routing
+from penstock.kafka.reading.fetch_frames import FetchQuestion, PartitionQuestion, build_request
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.kafka.transport.protocol_messages import FetchRequest
 
 log = get_logger(__name__)
 Found = TypeVar("Found")
@@ -44,7 +44,7 @@ _FORMAT, _IS_CONTROL, _IS_APPEND_TIME = 2, 0x20, 0x08
 def peek_at(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline, *, committed_only: bool
 ) -> dict[TopicPartition, Peek]:
-    """One look at each position, as far as somebody answers at once."""
+    """Return a look at each position for which a broker answers at once."""
     return _look(routing, positions, deadline, committed_only, _estimate)
 
 
@@ -62,22 +62,28 @@ def _look(
     committed_only: bool,
     read: Callable[[bytes, int], Found | None],
 ) -> dict[TopicPartition, Found]:
-    if not positions:
-        return {}
-    routes = routing.refresh({wanted.topic for wanted in positions}, deadline)
-    by_node: dict[int, dict[TopicPartition, _Question]] = {}
-    for wanted, position in sorted(positions.items()):
-        route = routes[wanted.topic].partitions.get(wanted.partition) if wanted.topic in routes else None
-        if route is not None and route.leader_id >= 0:
-            question = _Question(position, route.leader_epoch)
-            by_node.setdefault(route.leader_id, {})[wanted] = question
     found: dict[TopicPartition, Found] = {}
-    for node_id, asked in by_node.items():
+    for node_id, asked in _find_leaders(routing, positions, deadline).items():
         try:
             found.update(_ask_broker(routing, node_id, asked, deadline, committed_only, read))
         except BrokerError as error:
             log.info("No estimate for %d partitions of broker %d: %s", len(asked), node_id, error)
     return found
+
+
+def _find_leaders(
+    routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[int, dict[TopicPartition, _Question]]:
+    """Return what to ask each broker, by its id; without partitions that are gone or have no leader."""
+    by_node: dict[int, dict[TopicPartition, _Question]] = {}
+    topics = {wanted.topic for wanted in positions}
+    routes = routing.refresh(topics, deadline) if topics else {}
+    for wanted, position in sorted(positions.items()):
+        route = routes[wanted.topic].partitions.get(wanted.partition) if wanted.topic in routes else None
+        if route is not None and route.leader_id >= 0:
+            question = _Question(position, route.leader_epoch)
+            by_node.setdefault(route.leader_id, {})[wanted] = question
+    return by_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,36 +130,27 @@ def _ask_broker(
 
 
 def _build_request(some: Mapping[TopicPartition, _Question], committed_only: bool) -> Any:
-    topic = FetchRequest.FetchTopic
     share = max(_LEAST_LOOK_BYTES, min(_LOOK_BYTES, _ANSWER_BYTES // len(some)))
-    return FetchRequest(
-        replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=share * len(some),
-        isolation_level=1 if committed_only else 0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[
-            topic(
-                topic=name,
-                partitions=[
-                    topic.FetchPartition(
-                        partition=wanted.partition,
-                        current_leader_epoch=question.leader_epoch,
-                        fetch_offset=question.position,
-                        last_fetched_epoch=-1,
-                        log_start_offset=-1,
-                        partition_max_bytes=share,
-                    )
-                    for wanted, question in some.items()
-                    if wanted.topic == name
-                ],
-            )
-            for name in sorted({wanted.topic for wanted in some})
-        ],
-        forgotten_topics_data=[],
-        rack_id="",
+    partitions = tuple(
+        PartitionQuestion(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            offset=question.position,
+            topic_id=None,
+            leader_epoch=question.leader_epoch,
+            last_epoch=-1,
+            max_bytes=share,
+        )
+        for wanted, question in some.items()
+    )
+    return build_request(
+        FetchQuestion(
+            partitions,
+            max_bytes=share * len(some),
+            min_bytes=0,
+            max_wait_ms=0,
+            committed_only=committed_only,
+        )
     )
 
 
@@ -179,7 +176,7 @@ def _find_greatest_ms(records: bytes, position: int) -> int | None:
 
 
 def _read_headers(records: bytes) -> Iterator[_Batch]:
-    """The batches of an answer; of the last one, which may be cut off, the header is enough."""
+    """Yield the batches of an answer; of the last one, which may be cut off, the header is enough."""
     at = 0
     while at + _HEADER.size <= len(records):
         fields = _HEADER.unpack_from(records, at)
@@ -199,16 +196,9 @@ def _read_headers(records: bytes) -> Iterator[_Batch]:
 
 
 def ask_throttle_ms(routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline) -> int:
-    """For how long brokers hold back answers to us, by a quota; 0 where they do not, or do not tell."""
-    if not positions:
-        return 0
-    routes = routing.refresh({wanted.topic for wanted in positions}, deadline)
-    by_node: dict[int, dict[TopicPartition, _Question]] = {}
-    for wanted, position in sorted(positions.items()):
-        route = routes[wanted.topic].partitions[wanted.partition]
-        by_node.setdefault(route.leader_id, {})[wanted] = _Question(position, route.leader_epoch)
+    """Return how long brokers hold back answers to us, by a quota; 0 where they do not, or do not tell."""
     longest = 0
-    for node_id, asked in by_node.items():
+    for node_id, asked in _find_leaders(routing, positions, deadline).items():
         host, port = routing.address(node_id, deadline)
         request = _build_request(asked, committed_only=False)
         response = routing.call(request, host, port, deadline, max_version=_FETCH_BY_NAME)

@@ -212,11 +212,6 @@ class Decompressor:
         return self._scratch[at : at + size]
 
 
-def decompress(codec: int, data: Octets, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> npt.NDArray[np.uint8]:
-    """The plain bytes of one compressed block in a buffer of their own."""
-    return Decompressor(limit_bytes=limit_bytes).decompress(codec, data)
-
-
 def compress(codec: int, data: Octets, level: int | None = None) -> bytes:
     """Compress as Java's clients do; `level` is for gzip and zstd, whose default it is otherwise."""
     view = _view(data)

@@ -1,7 +1,7 @@
 """How long anything may wait: a moment on the monotonic clock, and the name of the limit that set it.
 
-Rule: whoever waits for a broker waits until a `Deadline`, and when it passes the error names what was
-waited for, for how long, and which setting to raise. Why not plain timeouts: a timeout of 30 s in each
+Rule: every wait for a broker ends at a `Deadline`, and then the error names what was waited for, how long,
+and which setting to raise. Why not plain timeouts: a timeout of 30 s in each
 of five nested calls is 150 s, and none of the five knows the other four; a deadline is handed down and
 stays the same moment. A stream that is asked to stop (`core.outages.hearing_stop`) makes it come sooner.
 
@@ -22,16 +22,19 @@ from penstock.core.log_lines import get_logger
 from penstock.core.outages import STOP_PATIENCE_S, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, find_stop
 
 log = get_logger(__name__)
-LEAST_PAUSE_MS = 50  # between two tries, whatever is set: without it a loop of failures keeps a core busy
+#: Between two tries, whatever is set: without it a loop of failures keeps a core busy.
+LEAST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 1_000
-#: Who may be asked to stop blocks so long at a time, and looks.
+#: A stream that may be asked to stop blocks for this time at most, then looks whether it was.
 LOOK_FOR_STOP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A moment (`at`, seconds on this process's monotonic clock) and the setting it comes from.
-    `whole_begun_at`: when the wait began that this is a part of; None: it is a whole one."""
+
+    `whole_begun_at` is when the wait began that this one is a part of; None: it is a part of no other.
+    """
 
     at: float
     limit_ms: int
@@ -43,13 +46,15 @@ class Deadline:
         return cls(time.monotonic() + limit_ms / 1000, limit_ms, name)
 
     def or_sooner(self, limit_ms: int, name: str) -> Deadline:
-        """This deadline, or one `limit_ms` from now if that comes first: a part of this wait, so that a stop
-        ends both at the same moment, and not each after a grace of its own."""
+        """Return this deadline, or one `limit_ms` from now if that comes first.
+
+        It is a part of this wait, so a stop ends both at the same moment.
+        """
         at = time.monotonic() + limit_ms / 1000
         return Deadline(at, limit_ms, name, self._find_begin()) if at < self.at else self
 
     def remaining_s(self) -> float:
-        """Seconds left; 0.0 when it has passed, never negative."""
+        """Return the seconds left; 0.0 when it has passed, never less."""
         return max(0.0, self._find_end() - time.monotonic())
 
     @property
@@ -57,14 +62,14 @@ class Deadline:
         return time.monotonic() >= self._find_end()
 
     def wait_s(self, waiting_for: str) -> float:
-        """Seconds left to hand to a blocking call; raises BROKER_TIMEOUT when there are none."""
+        """Return the seconds left, for a blocking call; raise BROKER_TIMEOUT when there are none."""
         remaining = self._find_end() - time.monotonic()
         if remaining <= 0:
             raise self.timeout_error(waiting_for)
         return remaining
 
     def slice_s(self, waiting_for: str) -> float:
-        """Seconds for one of several blocking calls: no more than lets a stop be heard soon."""
+        """Return the seconds for one of several blocking calls: few, where a stop has to be noticed soon."""
         remaining = self.wait_s(waiting_for)
         return remaining if find_stop() is None else min(remaining, LOOK_FOR_STOP_S)
 
@@ -72,8 +77,10 @@ class Deadline:
         return self.at - self.limit_ms / 1000 if self.whole_begun_at is None else self.whole_begun_at
 
     def _find_end(self) -> float:
-        """Return the moment itself, or the one that a stop has put before it. What was begun after the stop
-        gets as long as what was under way: brokers that are there answer in time."""
+        """Return the moment itself, or an earlier one that a stop has set.
+
+        What was begun after the stop gets as long as what was under way: brokers that are up answer in time.
+        """
         find = find_stop()
         asked_at = None if find is None else find()
         if asked_at is None:
@@ -81,7 +88,7 @@ class Deadline:
         return min(self.at, max(asked_at, self._find_begin()) + STOP_PATIENCE_S)
 
     def pause(self, milliseconds: int) -> None:
-        """Sleep so long, or until the deadline."""
+        """Sleep for this time, or until the deadline."""
         time.sleep(min(milliseconds / 1000, self.remaining_s()))
 
     def timeout_error(self, waiting_for: str) -> BrokerError:
@@ -110,13 +117,29 @@ class Attempts:
         with attempts.forgiving():
             return ask()
     raise attempts.given_up()
+
+    `last` is the failure to be told: of the tries that had time left, the last one's.
     """
 
-    def __init__(self, deadline: Deadline, waiting_for: str, first_pause_ms: int) -> None:
-        self.deadline = deadline
+    def __init__(
+        self,
+        deadline: Deadline,
+        waiting_for: str,
+        first_pause_ms: int,
+        *,
+        least_pause_ms: int = LEAST_PAUSE_MS,
+        longest_pause_ms: int = _LONGEST_PAUSE_MS,
+    ) -> None:
         self.waiting_for = waiting_for
-        self._pause_ms = max(first_pause_ms, LEAST_PAUSE_MS)
-        self._last: BrokerError | None = None
+        self.last: BrokerError | None = None
+        self._first_pause_ms = max(first_pause_ms, least_pause_ms)
+        self._longest_pause_ms = longest_pause_ms
+        self.begin_again(deadline)
+
+    def begin_again(self, deadline: Deadline) -> None:
+        """Start anew with this deadline: a try has brought something forward."""
+        self.deadline = deadline
+        self._pause_ms = self._first_pause_ms
         self._began_at = time.monotonic()
         self._told_at: float | None = None
 
@@ -124,28 +147,34 @@ class Attempts:
         for number in itertools.count():
             if number:
                 self.deadline.pause(self._pause_ms)
-                self._pause_ms = min(self._pause_ms * 2, _LONGEST_PAUSE_MS)
+                self._pause_ms = min(self._pause_ms * 2, self._longest_pause_ms)
             if self.deadline.expired:
                 return
             yield number
 
     @contextmanager
     def forgiving(self) -> Iterator[None]:
-        """Let a retriable failure pass and remember it; any other goes through."""
+        """Remember a failure that may pass, and go on behind the block; any other goes through."""
         try:
             yield
         except BrokerError as error:
-            if not error.retriable:
-                raise
-            log.info("Will try again: %s", error)
-            self._tell(error)
-            # The very last failure is often only "no time left": the one before it says why.
-            if self._last is None or not self.deadline.expired:
-                self._last = error
+            self.forgive(error)
+
+    def forgive(self, error: BrokerError) -> None:
+        """Remember a failure that may pass; raise any other."""
+        if not error.retriable:
+            raise error
+        log.info("Will try again: %s", error)
+        self._tell(error)
+        # The very last failure is often only "no time left": the one before it says why.
+        if self.last is None or not self.deadline.expired:
+            self.last = error
 
     def _tell(self, error: BrokerError) -> None:
-        """Say it when it lasts, and again: nobody should have to guess why nothing happens. A leader election
-        is over by then."""
+        """Warn when failures last, again and again: nobody should have to guess why nothing happens.
+
+        The first warning comes when a leader election would be over.
+        """
         now = time.monotonic()
         waited_s = now - self._began_at
         due_at = self._began_at + TOLD_AFTER_S if self._told_at is None else self._told_at + TOLD_EVERY_S
@@ -164,15 +193,16 @@ class Attempts:
         )
 
     def given_up(self) -> BrokerError:
+        """Return the error of a deadline that has passed, with the last failure."""
         error = self.deadline.timeout_error(self.waiting_for)
-        if self._last is None:
+        if self.last is None:
             return error
         error = BrokerError(
             error.condition,
-            f"{error.what} The last failure was: {self._last}",
+            f"{error.what} The last failure was: {self.last}",
             hint=error.hint if not error.retriable else "",
-            facts={**error.facts, "last_condition": self._last.condition},
+            facts={**error.facts, "last_condition": self.last.condition},
             retriable=error.retriable,
         )
-        error.__cause__ = self._last
+        error.__cause__ = self.last
         return error

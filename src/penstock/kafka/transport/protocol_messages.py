@@ -1,7 +1,7 @@
-"""Kafka's requests and responses as objects: with `membership`, the only module that imports kafka-python.
+"""Kafka's requests and responses as objects: with `group_member`, the only module that imports kafka-python.
 
 Rule: what is taken from kafka-python is its message classes and its table of error codes, nothing that opens
-a socket or writes a log (`membership`, which the console alone uses, does). Whoever needs another message
+a socket or writes a log (`group_member`, which the console alone uses, does). Whoever needs another message
 adds it here, so that one file shows how much we depend on. Why not import it where it is used: on Python
 3.11 and 3.12 its import raises deprecation warnings, which would fail every program that turns warnings into
 errors.

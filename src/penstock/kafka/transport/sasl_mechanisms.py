@@ -31,7 +31,7 @@ _HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _MIN_ROUNDS, _MAX_ROUNDS = 4096, 1_000_000
 
 
-class AuthenticationRefused(Exception):  # noqa: N818  (it never leaves this package: `wire` wraps it)
+class AuthenticationRefused(Exception):  # noqa: N818  (it never leaves this folder: `broker_login` wraps it)
     """One side did not prove who it is. The text is safe to show."""
 
 

@@ -1,19 +1,19 @@
-"""Brings encoded batches to their leaders, again and again until each is acknowledged.
+"""Encoded batches on their way to their leaders, sent again until each is acknowledged.
 
-Rule: a batch is repeated byte for byte, in the order of its sequence numbers, and only after every request
-under way on that connection is answered or lost. The time limit counts from the last acknowledgement: a large
-table may take long, silence may not.
+Rule: a batch is repeated byte for byte, its sequence number included, in the order of these numbers, and only
+after every request under way on that connection is answered or lost. The time limit counts from the last
+acknowledgement: a large table may take long, silence may not.
 
 Why several requests are under way at once: with one, the socket is idle while the broker writes. Up to five
 are safe, because a broker remembers the last five batches of each producer and refuses gaps.
 
-    Delivery(settings, "events", {0: batches}, written, 8_000_000, new_deadline).run()
+    written = DeliveredRecords()
+    Delivery(settings, "events", {0: batches}, written, max_request_bytes=..., new_deadline=...).run()
 """
 
 from __future__ import annotations
 
 import itertools
-import struct
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,11 +26,10 @@ from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.records.record_encoder import EncodedBatch
 from penstock.kafka.transport.connection import Connection
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.transport.deadlines import Attempts, Deadline
 from penstock.kafka.writing import produce_frames
 
 MAX_IN_FLIGHT = 5
-_LONGEST_PAUSE_MS = 1_000
 _OUT_OF_ORDER_SEQUENCE, _DUPLICATE_SEQUENCE = 45, 46
 _OFFSET_UNKNOWN = -1
 
@@ -75,7 +74,10 @@ class _Request:
 
 
 class Delivery:
-    """Batches of one topic: `sources` gives each partition's, in order; `written` takes the answers."""
+    """Batches of one topic: `sources` gives each partition's, in order; `written` takes the answers.
+
+    With a `transactional_id` they belong to its open transaction, which knows their partitions already.
+    """
 
     def __init__(
         self,
@@ -83,113 +85,117 @@ class Delivery:
         topic: str,
         sources: Mapping[int, Iterator[EncodedBatch]],
         written: DeliveredRecords,
+        *,
         max_request_bytes: int,
         new_deadline: Callable[[], Deadline],
+        transactional_id: str | None = None,
     ) -> None:
-        self.settings, self.topic, self.written = settings, topic, written
-        self.routing = routing_for(settings)
-        self.sources = dict(sources)
-        self.again: dict[int, list[_Parcel]] = {partition: [] for partition in sources}
-        self.numbers = itertools.count()
-        self.max_request_bytes = max_request_bytes
-        self.new_deadline = new_deadline
-        self.deadline: Deadline = new_deadline()
-        self.buffer = bytearray(1 << 12)
-        self.pause_ms = self.first_pause_ms = max(LEAST_PAUSE_MS, settings.retry_backoff_ms)
-        self.last_failure: BrokerError | None = None
+        self._settings, self._topic, self._written = settings, topic, written
+        self._routing = routing_for(settings)
+        self._sources = dict(sources)
+        self._again: dict[int, list[_Parcel]] = {partition: [] for partition in sources}
+        self._numbers = itertools.count()
+        self._max_request_bytes = max_request_bytes
+        self._new_deadline = new_deadline
+        self._transactional_id = transactional_id
+        self._buffer = bytearray(1 << 12)
+        what = f"the acknowledgement of records for topic {topic}"
+        self._attempts = Attempts(new_deadline(), what, settings.retry_backoff_ms)
 
     def run(self) -> None:
-        while open_partitions := [p for p in self.again if self.again[p] or p in self.sources]:
-            if self.deadline.expired:
-                raise self._give_up()
-            wanted = [TopicPartition(self.topic, partition) for partition in open_partitions]
+        """Return when every batch is acknowledged."""
+        for _ in self._attempts:
+            open_partitions = [p for p in self._again if self._again[p] or p in self._sources]
+            wanted = [TopicPartition(self._topic, partition) for partition in open_partitions]
             by_broker: dict[tuple[str, int], list[int]] = {}
-            for where, leader in self.routing.leaders(wanted, self.deadline).items():
+            for where, leader in self._routing.leaders(wanted, self._attempts.deadline).items():
                 by_broker.setdefault((leader.host, leader.port), []).append(where.partition)
             troubled = [self._deliver_to(*broker, led) for broker, led in by_broker.items()]
-            if any(troubled):
-                self.routing.invalidate([self.topic])
-                self.deadline.pause(self.pause_ms)
-                self.pause_ms = min(self.pause_ms * 2, _LONGEST_PAUSE_MS)
+            if not any(troubled):
+                return
+            self._routing.invalidate([self._topic])
+        raise self._attempts.given_up()
 
     def _deliver_to(self, host: str, port: int, partitions: list[int]) -> bool:
-        """Send until these partitions have nothing left; True when something must be sent again."""
+        """Send until these partitions have nothing left; return whether something must be sent again."""
         under_way: deque[_Request] = deque()
-        try:
-            with self.routing.pool.lend(self.settings, host, port, self.deadline) as connection:
-                version = connection.version_of(
-                    produce_frames.API_KEY,
-                    produce_frames.MAX_VERSION,
-                    wanted_min=produce_frames.MIN_VERSION,
-                    name="Produce",
-                )
-                trouble = False
-                while True:
-                    while not trouble and len(under_way) < MAX_IN_FLIGHT:
-                        parcels = self._take(partitions)
-                        if not parcels:
-                            break
-                        request = _Request(connection.next_correlation_id(), version, parcels)
-                        under_way.append(request)
-                        self._send(connection, request)
-                    if not under_way:
-                        return trouble
-                    trouble |= self._receive(connection, under_way)
-        except BrokerError as error:
-            self._return(under_way)
-            if not error.retriable:
-                raise
-            self.last_failure = error
-            return True
+        with self._attempts.forgiving():
+            try:
+                with self._routing.pool.lend(
+                    self._settings, host, port, self._attempts.deadline
+                ) as connection:
+                    return self._converse(connection, partitions, under_way)
+            finally:
+                for request in under_way:
+                    self._put_back(request.parcels)
+        return True
+
+    def _converse(self, connection: Connection, partitions: list[int], under_way: deque[_Request]) -> bool:
+        version = connection.version_of(
+            produce_frames.API_KEY,
+            produce_frames.MAX_VERSION,
+            wanted_min=produce_frames.MIN_VERSION,
+            name="Produce",
+        )
+        trouble = False
+        while True:
+            while not trouble and len(under_way) < MAX_IN_FLIGHT and (parcels := self._take(partitions)):
+                under_way.append(_Request(connection.next_correlation_id(), version, parcels))
+                self._send(connection, under_way[-1])
+            if not under_way:
+                return trouble
+            trouble |= self._receive(connection, under_way)
 
     def _take(self, partitions: Iterable[int]) -> dict[int, _Parcel]:
-        """At most one batch of each partition, within the size of a request (but at least one)."""
+        """Return at most one batch of each partition, within the size of a request (but at least one)."""
         taken: dict[int, _Parcel] = {}
         size = 0
         for partition in partitions:
             parcel = self._next_parcel(partition)
             if parcel is None:
                 continue
-            if taken and size + len(parcel.batch.data) > self.max_request_bytes:
-                insort(self.again[partition], parcel)
+            if taken and size + len(parcel.batch.data) > self._max_request_bytes:
+                insort(self._again[partition], parcel)
                 break
             taken[partition] = parcel
             size += len(parcel.batch.data)
         return taken
 
     def _next_parcel(self, partition: int) -> _Parcel | None:
-        if self.again[partition]:
-            return self.again[partition].pop(0)
-        source = self.sources.get(partition)
+        if self._again[partition]:
+            return self._again[partition].pop(0)
+        source = self._sources.get(partition)
         batch = None if source is None else next(source, None)
         if batch is None:
-            self.sources.pop(partition, None)
+            self._sources.pop(partition, None)
             return None
-        return _Parcel(next(self.numbers), batch)
+        return _Parcel(next(self._numbers), batch)
+
+    def _put_back(self, parcels: Mapping[int, _Parcel]) -> None:
+        for partition, parcel in parcels.items():
+            insort(self._again[partition], parcel)
 
     def _send(self, connection: Connection, request: _Request) -> None:
         frame = produce_frames.build_frame(
             request.version,
             request.correlation_id,
             connection.client_id,
-            self.topic,
+            self._topic,
             {partition: parcel.batch.data for partition, parcel in request.parcels.items()},
-            timeout_ms=self.settings.request_timeout_ms,
+            timeout_ms=self._settings.request_timeout_ms,
+            transactional_id=self._transactional_id,
         )
-        limit = self.deadline.or_sooner(self.settings.request_timeout_ms, "request.timeout.ms")
-        connection.send(frame, limit, waiting_for="Produce")
+        connection.send(frame, self._limit(), waiting_for="Produce")
 
     def _receive(self, connection: Connection, under_way: deque[_Request]) -> bool:
-        """Read the oldest answer; batches to send again go back to their places. True for trouble."""
+        """Read the oldest answer and put refused batches back; return whether there are any."""
         request = under_way[0]
-        limit = self.deadline.or_sooner(self.settings.request_timeout_ms, "request.timeout.ms")
-        size = connection.receive_into(self.buffer, limit, waiting_for="Produce")
+        size = connection.receive_into(self._buffer, self._limit(), waiting_for="Produce")
         broker = f"{connection.host}:{connection.port}"
-        with memoryview(self.buffer) as view:
+        with memoryview(self._buffer) as view:
             try:
-                (correlation_id,) = struct.unpack_from(">i", view)
-                answers = produce_frames.read_answer(request.version, view[:size])
-            except struct.error as error:
+                correlation_id, answers = produce_frames.read_answer(request.version, view[:size])
+            except ValueError as error:
                 raise _malformed(broker, "is cut off") from error
         if correlation_id != request.correlation_id or {a.partition for a in answers} != set(request.parcels):
             raise _malformed(broker, "answers something else")
@@ -197,35 +203,24 @@ class Delivery:
         for answer in answers:
             parcel = request.parcels[answer.partition]
             if answer.code in (0, _DUPLICATE_SEQUENCE):
-                self.written.add(answer.partition, answer.base_offset, parcel.batch.records)
-                self.deadline, self.pause_ms = self.new_deadline(), self.first_pause_ms
+                self._written.add(answer.partition, answer.base_offset, parcel.batch.records)
+                self._attempts.begin_again(self._new_deadline())
                 continue
-            where = TopicPartition(self.topic, answer.partition)
-            failure = refusal(answer.code, "Produce", broker, f"partition {where}", answer.message)
             # A gap is no surprise behind a batch that was refused; alone it means lost records.
-            waiting = self.again[answer.partition]
-            follows = answer.code == _OUT_OF_ORDER_SEQUENCE and bool(waiting) and waiting[0] < parcel
-            if not (failure.retriable or follows):
-                raise failure
-            if not follows:
-                self.last_failure = failure
+            waiting = self._again[answer.partition]
+            if not (answer.code == _OUT_OF_ORDER_SEQUENCE and waiting and waiting[0] < parcel):
+                where = TopicPartition(self._topic, answer.partition)
+                self._attempts.forgive(
+                    refusal(answer.code, "Produce", broker, f"partition {where}", answer.message)
+                )
             again[answer.partition] = parcel
         under_way.popleft()
-        for partition, parcel in again.items():
-            insort(self.again[partition], parcel)
+        self._put_back(again)
         return bool(again)
 
-    def _return(self, under_way: Iterable[_Request]) -> None:
-        for request in under_way:
-            for partition, parcel in request.parcels.items():
-                insort(self.again[partition], parcel)
-
-    def _give_up(self) -> BrokerError:
-        error = self.deadline.timeout_error(f"the acknowledgement of records for topic {self.topic}")
-        if self.last_failure is None:
-            return error
-        what = f"{error.what} The last failure was: {self.last_failure}"
-        return BrokerError(error.condition, what, facts=error.facts, retriable=True)
+    def _limit(self) -> Deadline:
+        """Return the time limit of one request."""
+        return self._attempts.deadline.or_sooner(self._settings.request_timeout_ms, "request.timeout.ms")
 
 
 def _malformed(broker: str, why: str) -> BrokerError:

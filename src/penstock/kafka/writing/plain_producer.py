@@ -15,7 +15,7 @@ and a caller who gets an answer for it needs no callbacks.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,13 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import TopicPartition
-from penstock.kafka.metadata.broker_errors import RETRIABLE, refusal
+from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import NONE
 from penstock.kafka.records.key_partitioner import NO_KEY, group_rows, partition_of_keys
 from penstock.kafka.records.record_encoder import EncodedBatch, Encoder, ProducerStamp, record_columns
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Attempts, Deadline
 from penstock.kafka.transport.protocol_messages import InitProducerIdRequest
 from penstock.kafka.writing.batch_delivery import DeliveredRecords, Delivery
 from penstock.kernels.byte_columns import ByteColumn
@@ -49,7 +49,10 @@ _LOOKS_FOR_A_TOPIC = 20
 
 
 class Writer:
-    """Writes as one producer. For one thread; close it to give its connections back."""
+    """Writes as one producer. For one thread."""
+
+    #: Only a producer that writes in transactions has one.
+    transactional_id: str | None = None
 
     def __init__(
         self,
@@ -72,51 +75,72 @@ class Writer:
         self._rooms: dict[str, int | None] = {}
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
-        """Write all rows; of the columns key, value, headers, timestamp and partition any may be missing."""
-        written = DeliveredRecords()
+        """Write all rows and return where they are.
+
+        Of the columns key, value, headers, timestamp and partition any may be missing.
+        """
         try:
-            for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
-                if batch.num_rows:
-                    self._write_batch(topic, batch, written)
+            return self._write_all(topic, data)
         except BaseException:
-            self._producer = None
-            self._stamps.clear()
+            self._forget()
             raise
+
+    def _write_all(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
+        written = DeliveredRecords()
+        for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
+            if batch.num_rows:
+                self._write_batch(topic, batch, written)
         return written
 
     def _write_batch(self, topic: str, batch: pa.RecordBatch, written: DeliveredRecords) -> None:
         deadline = self._deadline()
-        # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
-        self._routing.leader(topic, 0, deadline)
-        view = self._routing.describe(topic, deadline)
-        for _ in range(_LOOKS_FOR_A_TOPIC):
-            if view is not None:
-                break
-            deadline.pause(LEAST_PAUSE_MS)  # another broker answered, which has not heard of it yet
-            view = self._routing.describe(topic, deadline)
-        if view is None:
-            raise SinkError(
-                "UNKNOWN_TOPIC_OR_PARTITION",
-                f"The topic {topic} is gone.",
-                hint="Somebody deleted it just now; create it again.",
-                facts={"topic": topic},
-            )
+        partitions = self._count_partitions(topic, deadline)
         if self._producer is None:
             self._producer = self._register(deadline)
         columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
-        chosen = self._choose_partitions(batch, columns.keys, len(view.partitions))
-        rows, starts = group_rows(chosen, len(view.partitions))
-        room = (
-            self._find_room(topic, deadline) if batch.num_rows > 1 and batch.nbytes > _SMALL_BYTES else None
-        )
+        rows, starts = group_rows(self._choose_partitions(batch, columns.keys, partitions), partitions)
+        used = np.flatnonzero(np.diff(starts)).tolist()
+        self._announce([TopicPartition(topic, partition) for partition in used])
+        is_small = batch.num_rows == 1 or batch.nbytes <= _SMALL_BYTES
+        room = None if is_small else self._find_room(topic, deadline)
         sources: dict[int, Iterator[EncodedBatch]] = {}
-        for partition in np.flatnonzero(np.diff(starts)).tolist():
+        for partition in used:
             mine = rows[starts[partition] : starts[partition + 1]]
             where = TopicPartition(topic, partition)
             stamp = self._stamps.get(where, self._producer)
             sources[partition] = self._encoder.encode(columns, mine, stamp, room=room)
             self._stamps[where] = stamp.advance(mine.size)
-        Delivery(self._settings, topic, sources, written, self._max_request_bytes, self._deadline).run()
+        Delivery(
+            self._settings,
+            topic,
+            sources,
+            written,
+            max_request_bytes=self._max_request_bytes,
+            new_deadline=self._deadline,
+            transactional_id=self.transactional_id,
+        ).run()
+
+    def _count_partitions(self, topic: str, deadline: Deadline) -> int:
+        """Return how many partitions the topic has now; raise if it is gone."""
+        # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
+        self._routing.leader(topic, 0, deadline)
+        attempts = Attempts(deadline, f"topic {topic}", LEAST_PAUSE_MS, longest_pause_ms=LEAST_PAUSE_MS)
+        for number in attempts:
+            view = self._routing.describe(topic, deadline)
+            if view is not None:
+                return len(view.partitions)
+            # Before that, it may be another broker that has answered and has not heard of the topic yet.
+            if number == _LOOKS_FOR_A_TOPIC:
+                raise SinkError(
+                    "UNKNOWN_TOPIC_OR_PARTITION",
+                    f"The topic {topic} is gone.",
+                    hint="Somebody deleted it just now; create it again.",
+                    facts={"topic": topic},
+                )
+        raise attempts.given_up()
+
+    def _announce(self, partitions: Collection[TopicPartition]) -> None:
+        """Do what is due before records go to these partitions: nothing, outside of a transaction."""
 
     def _find_room(self, topic: str, deadline: Deadline) -> int | None:
         """Return the largest batch to make for a topic; it may take less than we would send it."""
@@ -132,7 +156,10 @@ class Writer:
         return self._rooms[topic]
 
     def _register(self, deadline: Deadline) -> ProducerStamp:
-        while True:
+        """Return a new producer id, with the first sequence number."""
+        pause_ms = max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms)
+        attempts = Attempts(deadline, "a producer id", pause_ms, longest_pause_ms=pause_ms)
+        for _ in attempts:
             response, broker = self._routing.call_any(
                 lambda: InitProducerIdRequest(
                     transactional_id=None, transaction_timeout_ms=0, producer_id=-1, producer_epoch=-1
@@ -141,10 +168,8 @@ class Writer:
             )
             if not response.error_code:
                 return ProducerStamp(response.producer_id, response.producer_epoch, 0)
-            if response.error_code not in RETRIABLE:
-                raise refusal(response.error_code, "InitProducerId", broker, "an idempotent producer")
-            deadline.wait_s("a producer id")
-            deadline.pause(max(LEAST_PAUSE_MS, self._settings.retry_backoff_ms))
+            attempts.forgive(refusal(response.error_code, "InitProducerId", broker, "an idempotent producer"))
+        raise attempts.given_up()
 
     def _choose_partitions(
         self, batch: pa.RecordBatch, keys: ByteColumn, partitions: int
@@ -176,6 +201,9 @@ class Writer:
 
     def close(self) -> None:
         """Forget the producer id; connections went back to the pool after each write."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._producer = None
         self._stamps.clear()
 

@@ -14,9 +14,12 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.kafka.transport.wire_cursor import WireCursor
+
 API_KEY = 0
 MIN_VERSION, MAX_VERSION = 7, 8
 ACKS_ALL = -1
+_FIXED = struct.Struct(">ihqqq")  # partition, error code, base offset, append time, log start
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def build_frame(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> bytes:
-    """A whole request with its length in front: one batch for each partition of one topic."""
+    """Return a whole request with its length in front: one batch for each partition of one topic."""
     body: list[bytes | bytearray] = [
         struct.pack(">hhi", API_KEY, version, correlation_id),
         _text(client_id),
@@ -54,29 +57,24 @@ def build_frame(
     return b"".join([struct.pack(">i", size), *body])
 
 
-def read_answer(version: int, data: memoryview) -> list[ProduceAnswer]:
-    """The answers of one response, correlation id included; `struct.error` when it is cut off."""
+def read_answer(version: int, data: memoryview) -> tuple[int, list[ProduceAnswer]]:
+    """Return the correlation id of a response and its answers; `ValueError` when it is cut off."""
+    cursor = WireCursor(data)
+    correlation_id = cursor.integer(4)
     answers = []
-    at = 4
-    (topics,) = struct.unpack_from(">i", data, at)
-    at += 4
-    for _ in range(topics):
-        _, at = _read_text(data, at)
-        (partitions,) = struct.unpack_from(">i", data, at)
-        at += 4
-        for _ in range(partitions):
-            partition, code, base_offset, _, _ = struct.unpack_from(">ihqqq", data, at)
-            at += 30
+    for _ in range(cursor.count()):
+        cursor.nullable_text()  # the topic
+        for _ in range(cursor.count()):
+            partition, code, base_offset, _, _ = cursor.unpack(_FIXED)
             message: str | None = None
             if version >= 8:
-                (errors,) = struct.unpack_from(">i", data, at)
-                at += 4
-                for _ in range(errors):
-                    message, at = _read_text(data, at + 4)
-                whole, at = _read_text(data, at)
+                for _ in range(cursor.count()):
+                    cursor.skip(4)  # the number of a record in the batch
+                    message = cursor.nullable_text()
+                whole = cursor.nullable_text()
                 message = message or whole
             answers.append(ProduceAnswer(partition, code, base_offset, message))
-    return answers
+    return correlation_id, answers
 
 
 def _text(text: str | None) -> bytes:
@@ -84,11 +82,3 @@ def _text(text: str | None) -> bytes:
         return struct.pack(">h", -1)
     data = text.encode()
     return struct.pack(">h", len(data)) + data
-
-
-def _read_text(data: memoryview, at: int) -> tuple[str | None, int]:
-    (size,) = struct.unpack_from(">h", data, at)
-    at += 2
-    if size < 0:
-        return None, at
-    return bytes(data[at : at + size]).decode("utf-8", "replace"), at + size

@@ -3,7 +3,7 @@
 Rule: between `begin` and `commit` everything is one transaction: readers of committed records see all of it
 or none. `fence` comes first: it ends whatever an earlier life with the same transactional id left open, and
 takes the right to write from that life. When `commit` gets no answer, nobody here knows what happened, and
-the error says so; the way out is the same as after a crash: `fence`, then read what is there.
+the error says so; what to do is the same as after a crash: `fence`, then read what is there.
 
 Why not answer an unknown outcome by committing again with a new id: the first commit may still succeed, and
 both would be seen. Why the coordinator is told of each partition by its own request (AddPartitionsToTxn),
@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.core.client.client_settings import ClientSettings
@@ -32,17 +31,14 @@ from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import by_topic
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.records.codecs import NONE
-from penstock.kafka.records.key_partitioner import group_rows
-from penstock.kafka.records.record_encoder import EncodedBatch, ProducerStamp, record_columns
-from penstock.kafka.transport.connection import Connection
-from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.records.record_encoder import ProducerStamp
+from penstock.kafka.transport.deadlines import Attempts, Deadline
 from penstock.kafka.transport.protocol_messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
 )
-from penstock.kafka.writing import produce_frames
-from penstock.kafka.writing.batch_delivery import DeliveredRecords, Delivery, _Request
+from penstock.kafka.writing.batch_delivery import DeliveredRecords
 from penstock.kafka.writing.plain_producer import Writer
 
 #: A later life has the right to write, or the transaction took too long and was taken away.
@@ -62,7 +58,6 @@ TRANSACTION_LOST = frozenset(
 )
 
 _FENCING_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, and its newer name
-_FENCING_NAMES = frozenset({"INVALID_PRODUCER_EPOCH", FENCED, "ERROR_CODE_90"})
 _CONCURRENT_TRANSACTIONS, _NOT_ATTEMPTED = 51, 55
 # Later versions are for brokers (AddPartitionsToTxn), change the epoch with each transaction (EndTxn), or
 # are not settled yet (InitProducerId).
@@ -97,7 +92,7 @@ class TransactionalWriter(Writer):
             max_request_bytes=max_request_bytes,
             delivery_timeout_ms=delivery_timeout_ms,
         )
-        self.transactional_id = transactional_id
+        self.transactional_id: str = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
         self._max_block_ms = max_block_ms
         self._state: _State = "new"
@@ -107,10 +102,10 @@ class TransactionalWriter(Writer):
     # --- the life of a transaction ------------------------------------------------------------------
 
     def fence(self) -> None:
-        """Be the one writer with this id: earlier ones are refused from now on, what they left open ends.
+        """Become the one writer with this id: earlier ones are refused, and what they left open is aborted.
 
-        It returns when their last transaction is settled, so a read of committed records then shows its
-        outcome. It also settles a transaction of this writer whose end is unknown.
+        When it returns, their last transaction is settled, so a read of committed records shows its outcome.
+        It also settles a transaction of this writer whose end is unknown.
         """
         self._forget()
         self._state = "new"
@@ -123,39 +118,34 @@ class TransactionalWriter(Writer):
                 producer_epoch=-1,
             )
 
-        response, broker = self._ask(build, lambda answer: int(answer.error_code), _INIT_VERSION)
+        response, broker = self._ask(build, _read_code, _INIT_VERSION)
         if response.error_code:
             raise self._refused(response.error_code, "InitProducerId", broker)
         self._producer = ProducerStamp(response.producer_id, response.producer_epoch, 0, transactional=True)
         self._state = "ready"
 
     def begin(self) -> None:
-        """From now on, writes belong together. No request is sent before the first of them."""
+        """Begin a transaction: all writes until it ends belong to it. Nothing is sent before the first."""
         if self._state != "ready":
             raise self._misuse("begin")
         self._state = "open"
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
-        """Write all rows as a part of the transaction; after an error only `abort` or `fence` are left."""
+        """Write all rows as a part of the transaction; after an error, call `abort` or `fence`."""
         if self._state != "open":
             raise self._misuse("write")
-        written = DeliveredRecords()
+        self._state = "doubtful"  # until all of it is acknowledged
         try:
-            for batch in data.to_batches() if isinstance(data, pa.Table) else [data]:
-                if batch.num_rows:
-                    self._write_batch(topic, batch, written)
+            written = self._write_all(topic, data)
         except BrokerError as error:
-            self._state = "doubtful"
-            if error.condition in _FENCING_NAMES and error.condition != FENCED:
+            if error.facts.get("code") in _FENCING_CODES:
                 raise self._fenced(str(error.facts.get("broker", "A broker")), "Produce") from error
             raise
-        except BaseException:
-            self._state = "doubtful"
-            raise
+        self._state = "open"
         return written
 
     def commit(self, *, timeout_ms: int | None = None) -> None:
-        """Make all of it visible, within `max_block_ms` unless told otherwise.
+        """Make the transaction visible, within `max_block_ms` unless `timeout_ms` is given.
 
         TRANSACTION_OUTCOME_UNKNOWN: it may or may not be visible; see `fence`.
         """
@@ -164,7 +154,7 @@ class TransactionalWriter(Writer):
         self._end(committed=True, timeout_ms=timeout_ms)
 
     def abort(self) -> None:
-        """Take all of it back. Where that cannot be told to the broker, `fence` does it."""
+        """Take the transaction back. Where no broker can be asked to do it, `fence` does it later."""
         if self._state not in ("open", "doubtful"):
             raise self._misuse("abort")
         self._end(committed=False)
@@ -209,9 +199,7 @@ class TransactionalWriter(Writer):
 
         try:
             # A repeated request is answered as the first one: the coordinator remembers how it ended.
-            response, broker = self._ask(
-                build, lambda answer: int(answer.error_code), _END_VERSION, timeout_ms
-            )
+            response, broker = self._ask(build, _read_code, _END_VERSION, timeout_ms)
         except BrokerError as error:
             if not error.retriable or not committed:
                 raise
@@ -228,56 +216,27 @@ class TransactionalWriter(Writer):
         self._state = "ready"
 
     def close(self) -> None:
-        """Abort what is open, as far as somebody hears it."""
+        """Abort what is open, if a broker answers; else `fence`, or the time limit, does it."""
         self._abort_quietly()
         self._forget()
         self._state = "new"
 
     # --- one batch ------------------------------------------------------------------------------------
 
-    def _write_batch(self, topic: str, batch: pa.RecordBatch, written: DeliveredRecords) -> None:
-        assert self._producer is not None
-        partitions = self._count_partitions(topic)
-        columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
-        chosen = self._choose_partitions(batch, columns.keys, partitions)
-        rows, starts = group_rows(chosen, partitions)
-        used = np.flatnonzero(np.diff(starts)).tolist()
-        self._add_partitions([TopicPartition(topic, partition) for partition in used])
-        sources: dict[int, Iterator[EncodedBatch]] = {}
-        for partition in used:
-            mine = rows[starts[partition] : starts[partition + 1]]
-            where = TopicPartition(topic, partition)
-            stamp = self._stamps.get(where, self._producer)
-            sources[partition] = self._encoder.encode(columns, mine, stamp)
-            self._stamps[where] = stamp.advance(mine.size)
-        _TransactionalDelivery(
-            self._settings, topic, sources, written, self._max_request_bytes, self._deadline,
-            transactional_id=self.transactional_id,
-        ).run()  # fmt: skip
-
-    def _count_partitions(self, topic: str) -> int:
-        """Asked again after `metadata.max.age.ms`, not for each small transaction."""
+    def _count_partitions(self, topic: str, deadline: Deadline) -> int:
+        """Return the number of partitions, asked again after `metadata.max.age.ms`."""
         count, until = self._partition_counts.get(topic, (0, 0.0))
-        if time.monotonic() < until:
-            return count
-        deadline = self._deadline()
-        self._routing.leader(topic, 0, deadline)  # waits for a topic that was made a moment ago, then refuses
-        view = self._routing.describe(topic, deadline)
-        if view is None:
-            raise SinkError(
-                "UNKNOWN_TOPIC_OR_PARTITION",
-                f"The topic {topic} is gone.",
-                hint="Somebody deleted it just now; create it again.",
-                facts={"topic": topic},
-            )
-        until = time.monotonic() + self._settings.metadata_max_age_ms / 1000
-        self._partition_counts[topic] = (len(view.partitions), until)
-        return len(view.partitions)
+        if time.monotonic() >= until:
+            count = super()._count_partitions(topic, deadline)
+            until = time.monotonic() + self._settings.metadata_max_age_ms / 1000
+            self._partition_counts[topic] = (count, until)
+        return count
 
-    def _add_partitions(self, wanted: Collection[TopicPartition]) -> None:
+    def _announce(self, partitions: Collection[TopicPartition]) -> None:
+        """Name partitions that are new in this transaction to its coordinator, which has to end it there."""
         assert self._producer is not None
         stamp = self._producer
-        new = [each for each in wanted if each not in self._added]
+        new = [each for each in partitions if each not in self._added]
         if not new:
             return
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -312,8 +271,15 @@ class TransactionalWriter(Writer):
     ) -> tuple[Any, str]:
         limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
         deadline = Deadline.after_ms(limit_ms, "max.block.ms")
-        pause_ms = _FIRST_PAUSE_MS
-        while True:
+        what = f"the transaction of {self.transactional_id} before this one to end"
+        attempts = Attempts(
+            deadline,
+            what,
+            _FIRST_PAUSE_MS,
+            least_pause_ms=_FIRST_PAUSE_MS,
+            longest_pause_ms=_LONGEST_PAUSE_MS,
+        )
+        for _ in attempts:
             response, broker = self._routing.call_coordinator(
                 self.transactional_id,
                 build,
@@ -324,9 +290,7 @@ class TransactionalWriter(Writer):
             )
             if read(response) != _CONCURRENT_TRANSACTIONS:
                 return response, broker
-            deadline.wait_s(f"the transaction of {self.transactional_id} before this one to end")
-            deadline.pause(pause_ms)
-            pause_ms = min(pause_ms * 2, _LONGEST_PAUSE_MS)
+        raise attempts.given_up()
 
     def _refused(self, code: int, request: str, broker: str, what: str | None = None) -> BrokerError:
         if code in _FENCING_CODES:
@@ -357,35 +321,17 @@ class TransactionalWriter(Writer):
         )
 
     def _forget(self) -> None:
-        self._producer = None
-        self._stamps.clear()
+        super()._forget()
         self._added.clear()
         self._partition_counts.clear()
 
 
-class _TransactionalDelivery(Delivery):
-    """The same with the transactional id in each request, without which a broker refuses the batches."""
-
-    def __init__(self, *arguments: Any, transactional_id: str) -> None:
-        super().__init__(*arguments)
-        self._transactional_id = transactional_id
-
-    def _send(self, connection: Connection, request: _Request) -> None:
-        frame = produce_frames.build_frame(
-            request.version,
-            request.correlation_id,
-            connection.client_id,
-            self.topic,
-            {partition: parcel.batch.data for partition, parcel in request.parcels.items()},
-            timeout_ms=self.settings.request_timeout_ms,
-            transactional_id=self._transactional_id,
-        )
-        limit = self.deadline.or_sooner(self.settings.request_timeout_ms, "request.timeout.ms")
-        connection.send(frame, limit, waiting_for="Produce")
+def _read_code(response: Any) -> int:
+    return int(response.error_code)
 
 
 def _first_code(response: Any) -> int:
-    """The code of the partition that was refused; the others of the request are not attempted then."""
+    """Return the code of the partition that was refused; the others of the request are not attempted then."""
     codes = [
         int(part.partition_error_code)
         for topic in response.results_by_topic_v3_and_below

@@ -81,7 +81,7 @@ class CheckpointOffsetStore:
         done = self.list_batches()
         return self.load_batch(stream, done[-1]) if done else None
 
-    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:
+    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:  # noqa: ARG002
         raise OffsetStoreError(
             "CHECKPOINT_IS_SPARKS",
             "A checkpoint is written by Spark alone; a stream of another kind cannot keep its offsets there.",

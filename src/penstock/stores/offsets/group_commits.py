@@ -30,7 +30,7 @@ What = TypeVar("What")
 Callback: TypeAlias = Callable[[What, BaseException | None], None]
 
 
-def take_newer(older: What, newer: What) -> What:
+def take_newer(_older: What, newer: What) -> What:
     return newer
 
 

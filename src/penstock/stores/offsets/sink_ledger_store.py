@@ -74,7 +74,7 @@ class SinkOffsetStore:
         check_stream_name(stream)
         return self._database.run(lambda session: read_ledger(read_entries(session, stream, locked=False)))
 
-    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:
+    def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:  # noqa: ARG002
         raise OffsetStoreError(
             "LEDGER_IS_THE_SINKS",
             "A sink's ledger is written with its results, and in no other way.",

@@ -98,6 +98,7 @@ def test_a_file_is_written_when_the_list_is_new(place: Place, run: Console) -> N
     assert run.complaints.startswith("1 network left out")
 
 
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("arguments", "condition"),
     [
@@ -108,11 +109,12 @@ def test_a_file_is_written_when_the_list_is_new(place: Place, run: Console) -> N
         (["--allow-file", "none"], "FILE_UNREADABLE"),
     ],
 )
-def test_what_cannot_be_is_refused(place: Place, run: Console, arguments: list[str], condition: str) -> None:
+def test_what_cannot_be_is_refused(run: Console, arguments: list[str], condition: str) -> None:
     assert run("blocklist", *arguments, code=1).startswith(f"[{condition}] ")
 
 
-def test_a_wrong_entry_of_an_allow_file_is_told_with_its_line(place: Place, run: Console) -> None:
+@pytest.mark.usefixtures("place")
+def test_a_wrong_entry_of_an_allow_file_is_told_with_its_line(run: Console) -> None:
     Path("allow.txt").write_text("10.0.0.0/8  # the office\n\nnonsense\n")
     told = run("blocklist", "--allow-file", "allow.txt", code=1)
     assert told.startswith("[NETWORK_INVALID] --allow-file allow.txt, line 3, is given 'nonsense'")
@@ -257,10 +259,12 @@ def test_a_client_that_is_let_go_leaves_the_list_at_once(place: Place, run: Cons
     assert "a mistake" in run("unban", "--list")
 
 
-def test_no_orders_are_said_as_such(place: Place, run: Console) -> None:
+@pytest.mark.usefixtures("place")
+def test_no_orders_are_said_as_such(run: Console) -> None:
     assert run("unban", "--list") == "No orders.\n"
 
 
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("arguments", "condition", "code"),
     [
@@ -272,7 +276,7 @@ def test_no_orders_are_said_as_such(place: Place, run: Console) -> None:
     ],
 )
 def test_an_order_that_is_none_is_refused(
-    place: Place, run: Console, arguments: list[str], condition: str, code: int
+    run: Console, arguments: list[str], condition: str, code: int
 ) -> None:
     assert condition in run("unban", *arguments, code=code)
     assert run.json("unban", "--list")["orders"] == []
@@ -303,12 +307,13 @@ def test_serve_answers_until_it_is_told_to_end(place: Place, tmp_path: Path) -> 
             process.kill()
 
 
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     ("mode", "content", "condition"),
     [(0o644, secrets.token_hex(16), "TOKEN_FILE_OPEN"), (0o600, "short", "TOKEN_WEAK")],
 )
 def test_a_token_that_others_know_or_guess_is_refused(
-    place: Place, run: Console, mode: int, content: str, condition: str
+    run: Console, mode: int, content: str, condition: str
 ) -> None:
     Path("token").write_text(content)
     os.chmod("token", mode)
@@ -317,14 +322,16 @@ def test_a_token_that_others_know_or_guess_is_refused(
     assert content not in told
 
 
-def test_an_empty_token_is_told_as_what_it_is(place: Place, run: Console) -> None:
+@pytest.mark.usefixtures("place")
+def test_an_empty_token_is_told_as_what_it_is(run: Console) -> None:
     Path("token").write_text("\n")
     os.chmod("token", 0o600)
     told = run("serve", "--token-file", "token", code=1)
     assert told.startswith("[TOKEN_WEAK] The token is empty.")
 
 
-def test_serve_on_an_address_of_others_needs_a_token(place: Place, run: Console) -> None:
+@pytest.mark.usefixtures("place")
+def test_serve_on_an_address_of_others_needs_a_token(run: Console) -> None:
     """Loopback alone needs none."""
     assert run("serve", "--listen", "0.0.0.0:0", code=1).startswith("[TOKEN_NEEDED] ")
     assert run("serve", "--rate", "0", code=1).startswith("[RATE_INVALID] ")

@@ -46,7 +46,7 @@ def make_news(lines: int, too_late: int = 0, blocked: tuple[str, ...] = ()) -> B
     return BatchNews(report, lines=lines, parsed=lines, **numbers, **tables, too_late=too_late)
 
 
-def count_none(*, has_news: bool = False) -> int:
+def count_none(*, has_news: bool = False) -> int:  # noqa: ARG001
     return 0
 
 
@@ -239,7 +239,7 @@ def test_lists_are_not_counted_more_often_than_they_may_be(
     seconds, reads = [100.0], list[float]()
     blocked = BlockedCount(settings, clock=lambda: seconds[0])
 
-    def read(session: Session) -> int:
+    def read(_session: Session) -> int:
         reads.append(seconds[0])
         seconds[0] += 2.0
         return len(reads)

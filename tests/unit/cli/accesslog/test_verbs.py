@@ -46,8 +46,9 @@ def read_complaints(capsys: pytest.CaptureFixture[str]) -> str:
     return drop_compilation(capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("here")
 def test_a_log_without_a_line_that_can_be_parsed_is_told_and_nothing_is_written(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("junk.log").write_text("hello\nworld\n")
     assert main(["accesslog", "replay", "junk.log", "--decisions", "found.csv"]) == 1
@@ -80,9 +81,8 @@ def test_the_format_of_a_log_has_one_name_in_every_verb() -> None:
     assert shown == {"blocklist"}  # that one is about lists
 
 
-def test_the_old_name_of_the_format_works_and_names_the_new_one(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("here")
+def test_the_old_name_of_the_format_works_and_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
     Path("labels.csv").write_text("client,label,class\n192.0.2.1,attack,secret_file\n")
     verbs = (
         ["replay", "access.log", "--decisions", "found.csv"],
@@ -99,7 +99,8 @@ def test_the_old_name_of_the_format_works_and_names_the_new_one(
         assert "[LOG_FORMAT_INVALID]" in capsys.readouterr().err
 
 
-def test_a_replay_spares_whom_a_file_allows(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_replay_spares_whom_a_file_allows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["accesslog", "replay", "access.log", "--decisions", "found.csv"]
     assert main(arguments) == 0
     assert "192.0.2.1" in Path("found.csv").read_text()
@@ -121,15 +122,17 @@ def test_a_replay_takes_the_same_options_about_who_is_spared_as_a_run() -> None:
     assert wanted <= list_options("replay").keys() & list_options("run").keys()
 
 
-def test_an_empty_log_is_no_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("here")
+def test_an_empty_log_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.log").touch()
     assert main(["accesslog", "replay", "empty.log", "--decisions", "found.csv"]) == 0
     assert "0 lines, 0 of them not parsed" in capsys.readouterr().err
     assert Path("found.csv").read_text().count("\n") == 1
 
 
+@pytest.mark.usefixtures("here")
 def test_a_score_is_refused_for_logs_of_others_and_leaves_out_who_is_in_none(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["accesslog", "replay", "access.log", "--decisions", "found.csv"]) == 0
     Path("labels.csv").write_text("client,label,class\n192.0.2.1,attack,secret_file\n")
@@ -145,6 +148,7 @@ def test_a_score_is_refused_for_logs_of_others_and_leaves_out_who_is_in_none(
     assert "scanner" not in told.out
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("content", ["", "# only a comment\n", "[]\n"])
 @pytest.mark.parametrize(
     "verb",
@@ -167,7 +171,7 @@ def test_a_score_is_refused_for_logs_of_others_and_leaves_out_who_is_in_none(
     ids=["check", "list", "replay", "run"],
 )
 def test_rules_without_a_rule_are_refused_wherever_they_are_named(
-    here: Path, verb: list[str], content: str, capsys: pytest.CaptureFixture[str]
+    verb: list[str], content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file that was cut off must not end the defence."""
     Path("mine.yaml").write_text(content)
@@ -177,9 +181,8 @@ def test_rules_without_a_rule_are_refused_wherever_they_are_named(
     assert not Path("r.db").exists()
 
 
-def test_who_uses_rules_of_his_own_is_told_what_is_not_used(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("here")
+def test_who_uses_rules_of_his_own_is_told_what_is_not_used(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text(RULE)
     shipped = len(default_rules().rules)
     arguments = ["accesslog", "replay", "access.log", "--decisions", "found.csv", "--rules", "mine.yaml"]
@@ -198,9 +201,8 @@ def test_a_class_that_no_rule_has_is_told_with_those_there_are(capsys: pytest.Ca
     assert "sql_injection" in told
 
 
-def test_a_decision_is_found_by_the_beginning_of_its_id(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_decision_is_found_by_the_beginning_of_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     place = make_database("results.db")
     ids = ["c43724f7aa", "c43799", "5f_c9a1e"]
     add_decisions(place, [make_decision("192.0.2.1", decision_id=each) for each in ids])
@@ -217,7 +219,8 @@ def test_a_decision_is_found_by_the_beginning_of_its_id(
         assert f"[DECISION_{condition}" in capsys.readouterr().err
 
 
-def test_decisions_that_are_not_shown_are_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("here")
+def test_decisions_that_are_not_shown_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     place = make_database("results.db")
     add_decisions(place, [make_decision(f"192.0.2.{n}") for n in range(3)])
     arguments = ["accesslog", "decisions", "results.db", "--limit"]
@@ -242,7 +245,8 @@ def add_letters(place: Place, letters: pa.Table) -> None:
     Database(place).run(insert, writes=True)
 
 
-def test_dead_letters_are_shown_and_not_obeyed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("here")
+def test_dead_letters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
     place = parse_place("results.db")
     assert main(["accesslog", "deadletters", "results.db"]) == 1
     assert "[DATABASE_NOT_FOUND]" in capsys.readouterr().err

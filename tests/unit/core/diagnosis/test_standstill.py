@@ -199,7 +199,7 @@ def test_whatever_a_stream_would_wait_for_is_unreachable(
 ) -> None:
     """A database that is a standby for a while, too."""
 
-    def look(arguments: argparse.Namespace) -> None:
+    def look(_arguments: argparse.Namespace) -> None:
         raise OffsetStoreError(condition, "Not now.", hint="Wait.")
 
     monkeypatch.setattr(why, "_look", look)
@@ -212,7 +212,7 @@ def test_who_holds_a_file_is_not_looked_for_among_the_sessions_of_a_server(
 ) -> None:
     for place, told in (("own.db", False), ("postgresql://ann@db/stats", True)):
 
-        def look(arguments: argparse.Namespace, place: str = place) -> None:
+        def look(_arguments: argparse.Namespace, place: str = place) -> None:
             raise OffsetStoreError("DATABASE_BUSY", "Not now.", hint="Wait.", facts={"place": place})
 
         monkeypatch.setattr(why, "_look", look)

@@ -222,7 +222,7 @@ def test_a_database_that_goes_back_at_any_step_loses_nothing_without_an_error(
 # --- planted bugs -----------------------------------------------------------------------------------------
 
 
-def offsets_only(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def offsets_only(steps: Steps[Any], _epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     """Compares offsets and nothing else: whatever the ledger's last change was, it is the one expected."""
 
     def answer(step: Any, value: Any) -> Any:
@@ -235,7 +235,7 @@ def offsets_only(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Ge
     return (yield from bend(steps, answer=answer))
 
 
-def no_predecessor(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def no_predecessor(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     """A query that starts over any ledger of its own that is not ahead of it."""
     return (yield from steps)
 

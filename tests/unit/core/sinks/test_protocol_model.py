@@ -272,7 +272,7 @@ LOST_TRANSACTION = Transaction(epoch=-1)
 Between = Callable[[Steps[Any], int, LedgerBatch | None], Generator[Any, Any, Any]]
 
 
-def unchanged(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def unchanged(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (yield from steps)
 
 
@@ -366,7 +366,7 @@ def no_fence(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Genera
     )
 
 
-def no_comparison(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def no_comparison(steps: Steps[Any], _epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     def answer(step: Any, value: Any) -> Any:
         if batch is None or not isinstance(step, ReadLedger):
             return value
@@ -375,7 +375,7 @@ def no_comparison(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> G
     return (yield from bend(steps, answer=answer))
 
 
-def no_token(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def no_token(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     def answer(step: Any, value: Any) -> Any:
         if not isinstance(step, ReadLedger):
             return value
@@ -384,7 +384,7 @@ def no_token(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Genera
     return (yield from bend(steps, answer=answer))
 
 
-def doubt_is_success(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def doubt_is_success(steps: Steps[Any], _epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     reply: Any = None
     while True:
         try:
@@ -408,7 +408,7 @@ def _go_on_failing(steps: Steps[Any], error: StepFailedError) -> Generator[Any, 
             return end.value
 
 
-def no_counts(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def no_counts(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (
         yield from bend(
             steps,
@@ -419,22 +419,22 @@ def no_counts(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Gener
     )
 
 
-def no_new_epoch(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def no_new_epoch(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (yield from bend(steps, ask=lambda step: None if isinstance(step, RaiseEpoch) else step))
 
 
-def no_lock(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def no_lock(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     return (yield from bend(steps, ask=lambda step: ReadEpoch() if isinstance(step, LockWriter) else step))
 
 
-def half_the_offsets(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def half_the_offsets(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     def ask(step: Any) -> Any:
         return replace(step, entries=step.entries[:1]) if isinstance(step, WriteLedger) else step
 
     return (yield from bend(steps, ask=ask))
 
 
-def two_transactions(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def two_transactions(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
     step = next(steps)
     while True:
         if isinstance(step, WriteLedger):
@@ -451,7 +451,9 @@ def two_transactions(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -
             return end.value
 
 
-def counts_without_rows(steps: Steps[Any], epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
+def counts_without_rows(
+    steps: Steps[Any], _epoch: int, batch: LedgerBatch | None
+) -> Generator[Any, Any, Any]:
     """Publishes a task's stage twice and not the other's: the sum is right."""
 
     def ask(step: Any) -> Any:

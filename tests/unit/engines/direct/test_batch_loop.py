@@ -201,7 +201,7 @@ def test_a_failing_batch_is_tried_again_with_the_same_ranges(world: World) -> No
     """G9: as a whole; records written meanwhile are not in it."""
     failures = [ValueError("once"), ValueError("twice")]
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         if failures:
             write(world, 1, 0, 0)
             raise failures.pop()
@@ -218,7 +218,7 @@ def test_a_failing_batch_is_tried_again_with_the_same_ranges(world: World) -> No
 def test_a_batch_that_fails_too_often_ends_the_stream_and_its_offsets_are_not_stored(world: World) -> None:
     """D19, H7, G4: planned and committed positions are two things."""
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         raise ValueError("never")
 
     with pytest.raises(ValueError, match="never"):
@@ -231,7 +231,7 @@ def test_a_batch_that_fails_too_often_ends_the_stream_and_its_offsets_are_not_st
 
 
 def test_an_error_that_cannot_pass_is_not_tried_again(world: World) -> None:
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         raise SinkError("WRITER_FENCED", "Another writer.", hint="Run one.")
 
     with pytest.raises(SinkError):
@@ -242,7 +242,7 @@ def test_an_error_that_cannot_pass_is_not_tried_again(world: World) -> None:
 def test_at_most_once_stores_before_the_work_and_never_repeats(world: World) -> None:
     """G3, C1: what failed is lost, as the mode says."""
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         assert world.stored() == {T0: 10, T1: 4, T2: 1}
         raise ValueError("lost")
 
@@ -510,7 +510,7 @@ def test_a_stream_that_is_asked_to_stop_finishes_its_batch(world: World) -> None
     """D30, G18: the running batch is stored, no other begins."""
     switch = StopSwitch()
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         switch.set("enough")
 
     assert world.run(work, switch=switch, maxOffsetsPerTrigger=4, batches=99)[0] <= 4

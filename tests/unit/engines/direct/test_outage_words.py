@@ -31,7 +31,7 @@ def test_an_attempt_that_takes_long_in_an_outage_is_told_again_and_again(
     def list_told() -> list[str]:
         return [each for each in list_warnings(caplog) if "under way" in each]
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         if failures:
             raise failures.pop()
         for count in (1, 2, 3):
@@ -60,7 +60,7 @@ def test_who_tells_ends_with_an_attempt_that_fails(world: World) -> None:
     failures = [AWAY, ValueError("mine")]
     seen: list[int] = []
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         seen.append(len(find_tellers()))
         if failures:
             raise failures.pop(0)
@@ -77,7 +77,7 @@ def test_a_sink_that_answers_again_is_said_at_once_and_the_batch_when_it_is_done
     clock = Clock()
     sink, broker = fail_for(clock, 100, AWAY), fail_for(clock, 300, SILENT)
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         sink()
         broker()
 

@@ -11,7 +11,7 @@ from tests.unit.engines.direct.test_batch_loop import world as world  # the fixt
 def run(world: World, reports: RunReports, fails: int = 0) -> None:
     failures = [ValueError("mine")] * fails
 
-    def work(batch: Batch) -> None:
+    def work(_batch: Batch) -> None:
         if failures:
             raise failures.pop()
 

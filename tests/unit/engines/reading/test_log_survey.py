@@ -236,7 +236,7 @@ def test_a_topic_that_is_not_known_yet_is_looked_for_again() -> None:
     """B134: one made a moment ago may be unknown to the first broker asked."""
     log = WatchedLog()
 
-    def create_while_waiting(seconds: float) -> None:
+    def create_while_waiting(_seconds: float) -> None:
         log.log.create_topic("new")
 
     snapshot = survey(log.open_view, parse(subscribe="new"), now_ms=0, pause=create_while_waiting)
@@ -299,7 +299,7 @@ def test_an_end_beyond_the_log_is_asked_for_again_because_it_may_be_on_its_way(e
     log.log.commit_offsets("g", {T0: 9, T1: 5})
     options = parse(**end)
 
-    def write_while_waiting(seconds: float) -> None:
+    def write_while_waiting(_seconds: float) -> None:
         for _ in range(4):
             log.log.append("t", 0, value=b"x")
 

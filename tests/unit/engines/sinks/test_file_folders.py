@@ -34,7 +34,7 @@ class Frame:
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """One task writes a frame's rows: the steps that matter here are the sink's own."""
 
-    def save(frame: Frame, kind: str, place: Path) -> TaskCounts:
+    def save(frame: Frame, _kind: str, place: Path) -> TaskCounts:
         place.mkdir()
         pq.write_table(pa.table({"value": frame.values}), place / "part-00000-c.parquet")
         return TaskCounts(len(frame.values), frozenset({0}))

@@ -99,7 +99,7 @@ def test_what_was_forgotten_is_asked_again_but_its_epoch_still_counts() -> None:
     leader = cluster.leader(ORDERS, DAY_MS)
     assert leader is not None
     assert leader.node_id == 2
-    cluster.forget()
+    cluster.forget({"orders"})
     assert cluster.leader(ORDERS, DAY_MS) is None
 
 

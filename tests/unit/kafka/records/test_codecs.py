@@ -6,6 +6,7 @@ import gzip
 import random
 import struct
 import time
+from typing import Any
 
 import cramjam
 import numpy as np
@@ -14,12 +15,17 @@ import pytest
 
 from penstock.core.errors import CorruptBatchError
 from penstock.kafka.records import codecs
-from penstock.kafka.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, Decompressor, compress, decompress
+from penstock.kafka.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, Decompressor, compress
 
 TEXT = b"".join(b"%d little fishes swim to the dam, " % number for number in range(20_000))
 SIZES = (0, 1, 100, 32_768, 65_536, 65_537, len(TEXT))
 ALL = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
 COMPRESSING = (GZIP, SNAPPY, LZ4, ZSTD)
+
+
+def decompress(codec: int, data: codecs.Octets, **limits: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """One compressed block by a decompressor of its own."""
+    return Decompressor(**limits).decompress(codec, data)
 
 
 @pytest.mark.parametrize("codec", ALL)

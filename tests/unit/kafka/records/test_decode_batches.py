@@ -29,12 +29,13 @@ def next_offset(log: bytes) -> int | None:
 # --- compaction ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("gone")
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(
     ("kept", "gone"), [((1, 2), "first"), ((0, 2), "middle"), ((0, 1), "last"), ((), "every")]
 )
 def test_a_batch_whose_offsets_compaction_removed_still_ends_where_it_ended(
-    codec: int, kept: tuple[int, ...], gone: str
+    codec: int, kept: tuple[int, ...]
 ) -> None:
     """T06: the first, a middle, the last or every offset of a batch is gone."""
     records = [Record(None, b"%d" % delta, offset_delta=delta) for delta in kept]

@@ -162,7 +162,7 @@ def test_a_connection_that_the_system_gives_up_is_told_as_that(size: int) -> Non
     as if the broker had hung up."""
     held, is_over = threading.Event(), threading.Event()
 
-    def take_no_more(peer: socket.socket, request: bytes) -> None:
+    def take_no_more(peer: socket.socket, _request: bytes) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         held.set()
         is_over.wait(60)
@@ -229,7 +229,7 @@ def test_a_broker_that_hangs_up_is_a_retriable_disconnect_and_closes_the_connect
 
 
 def test_a_broker_that_stops_in_the_middle_of_a_frame_is_a_disconnect() -> None:
-    def answer(peer: socket.socket, request: bytes) -> None:
+    def answer(peer: socket.socket, _request: bytes) -> None:
         peer.sendall(struct.pack(">i", 100) + b"half")
         peer.shutdown(socket.SHUT_RDWR)
 
@@ -246,7 +246,7 @@ def test_silence_ends_at_the_deadline_with_the_names_of_the_request_and_the_limi
 
 
 def test_a_trickle_of_bytes_does_not_extend_the_deadline() -> None:
-    def answer(peer: socket.socket, request: bytes) -> None:
+    def answer(peer: socket.socket, _request: bytes) -> None:
         peer.sendall(struct.pack(">i", 1_000))
         for _ in range(100):
             peer.sendall(b"x")
@@ -277,7 +277,7 @@ def test_a_silent_server_cannot_hold_the_set_up_longer_than_its_limit() -> None:
 def test_a_send_that_nobody_reads_ends_at_the_deadline() -> None:
     given_up = threading.Event()
 
-    def stop_reading(peer: socket.socket, request: bytes) -> None:
+    def stop_reading(_peer: socket.socket, _request: bytes) -> None:
         given_up.wait(10)
 
     with serve(stop_reading) as port, connect(port) as connection:
@@ -293,7 +293,7 @@ def test_a_send_that_nobody_reads_ends_at_the_deadline() -> None:
 def test_frames_are_received_into_the_buffer_of_the_caller_which_grows_and_is_kept() -> None:
     bodies = iter((b"a" * 10, b"b" * 300_000, b"c" * 20))
 
-    def answer_next(peer: socket.socket, request: bytes) -> None:
+    def answer_next(peer: socket.socket, _request: bytes) -> None:
         peer.sendall(frame(7, next(bodies)))
 
     with serve(answer_next) as port, connect(port) as connection:
@@ -365,7 +365,7 @@ def test_planning_asks_with_the_settings_that_were_given() -> None:
     """B138: address, name and limits of the metadata client are the options'; the server sees it."""
     asked: list[bytes] = []
 
-    def note(peer: socket.socket, request: bytes) -> None:
+    def note(_peer: socket.socket, request: bytes) -> None:
         asked.append(request)
 
     with serve(note) as port:

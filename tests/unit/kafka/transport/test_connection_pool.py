@@ -254,7 +254,8 @@ def test_a_forked_child_lets_go_of_the_connections_and_the_parent_keeps_them(por
     POOL.discard(connection)
 
 
-def test_a_fork_while_another_thread_holds_the_pool_does_not_block_the_child(port: int) -> None:
+@pytest.mark.usefixtures("port")
+def test_a_fork_while_another_thread_holds_the_pool_does_not_block_the_child() -> None:
     with POOL._lock:
         child = os.fork()
         if child == 0:

@@ -49,6 +49,40 @@ def test_a_short_trouble_is_no_warning(caplog: pytest.LogCaptureFixture) -> None
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
+def test_pauses_grow_to_their_limit_and_begin_again_when_something_came_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is set, they are not below the least; and the limit counts anew."""
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    attempts = Attempts(Deadline.after_ms(60_000, "a.limit"), "it", 0)
+    for number in attempts:
+        if number == 7:
+            break
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    pauses.clear()
+    attempts = Attempts(Deadline.after_ms(60_000), "it", 2, least_pause_ms=2, longest_pause_ms=5)
+    for number in attempts:
+        if number == 3:
+            later = Deadline.after_ms(90_000, "a.later.limit")
+            attempts.begin_again(later)
+        if number == 5:
+            break
+    assert pauses == [0.002, 0.004, 0.005, 0.002, 0.004]
+    assert attempts.deadline is later
+
+
+def test_the_last_failure_with_time_left_is_told_and_a_final_one_is_raised() -> None:
+    attempts = Attempts(Deadline.after_ms(60_000, "a.limit"), "it", 1)
+    attempts.forgive(BrokerError("BROKER_UNREACHABLE", "Nobody listens.", retriable=True))
+    attempts.begin_again(Deadline.after_ms(0, "a.limit"))
+    attempts.forgive(BrokerError("BROKER_TIMEOUT", "No time left.", retriable=True))
+    assert "The last failure was: [BROKER_UNREACHABLE] Nobody listens." in str(attempts.given_up())
+    assert list(attempts) == []
+    with pytest.raises(BrokerError, match="AUTHENTICATION_FAILED"):
+        attempts.forgive(BrokerError("AUTHENTICATION_FAILED", "Not alice."))
+
+
 def test_a_stop_ends_what_was_waited_for_and_is_named_as_the_reason() -> None:
     """Else a stream that is asked to stop while its brokers are away ends a minute later."""
     now = time.monotonic()

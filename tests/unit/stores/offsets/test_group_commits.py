@@ -137,7 +137,7 @@ def test_a_callback_that_raises_keeps_nobody_from_being_told(
     monkeypatch.setattr(threading, "excepthook", lambda given: raised.append(given.exc_value))
     listener = Listener()
 
-    def fail(position: StreamPosition, error: BaseException | None) -> None:
+    def fail(_position: StreamPosition, _error: BaseException | None) -> None:
         raise ZeroDivisionError
 
     coordinator.may_go_on.clear()

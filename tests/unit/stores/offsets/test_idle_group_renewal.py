@@ -211,7 +211,7 @@ def test_an_unforeseen_error_while_the_brokers_are_asked_is_tried_again_later(
 def test_an_unforeseen_error_of_a_callback_ends_no_renewals(raised: list[BaseException | None]) -> None:
     renewed = list[Offsets]()
 
-    def tell(what: Offsets, error: BaseException | None) -> None:
+    def tell(_what: Offsets, _error: BaseException | None) -> None:
         raise ValueError("unforeseen")
 
     commits = GroupCommits[Offsets](lambda offsets: None, "g", renew=renewed.append, renewal=hurry())

@@ -103,11 +103,11 @@ def neutralise(text: str) -> str:
 # --- for programs and people ------------------------------------------------------------------------------
 
 
-def _render_text(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_text(bans: Sequence[Ban], _cursor: int, _now_us: int) -> Rendered:
     return _join([show_network(ban.network) for ban in bans])
 
 
-def _render_csv(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_csv(bans: Sequence[Ban], _cursor: int, _now_us: int) -> Rendered:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["network", "expires_at", "class", "rule", "decision_id"])
@@ -117,7 +117,7 @@ def _render_csv(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
     return Rendered(text.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def _render_json(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_json(bans: Sequence[Ban], cursor: int, _now_us: int) -> Rendered:
     return Rendered(write_json(Delta(cursor, tuple(bans), (), True)))
 
 
@@ -188,7 +188,7 @@ def _render_ipset(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
 # --- web servers ------------------------------------------------------------------------------------------
 
 
-def _render_apache(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_apache(bans: Sequence[Ban], _cursor: int, _now_us: int) -> Rendered:
     lines = [
         '# Made by penstock. Include it in a <Location>, <Directory> or <VirtualHost>\'s <Location "/">.'
     ]
@@ -201,7 +201,7 @@ def _render_apache(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
     return _join([*lines, "</RequireAll>"])
 
 
-def _render_apache_map(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_apache_map(bans: Sequence[Ban], _cursor: int, _now_us: int) -> Rendered:
     lines: dict[str, None] = {}
     left_out = 0
     for ban in bans:
@@ -215,12 +215,12 @@ def _render_apache_map(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendere
     return Rendered(rendered.content, left_out)
 
 
-def _render_nginx(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_nginx(bans: Sequence[Ban], _cursor: int, _now_us: int) -> Rendered:
     head = "# Made by penstock. Include it in http, server or location."
     return _join([head, *(f"deny {show_network(ban.network)};" for ban in bans)])
 
 
-def _render_nginx_geo(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
+def _render_nginx_geo(bans: Sequence[Ban], _cursor: int, _now_us: int) -> Rendered:
     head = ["# Made by penstock. Include it in http; then: if ($penstock_blocked) { return 403; }"]
     entries = [f"    {show_network(ban.network)} 1;" for ban in bans]
     return _join([*head, "geo $penstock_blocked {", "    default 0;", *entries, "}"])

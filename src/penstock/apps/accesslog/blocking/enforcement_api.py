@@ -307,7 +307,7 @@ class _Server(ThreadingHTTPServer):
         finally:
             self._room.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.warning("A request for the blocklist was not answered.", exc_info=True)
 
 
@@ -408,7 +408,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             left -= received
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """What the parser of the standard library refuses; its own words may repeat the request."""
         status = HTTPStatus(code)
         self._send(refuse(code, status.name, f"{status.phrase}."))

@@ -101,7 +101,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
                 continue
             if rows[row, s.REQUESTS] == 1 or rows[row, s.AGENT] == np.int64(events.agent[i]):
                 continue
-            note_agent(table, row, rules, b, rows[row, s.AGENT], time)
+            note_agent(table, row, b, rows[row, s.AGENT], time)
             if not is_remembered(
                 table.filters, find_counter(table, row, b, time), np.uint64(events.agent[i])
             ):
@@ -116,7 +116,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
     elif simulated >= 0 and time >= rows[row, s.QUIET_UNTIL] and time >= rows[row, s.BAN_UNTIL]:
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
-        put_decision(events, i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
+        put_decision(i, table, row, events.high[i], events.low[i], simulated, s.SIMULATE,
                      rows[row, s.LEVEL], 0, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def fold_group(events, i, table, rules, limits, out, out_score):
     row = find_row(table, high, low, kind, time, limits)
     table.rows[row, s.REQUESTS] += 1
     table.rows[row, s.LAST] = time
-    member = find_member(table, row, events.high[i], events.low[i], time)
+    member = find_member(table, row, events.high[i], events.low[i])
     table.members[member, s.MEMBER_LAST] = time
     table.members[member, s.MEMBER_COUNT] += 1
     for j in range(events.hit_starts[i], events.hit_starts[i + 1]):
@@ -161,7 +161,7 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
     over, entry = count_one(table, row, rules, b, pick_value(events, i, rules.distinct[b]), time)
     if time < table.counters[entry, s.HOT_UNTIL]:
         if is_enforced or is_new:
-            name_member(events, i, table, row, member, rules, b, time, limits, out, out_score)
+            name_member(i, table, row, member, rules, b, time, limits, out, out_score)
     elif over and rules.points[rules.rule_of[b]] >= limits.blocking:
         ban_us = np.int64(limits.ban_us)
         if is_enforced:
@@ -172,14 +172,14 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
         while each >= 0:
             if members[each, s.MEMBER_MASK] & bit != 0:
                 if members[each, s.MEMBER_LAST] >= time - rules.memory[b]:
-                    name_member(events, i, table, row, each, rules, b, time, limits, out, out_score)
+                    name_member(i, table, row, each, rules, b, time, limits, out, out_score)
                 elif not is_enforced:
                     members[each, s.MEMBER_MASK] &= ~bit
             each = members[each, s.MEMBER_NEXT]
 
 
 @part
-def name_member(events, i, table, row, member, rules, b, time, limits, out, out_score):
+def name_member(i, table, row, member, rules, b, time, limits, out, out_score):
     members, rows = table.members, table.rows
     rule = np.int64(rules.rule_of[b])
     high, low = np.uint64(members[member, s.MEMBER_HIGH]), np.uint64(members[member, s.MEMBER_LOW])
@@ -192,7 +192,7 @@ def name_member(events, i, table, row, member, rules, b, time, limits, out, out_
         members[member, s.MEMBER_UNTIL] = time + ban_us
     if action != s.BLOCK:
         ban_us = np.int64(0)
-    put_decision(events, i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
+    put_decision(i, table, row, high, low, rule, action, rows[row, s.LEVEL], ban_us,
                  members[member, s.MEMBER_COUNT], out, out_score)  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def decide_client(events, i, table, row, rules, rule, time, limits, out, out_sco
             return
         rows[row, s.QUIET_UNTIL] = time + limits.quiet_us
         keep_until(rows, row, time + limits.quiet_us)
-    put_decision(events, i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
+    put_decision(i, table, row, events.high[i], events.low[i], rule, action, rows[row, s.LEVEL],
                  ban_us, rows[row, s.REQUESTS], out, out_score)  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def escalate(rows, row, time, limits):
 
 
 @part
-def put_decision(events, i, table, row, high, low, rule, action, level, ban_us, requests, out, out_score):
+def put_decision(i, table, row, high, low, rule, action, level, ban_us, requests, out, out_score):
     n = table.heads[s.OUT_USED]
     out[n, s.OUT_EVENT] = i
     out[n, s.OUT_KIND] = table.rows[row, s.KIND]
@@ -400,7 +400,7 @@ def count_one(table, row, rules, b, value, time):
 
 
 @part
-def note_agent(table, row, rules, b, agent, time):
+def note_agent(table, row, b, agent, time):
     """The agent before the first switch is no new one when the client goes back to it."""
     entry = find_counter(table, row, b, time)
     if levels_empty(table.levels, entry):

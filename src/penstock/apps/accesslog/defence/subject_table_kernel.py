@@ -141,7 +141,7 @@ def clear_row(table, row):
 
 
 @part
-def find_member(table, row, high, low, time):
+def find_member(table, row, high, low):
     """A client's entry in a group; a new one, or that of the one seen longest ago where there are many."""
     members, rows, heads = table.members, table.rows, table.heads
     signed_high, signed_low = np.int64(high), np.int64(low)

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import socket
 
-import numpy as np
-
 from penstock.apps.accesslog.events.networks import Network, parse_network
 from penstock.apps.accesslog.parsing.client_prefixes import (
     IPV4_NET_PREFIX,
@@ -74,8 +72,3 @@ def bounds_of(network: Network) -> tuple[tuple[int, int], tuple[int, int]]:
         return (0, _MAPPED | first), (0, _MAPPED | last)
     low = (1 << 64) - 1
     return (first >> 64, first & low), (last >> 64, last & low)
-
-
-def as_signed(word: int) -> int:
-    """The same 64 bits as a signed number."""
-    return int(np.uint64(word).view(np.int64))

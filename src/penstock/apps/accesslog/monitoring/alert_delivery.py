@@ -98,7 +98,7 @@ class AlertTeller:
             retriable=True,
         )
 
-    def _settle(self, event_id: str, delivered: bool) -> None:
+    def _settle(self, event_id: str, delivered: bool) -> None:  # noqa: ARG002
         """Taken, or refused for good."""
         self._database.run(lambda session: _note(session, [event_id]), writes=True)
 

@@ -252,8 +252,8 @@ class WebhookSender:
     def __init__(
         self,
         webhook: Webhook,
-        settled: Callable[[str, bool], None] = lambda event_id, delivered: None,
-        missed: Callable[[str], None] = lambda event_id: None,
+        settled: Callable[[str, bool], None] = lambda _event_id, _delivered: None,
+        missed: Callable[[str], None] = lambda _event_id: None,
         *,
         room: int = 1_000,
         give_up_after_s: float = 3_600.0,

@@ -37,7 +37,6 @@ EVENT_NUMBERS, EVENT_VALUES = 5, 4
 
 #: Numbers of the limits, see `anomalies.Limits`.
 Z, UP, DOWN, EXCESS, STEADY, CALM_SECONDS, LONGEST, ERROR_STEP, LATENCY_STEP = range(9)
-LIMITS = 9
 _UNKNOWN = -1.0
 
 

@@ -68,7 +68,6 @@ from penstock.kernels.format_compilation import inlined, part
 END, LITERAL, TEXT, READ_TIME, READ_STATUS, READ_NUMBER = range(6)
 # Columns of a step. FREE: all that a line must have is read before it.
 OP, SLOT, LITERAL_AT, LITERAL_SIZE, FLAGS, SCALE, FREE = range(7)
-STEP_WIDTH = 7
 # Flags of a text: it is quoted; commas join its words; it goes on to the end of the line; it ends in a port.
 QUOTED, LISTED, REST, PORTED = 1, 2, 4, 8
 

@@ -4,7 +4,7 @@ Rules: a directive that is not known is a field that is skipped, since Apache's 
 a time in a form nobody can read is refused. `%U%q` and `$uri$is_args$args` are one target, `%v:%p` is a
 host.
 
->>> [item.name for item in read_apache('%h "%r"') if isinstance(item, Field)]
+>>> [item.name for item in read_apache('%h "%r"') if isinstance(item, LogField)]
 ['%h', '%r']
 """
 

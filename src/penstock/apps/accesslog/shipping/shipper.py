@@ -113,7 +113,7 @@ class Shipper:
         self,
         client: ClientSettings,
         settings: ShipSettings,
-        tell: Callable[[Shipped], None] = lambda shipped: None,
+        tell: Callable[[Shipped], None] = lambda _shipped: None,
     ) -> None:
         self.settings = settings
         self.shipped = Shipped()

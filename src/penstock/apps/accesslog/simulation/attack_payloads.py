@@ -279,7 +279,7 @@ def _make_proxied(_: str) -> list[bytes]:
 
 
 def _make_posts(places: Sequence[str]) -> Callable[[str], list[bytes]]:
-    return lambda name: [_request(place, "POST") for place in places]
+    return lambda _name: [_request(place, "POST") for place in places]
 
 
 def _make_strange(_: str) -> list[bytes]:

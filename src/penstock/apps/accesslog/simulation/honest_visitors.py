@@ -317,7 +317,7 @@ class Site:
 
     def _invite_crawlers(self, clients: ClientTable, dice: np.random.Generator) -> None:
         addresses = [base + number for _, base, count in _CRAWLERS for number in range(count)]
-        self._crawlers = clients.add_known(addresses, dice)
+        self._crawlers = clients.add_known(addresses)
         names = [agent.encode() for agent, _, count in _CRAWLERS for _ in range(count)]
         self._crawler_agents = self._pool.add_all(names)
         clients.agents[self._crawlers] = self._crawler_agents

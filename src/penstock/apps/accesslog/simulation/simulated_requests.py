@@ -114,7 +114,7 @@ class ClientTable:
             (numbers * np.uint64(0x9E3779) + np.uint64(0x1F35)) & np.uint64(0xFFFFFF)
         )
         v6 = dice.random(count) < v6_share
-        return self._append(low, numbers, v6, dice, label)
+        return self._append(low, numbers, v6, label)
 
     def add_net(self, count: int, dice: np.random.Generator, *, label: int, v6: bool) -> Numbers:
         """Addresses of one /24, or of one /64, that nobody else has."""
@@ -122,25 +122,22 @@ class ClientTable:
         net = np.uint64(self._nets)
         if v6:
             hosts = np.arange(1, count + 1, dtype=np.uint64)
-            return self._append(
-                hosts, np.full(count, 1 << 23, np.uint64) + net, np.ones(count, bool), dice, label
-            )
+            return self._append(hosts, np.full(count, 1 << 23, np.uint64) + net, np.ones(count, bool), label)
         first = np.uint64(_KEPT_FOR_NETS[self._nets % len(_KEPT_FOR_NETS)])
         hosts = dice.permutation(np.arange(1, 255, dtype=np.uint64))[:count]
         low = (first << np.uint64(24)) | ((net * np.uint64(7919) & np.uint64(0xFFFF)) << np.uint64(8)) | hosts
-        return self._append(low, low, np.zeros(count, bool), dice, label)
+        return self._append(low, low, np.zeros(count, bool), label)
 
-    def add_known(self, lows: Sequence[int], dice: np.random.Generator, *, label: int = BENIGN) -> Numbers:
+    def add_known(self, lows: Sequence[int], *, label: int = BENIGN) -> Numbers:
         """These IPv4 addresses."""
         low = np.array(lows, np.uint64)
-        return self._append(low, low, np.zeros(low.size, bool), dice, label)
+        return self._append(low, low, np.zeros(low.size, bool), label)
 
     def _append(
         self,
         lows: npt.NDArray[np.uint64],
         nets: npt.NDArray[np.uint64],
         v6: npt.NDArray[np.bool_],
-        dice: np.random.Generator,
         label: int,
     ) -> Numbers:
         first, self.count = self.count, self.count + lows.size

@@ -96,7 +96,7 @@ _opened: dict[str, Tools] = {}
 
 
 @cache
-def spare_the_collector(stage: str) -> None:
+def spare_the_collector(_stage: str) -> None:
     """Once in a worker's life for each stage: keep kernels and tables out of its garbage collections.
 
     PySpark collects after every task, and walks all that was loaded since the reader did the same.

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         stale_after_ms = parse_duration_ms(arguments.stale_after)
     except ValueError as error:
         raise OptionError("OPTION_INVALID", f"--stale-after is {error}.", hint="Say 3m, or 1h.") from None
-    Database(place).run(lambda session: None)  # a wrong place is told now, not to the first enforcer
+    Database(place).run(lambda _session: None)  # a wrong place is told now, not to the first enforcer
     api = EnforcementApi(
         place,
         listen=arguments.listen,

@@ -245,7 +245,7 @@ def _ending_on_signals() -> Iterator[threading.Event]:
     """The first signal asks, the second one ends."""
     stopping = threading.Event()
 
-    def ask(number: int, _: object) -> None:
+    def ask(_number: int, _: object) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()

@@ -170,7 +170,7 @@ def _choose_edges(looking: Session) -> Callable[[int], list[tuple[int, int]]]:
     is_mariadb = "mariadb" in str(looking.execute("SELECT VERSION()")[0][0]).lower()
     question = _MARIADB_EDGES if is_mariadb else _MYSQL_EDGES
 
-    def list_edges(ours: int) -> list[tuple[int, int]]:
+    def list_edges(_ours: int) -> list[tuple[int, int]]:
         rows = [(int(waiter), int(blocker)) for waiter, blocker in looking.execute(question)]
         return rows + pair_metadata_locks(_list_metadata_locks(looking))
 

@@ -169,7 +169,8 @@ def test_a_network_too_wide_to_be_one_attacker_is_in_no_list(place: Place, subje
     assert blocked(place) == []
 
 
-def test_no_hostile_subject_becomes_an_entry(place: Place) -> None:
+@pytest.mark.usefixtures("place")
+def test_no_hostile_subject_becomes_an_entry() -> None:
     """S32: what is no address is no entry, whatever else it is."""
     assert len(HOSTILE) >= 300
     rows = [

@@ -228,8 +228,9 @@ def test_a_database_that_is_away_is_told_as_503_without_its_place(
 # --- refusals ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
-def test_every_method_but_get_and_head_is_refused(api: EnforcementApi, place: Place, method: str) -> None:
+def test_every_method_but_get_and_head_is_refused(api: EnforcementApi, method: str) -> None:
     """Nothing can be changed here, so nothing but reading is answered."""
     answer, body = ask(api, "/v1/blocklist", method=method, body=b"x" * 1000)
     assert (answer.status, answer.getheader("Allow")) == (405, "GET, HEAD")

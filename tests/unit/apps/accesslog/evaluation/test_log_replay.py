@@ -196,8 +196,9 @@ def test_the_command_writes_the_decisions(tmp_path: Path, capsys: pytest.Capture
     assert "73 lines, 0 of them not parsed, 0 out of order" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("tmp_path")
 def test_the_command_reads_its_input_and_spares_whom_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = join(QUIET, write_attack("192.0.2.9", 30)).encode()
     arguments = ["accesslog", "replay", "-", "--decisions", "-", "--allow", "192.0.2.0/24"]

@@ -255,7 +255,7 @@ def test_what_cannot_be_noted_is_noted_later_and_the_next_event_is_sent(
     """A database that is locked for a moment does not end the webhook for good."""
     receiver, settled, failures = receive(), list[str](), [1, 2]
 
-    def settle(event_id: str, delivered: bool) -> None:
+    def settle(event_id: str, _delivered: bool) -> None:
         if failures:
             failures.pop()
             raise OffsetStoreError("DATABASE_BUSY", "The database is locked.")

@@ -149,10 +149,9 @@ def test_buckets_rise_with_the_latency_and_the_ends_are_bounded() -> None:
 @given(
     st.lists(st.lists(st.integers(0, 60), max_size=150), min_size=1, max_size=6),
     st.integers(1, 12),
-    st.randoms(use_true_random=False),
 )
 def test_top_tables_keep_their_bound_however_they_are_split_and_merged(
-    parts: list[list[int]], room: int, random: object
+    parts: list[list[int]], room: int
 ) -> None:
     tables = []
     for part in parts:
