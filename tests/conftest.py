@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres, LocalZooKeeper
     from penstock.cluster.servers.spark_standalone import LocalSpark
     from penstock.testing.proxy import FaultProxy
+    from tests.support.driver_jvm import DriverJvm
 
 #: Settings that make a test broker do soon what it normally does after minutes.
 IMPATIENT = {
@@ -36,7 +37,7 @@ IMPATIENT = {
 
 _FAMILIES = {
     "kafka": {"kafka", "kafka3", "secure_kafka", "proxied_kafka", "topic"},
-    "spark": {"spark", "spark_standalone"},
+    "spark": {"spark", "spark_standalone", "driver_jvm"},
     "sql": {"postgres", "mariadb"},
     "zookeeper": {"zookeeper"},
 }
@@ -202,6 +203,15 @@ def spark_standalone() -> Iterator[LocalSpark]:
 
     with LocalSpark() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def driver_jvm() -> Iterator[DriverJvm]:
+    """A JVM for the drivers of programs, which run one after the other; see `tests.support.driver_jvm`."""
+    from tests.support.driver_jvm import DriverJvm
+
+    with DriverJvm() as jvm:
+        yield jvm
 
 
 @pytest.fixture(scope="session")

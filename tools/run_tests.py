@@ -1,12 +1,15 @@
-"""Runs all tests but the proofs, in two sessions of pytest side by side, and adds up what they ran.
+"""Runs all tests but the proofs, in sessions of pytest side by side, and adds up what they ran.
 
-Rule: each folder of tests belongs to one session; one that belongs to none, or fewer tests than the committed
-floor, fails the run, like any skip. Why two sessions: most tests wait for servers, not for a processor; the
-tests with Spark alone and then all others took nearly twice as long on two cores. Why by folder and not test
-by test: the servers that tests share are started once in a session.
+Rule: each folder of tests belongs to one session; one that has no measured seconds here, or fewer tests than
+the committed floor, fails the run, like any skip. Why sessions: most tests wait for servers, not for a
+processor, so three sessions on two cores take little more time each than one would alone. Why by folder and
+not test by test: the servers that tests share are started once in a session. The measured seconds of the
+folders decide which go together, so that all sessions end at about the same time.
 
 The order within a session is shuffled, by a seed taken from the tests themselves: a run that failed here for
 its order fails there too, and each change of a test tries another order.
+
+A run ends with a table of where the time went; every single second is in `artifacts/test-durations-*.json`.
 
     python tools/run_tests.py                  # what `make test` does
     python tools/run_tests.py -k ticks         # the same with pytest's own options; no floor then
@@ -16,31 +19,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 FLOOR = TESTS / "planned-floor.txt"
-SESSIONS = {
-    "first": (
-        "architecture",
-        "broker",
-        "cluster",
-        "contract",
-        "docs",
-        "golden",
-        "parity",
-        "unit",
-        "zookeeper",
-    ),
-    "second": ("crash", "spark", "sql"),
+ARTIFACTS = ROOT / "artifacts"
+#: What each folder took in a whole run. Take them over from the end of a run when they are far off.
+SECONDS = {
+    "spark": 1050,
+    "broker": 790,
+    "crash": 745,
+    "unit": 525,
+    "sql": 440,
+    "docs": 415,
+    "parity": 310,
+    "cluster": 280,
+    "contract": 90,
+    "architecture": 40,
+    "zookeeper": 16,
 }
+SESSION_NAMES = ("first", "second", "third")
 #: Campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
 SESSION_TIMEOUT_S = 5000
@@ -48,9 +56,21 @@ _COUNTS = re.compile(r"^planned (\d+), executed (\d+), skipped (\d+)", re.MULTIL
 _STATUS_EVERY_S = 60.0
 
 
+def share_out(seconds: Mapping[str, int], names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The folders of each session: the longest first, each to the session that has least to do so far."""
+    sessions: dict[str, list[str]] = {name: [] for name in names}
+    for folder in sorted(seconds, key=lambda each: (-seconds[each], each)):
+        least = min(names, key=lambda name: sum(seconds[each] for each in sessions[name]))
+        sessions[least].append(folder)
+    return {name: tuple(sorted(folders)) for name, folders in sessions.items()}
+
+
+SESSIONS = share_out(SECONDS, SESSION_NAMES)
+
+
 def list_unplaced() -> list[str]:
     """Folders with tests that no session has."""
-    placed = {name for folders in SESSIONS.values() for name in folders} | set(NOT_HERE)
+    placed = {*SECONDS, *NOT_HERE}
     return sorted({path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - placed)
 
 
@@ -62,10 +82,10 @@ def draw_seed() -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-def start(folders: tuple[str, ...], options: list[str], log: Path) -> subprocess.Popen[bytes]:
+def start(folders: tuple[str, ...], options: list[str], log: Path, times: Path) -> subprocess.Popen[bytes]:
     places = [f"tests/{each}" for each in folders]
     command = [sys.executable, "-m", "pytest", "-m", "not proof", f"--session-timeout={SESSION_TIMEOUT_S}"]
-    command.append(f"--randomly-seed={draw_seed()}")
+    command += [f"--randomly-seed={draw_seed()}", f"--durations-to={times}"]
     with log.open("wb") as output:
         return subprocess.Popen(
             [*command, "-p", "no:cacheprovider", *options, *places],
@@ -99,7 +119,12 @@ def main(options: list[str]) -> int:
         return 1
     with tempfile.TemporaryDirectory() as folder:
         logs = {name: Path(folder) / f"{name}.log" for name in SESSIONS}
-        running = {name: start(folders, options, logs[name]) for name, folders in SESSIONS.items()}
+        times = {name: ARTIFACTS / f"test-durations-{name}.json" for name in SESSIONS}
+        for each in times.values():
+            each.unlink(missing_ok=True)
+        running = {
+            name: start(folders, options, logs[name], times[name]) for name, folders in SESSIONS.items()
+        }
         try:
             wait(running, logs)
         finally:
@@ -107,10 +132,39 @@ def main(options: list[str]) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     each.terminate()
                 each.wait()
-        return conclude({name: each.returncode for name, each in running.items()}, logs, options)
+        codes = {name: each.returncode for name, each in running.items()}
+        return conclude(codes, logs, times, options)
 
 
-def conclude(codes: dict[str, int], logs: dict[str, Path], options: list[str]) -> int:
+def tell_times(files: Mapping[str, Path], most: int = 15) -> list[str]:
+    """Where the time went: a line per session, for the slowest files, and for the slowest fixtures."""
+    lines = []
+    by_file: Counter[str] = Counter()
+    by_fixture: Counter[str] = Counter()
+    made: Counter[str] = Counter()
+    for name, path in files.items():
+        if not path.exists():  # the session came to no end
+            continue
+        found = json.loads(path.read_text())
+        by_folder: Counter[str] = Counter()
+        for test, seconds in found["tests"].items():
+            by_folder[test.split("/")[1]] += seconds
+            by_file[test.partition("::")[0]] += seconds
+        for fixture, _, seconds in found["fixtures"]:
+            by_fixture[fixture] += seconds
+            made[fixture] += 1
+        told = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in by_folder.most_common())
+        lines.append(f"session {name}, {by_folder.total():.0f} seconds: {told}")
+    told = ", ".join(f"{file} {seconds:.0f}" for file, seconds in by_file.most_common(most))
+    lines.append(f"slowest files, seconds: {told}")
+    told = ", ".join(f"{each} {seconds:.0f} ({made[each]})" for each, seconds in by_fixture.most_common(most))
+    lines.append(f"slowest fixtures, seconds (made how often): {told}")
+    return lines
+
+
+def conclude(
+    codes: dict[str, int], logs: dict[str, Path], times: Mapping[str, Path], options: list[str]
+) -> int:
     """Print everything and judge it."""
     sums = [0, 0, 0]
     for name, log in logs.items():
@@ -122,6 +176,7 @@ def conclude(codes: dict[str, int], logs: dict[str, Path], options: list[str]) -
             codes[name] = codes[name] or 1
             continue
         sums = [before + int(more) for before, more in zip(sums, counts[-1], strict=True)]
+    print(*tell_times(times), sep="\n")
     print(f"planned {sums[0]}, executed {sums[1]}, skipped {sums[2]} in all")
     floor = int(FLOOR.read_text().split()[0])
     if not options and sums[0] < floor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -74,6 +75,30 @@ def test_fewer_planned_tests_than_the_floor_fail_the_run(tmp_path: Path) -> None
     outcome = run_suite(tmp_path, PASSES, f"--planned-floor={floor}", ci=False)
     assert "1 tests planned, the committed floor is 2" in outcome.stdout
     assert outcome.returncode == 1
+
+
+def test_a_run_writes_how_long_each_test_and_fixture_took(tmp_path: Path) -> None:
+    source = """
+        import time, pytest
+
+        def wait(seconds):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until: pass
+
+        @pytest.fixture(scope="module")
+        def slow(): wait(0.2)
+
+        def test_a(slow): wait(0.1)
+        def test_b(slow): pass
+        """
+    times = tmp_path / "made" / "times.json"
+    outcome = run_suite(tmp_path, source, f"--durations-to={times}", "-p", "no:randomly")
+    assert outcome.returncode == 0, outcome.stdout
+    found = json.loads(times.read_text())
+    assert sorted(found["tests"]) == ["test_suite.py::test_a", "test_suite.py::test_b"]
+    assert found["tests"]["test_suite.py::test_a"] >= 0.3 > 0.1 > found["tests"]["test_suite.py::test_b"]
+    [(_, where, seconds)] = [each for each in found["fixtures"] if each[0] == "slow"]
+    assert (where, seconds >= 0.2) == ("test_suite.py", True)
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["child", "daemon"])

@@ -261,11 +261,19 @@ def test_no_test_waits_without_looking() -> None:
 
 
 def test_every_folder_of_tests_belongs_to_a_session() -> None:
-    from tools.run_tests import SESSIONS, list_unplaced
+    from tools.run_tests import NOT_HERE, SECONDS, SESSIONS, TESTS, list_unplaced
 
     assert list_unplaced() == []
     folders = [name for some in SESSIONS.values() for name in some]
-    assert len(folders) == len(set(folders))
+    assert sorted(folders) == sorted(SECONDS)
+    assert [name for name in (*folders, *NOT_HERE) if not (TESTS / name).is_dir()] == []
+
+
+def test_the_sessions_of_a_run_end_at_about_the_same_time() -> None:
+    from tools.run_tests import SECONDS, SESSIONS
+
+    sums = [sum(SECONDS[name] for name in folders) for folders in SESSIONS.values()]
+    assert max(sums) < 1.15 * min(sums), SESSIONS
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:

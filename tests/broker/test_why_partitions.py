@@ -17,15 +17,8 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.offset_store_addresses import open_offset_store
 from tests.sql.sinks import make_numbers, make_sink
+from tests.support.console import ask_why
 from tests.support.topic_filling import produce
-
-
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    capsys.readouterr()
-    ended = main(["why", *arguments, "--json", "--watch", "0s"])
-    printed = capsys.readouterr()
-    assert printed.out, printed.err
-    return ended, json.loads(printed.out)
 
 
 def test_partitions_that_a_position_lacks_are_listed_and_never_called_read(
@@ -51,15 +44,15 @@ def test_partitions_that_a_position_lacks_are_listed_and_never_called_read(
     )
     brokers = ("--bootstrap-server", kafka.bootstrap)
     for place in places:
-        ended, told = ask(capsys, "0", *place, *brokers)
+        ended, told = ask_why(capsys, "0", *place, *brokers, "--watch", "0s")
         assert (ended, told["condition"], told["state"]) == (0, "NO_DATA", "idle")
     assert main(["topics", "widen", source, "--partitions", "2", "--yes", *brokers]) == 0
-    ended, told = ask(capsys, "0", *places[0], *brokers)
+    ended, told = ask_why(capsys, "0", *places[0], *brokers, "--watch", "0s")
     assert (ended, told["condition"]) == (0, "NO_DATA")  # there is nothing in it
     assert [each["position"] for each in told["partitions"]] == [5, None]
     produce(kafka.bootstrap, source, ["b"] * 10, partition=1)
     for place in places:
-        ended, told = ask(capsys, "0", *place, *brokers)
+        ended, told = ask_why(capsys, "0", *place, *brokers, "--watch", "0s")
         assert (ended, told["condition"], told["state"]) == (4, "PARTITIONS_UNREAD", "unknown")
         assert f"it has no position of {source}-1 (10 offsets)." in told["what"]
         assert "all there is" not in told["what"]
@@ -111,6 +104,6 @@ def test_the_age_of_the_last_records_is_that_of_the_newest_of_them(
     brokers = ("--bootstrap-server", kafka.bootstrap)
     assert main(["produce", source, "--json", "--file", f"{tmp_path}/lines", *brokers]) == 0
     open_offset_store(f"{tmp_path}/store").save("s", StreamPosition({TopicPartition(source, 0): 5}))
-    _, told = ask(capsys, "s", "--offsets", f"{tmp_path}/store", *brokers)
+    _, told = ask_why(capsys, "s", "--offsets", f"{tmp_path}/store", *brokers, "--watch", "0s")
     assert [each["last_written_ms"] for each in told["partitions"]] == [1_700_004_000_000]
     assert "the newest of the last records is" in told["what"]

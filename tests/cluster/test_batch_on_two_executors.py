@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-from penstock.cluster.processes.python_launcher import make_launcher
+from tests.cluster.conftest import TwoWorkers
 from tests.support.topic_filling import produce
 
 DRIVER = """
-import json, sys
-from pyspark.sql import SparkSession
-
-master, bootstrap, topic = sys.argv[1:]
-builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
-# Without a number of cores to wait for, Spark would wait for none.
-builder = builder.config("spark.cores.max", "2")
-builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
-builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")
+bootstrap, topic = sys.argv[2:]
 spark = builder.getOrCreate()
 options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "minPartitions": "8"}
 rows = spark.read.format("penstock").options(**options).load()
@@ -43,29 +28,19 @@ def note_place(batches):
 
 schema = "place string, task int, partition int, offset bigint, value binary"
 found = rows.mapInArrow(note_place, schema).collect()
-print("FOUND", json.dumps([[r.place, r.task, r.partition, r.offset, r.value.decode()] for r in found]))
+print("TOLD", json.dumps([[r.place, r.task, r.partition, r.offset, r.value.decode()] for r in found]))
 spark.stop()
 """
 
 
 def test_two_executors_read_one_topic_and_every_row_once(
-    spark_standalone: Any, kafka: Any, topic: Any, tmp_path: Path
+    two_workers: TwoWorkers, kafka: Any, topic: Any
 ) -> None:
     """F33, F38: work orders travel to executors in other processes; both of them read."""
     name = topic(4)
     for partition in range(4):
         produce(kafka.bootstrap, name, [f"{partition}-{i}" for i in range(250)], partition=partition)
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, spark_standalone.master_url, kafka.bootstrap, name],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.split("FOUND", 1)[1])
+    found = two_workers.run(DRIVER, kafka.bootstrap, name)
     assert sorted(row[2:] for row in found) == sorted(
         [partition, i, f"{partition}-{i}"] for partition in range(4) for i in range(250)
     )

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-from penstock.cluster.processes.python_launcher import make_launcher
+from tests.cluster.conftest import TwoWorkers
 from tests.sql.databases import make_database
 from tests.support.topic_filling import produce
 
 PARTITIONS, RECORDS = 4, 250
 DRIVER = """
-import json, sys
-from pyspark.sql import SparkSession
 from penstock.direct import DirectStream, Subscribe
 from penstock.sinks import SqlSink, Table, create_tables
 
-master, bootstrap, topic, database, folder = sys.argv[1:]
-builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
-# Without a number of cores to wait for, Spark would wait for none.
-builder = builder.config("spark.cores.max", "2")
-builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
-builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")
+bootstrap, topic, database, folder = sys.argv[2:]
 spark = builder.getOrCreate()
 
 def note_place(batches):
@@ -58,13 +44,13 @@ stream = DirectStream(
     interval=0, name="s", options={"maxOffsetsPerTrigger": 500})
 stream.arrow(note_place, "place string, part int, pos bigint, value binary").write(sink)
 stream.run(until_idle=True)
-print("REPORTS", json.dumps([[each.offsets, each.rows_written, each.attempts] for each in stream.reports]))
+print("TOLD", json.dumps([[each.offsets, each.rows_written, each.attempts] for each in stream.reports]))
 spark.stop()
 """
 
 
 def test_an_executor_that_dies_in_mid_batch_doubles_and_loses_nothing(
-    spark_standalone: Any, kafka: Any, topic: Any, postgres: Any, tmp_path: Path
+    two_workers: TwoWorkers, kafka: Any, topic: Any, postgres: Any
 ) -> None:
     """G9, G17, B237, I10, T51: its tasks run again elsewhere; stages of the dead are not published."""
     name = topic(PARTITIONS)
@@ -72,21 +58,11 @@ def test_an_executor_that_dies_in_mid_batch_doubles_and_loses_nothing(
         values = [f"{partition}-{number}" for number in range(RECORDS)]
         produce(kafka.bootstrap, name, values, partition=partition)
     with make_database(postgres) as database:
-        arguments = [spark_standalone.master_url, kafka.bootstrap, name, database.url, str(tmp_path)]
-        done = subprocess.run(
-            [sys.executable, "-c", DRIVER, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-            env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        arguments = [kafka.bootstrap, name, database.url, str(two_workers.folder)]
+        reports = two_workers.run(DRIVER, *arguments)
         rows = database.run("SELECT place, part, pos, value FROM seen")
-    assert (tmp_path / "killed").exists()
+    assert (two_workers.folder / "killed").exists()
     found = sorted((part, pos, bytes(value).decode()) for _, part, pos, value in rows)
     assert found == [(part, pos, f"{part}-{pos}") for part in range(PARTITIONS) for pos in range(RECORDS)]
-    reports = json.loads(done.stdout.split("REPORTS", 1)[1])
     assert reports == [[500, 500, 1], [500, 500, 1]], "Spark ran the tasks again, not the stream the batch"
     assert len({place for place, *_ in rows}) >= 2, "two executors did the work"

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
-from penstock.cluster.processes.python_launcher import make_launcher
+from tests.cluster.conftest import TwoWorkers
 
 TASKS, ROWS = 4, 1000
 PROGRAM = """
-import json, os, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import open_sink
 from penstock.sinks import FileSink
 
-master, folder = sys.argv[1:]
-builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
-# Without a number of cores to wait for, Spark would wait for none.
-builder = builder.config("spark.cores.max", "2")
-builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
-builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")
+(folder,) = sys.argv[2:]
 builder = builder.config("spark.speculation", "true").config("spark.speculation.interval", "100ms")
 builder = builder.config("spark.speculation.quantile", "0.5").config("spark.speculation.multiplier", "1")
 builder = builder.config("spark.speculation.efficiency.enabled", "false")
@@ -113,22 +96,12 @@ spark.stop()
 
 
 def test_a_folder_that_executors_do_not_share_is_told_and_never_an_empty_batch(
-    spark_standalone: Any, tmp_path: Path
+    two_workers: TwoWorkers,
 ) -> None:
     """C12, G9: told at the start, and by each batch; a task that failed or ran twice counts once."""
-    (tmp_path / "view").mkdir()
+    (two_workers.folder / "view").mkdir()
     program = PROGRAM.replace("ROWS", str(ROWS)).replace("TASKS", str(TASKS))
-    done = subprocess.run(
-        [sys.executable, "-c", program, spark_standalone.master_url, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.split("TOLD", 1)[1])
+    told = two_workers.run(program, str(two_workers.folder))
     missing, not_shared = ["FILES_INCOMPLETE", True], ["FOLDER_NOT_SHARED", False]
     assert told["executors"] == ["0", "1"]
     assert (told["no executor sees it"], told["no executor sees it published"]) == (missing, 0)

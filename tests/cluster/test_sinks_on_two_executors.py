@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.cluster.processes.python_launcher import make_launcher
+from tests.cluster.conftest import TwoWorkers
 from tests.sql.databases import OwnDatabase, make_database
 from tests.support.topic_filling import produce
 
 PARTITIONS, RECORDS = 4, 250
 SESSION = """
-import json, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
 from penstock.sinks import SqlSink, Table, create_tables, for_each_batch
 
-master, bootstrap, topic, database, folder = sys.argv[1:]
-builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-builder = builder.config("spark.executor.memory", "512m").config("spark.driver.host", "127.0.0.1")
-# Without a number of cores to wait for, Spark would wait for none.
-builder = builder.config("spark.cores.max", "2")
-builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-builder = builder.config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
-builder = builder.config("spark.locality.wait", "0").config("spark.ui.showConsoleProgress", "false")
+bootstrap, topic, database, folder = sys.argv[2:]
 sink = SqlSink(database, Table("seen"), strategy="parallel")
 SCHEMA = "place string, part int, pos bigint, value binary"
 
@@ -47,7 +33,7 @@ def note_place(batches):
 SPECULATION = (
     SESSION
     + """
-import penstock.engines.sinks.sql as writing
+import penstock.engines.sinks.sql_frames as writing
 from penstock.direct import DirectStream, Subscribe
 
 builder = builder.config("spark.speculation", "true").config("spark.speculation.interval", "100ms")
@@ -137,20 +123,6 @@ def name(kafka: Any, topic: Any) -> str:
     return made
 
 
-def run(program: str, *arguments: str, folder: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.split("TOLD", 1)[1])
-
-
 def read_places(database: OwnDatabase) -> list[tuple[str, int]]:
     """Where each row was staged, and of which partition it is. Every record is there once."""
     rows = database.run("SELECT place, part, pos, value FROM seen")
@@ -160,19 +132,19 @@ def read_places(database: OwnDatabase) -> list[tuple[str, int]]:
 
 
 def test_a_task_that_ran_twice_for_speed_is_published_once(
-    spark_standalone: Any, kafka: Any, name: str, postgres: Any, tmp_path: Path
+    two_workers: TwoWorkers, kafka: Any, name: str, postgres: Any
 ) -> None:
     """G9, G17, I10, I11: both copies have staged all their rows; those of the one that was reported count."""
     with make_database(postgres) as database:
-        told = run(
-            SPECULATION, spark_standalone.master_url, kafka.bootstrap, name, database.url, folder=tmp_path
-        )
+        told = two_workers.run(SPECULATION, kafka.bootstrap, name, database.url, str(two_workers.folder))
         places = read_places(database)
         left = database.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'penstock_stage%'")
     assert told == [[PARTITIONS * RECORDS, PARTITIONS * RECORDS, 1]]
     staged = {
         (number, attempt): told
-        for number, attempt, *told in (json.loads(path.read_text()) for path in tmp_path.glob("staged-*"))
+        for number, attempt, *told in (
+            json.loads(path.read_text()) for path in two_workers.folder.glob("staged-*")
+        )
     }
     assert set(staged) == {(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)}
     (first_id, first_place, first_rows), (second_id, second_place, second_rows) = staged[0, 0], staged[0, 1]
@@ -184,14 +156,12 @@ def test_a_task_that_ran_twice_for_speed_is_published_once(
 
 
 def test_an_executor_that_dies_in_a_micro_batch_doubles_and_loses_nothing(
-    spark_standalone: Any, kafka: Any, name: str, postgres: Any, tmp_path: Path
+    two_workers: TwoWorkers, kafka: Any, name: str, postgres: Any
 ) -> None:
     """Its tasks run again elsewhere, and Spark does not repeat the batch for that."""
     with make_database(postgres) as database:
-        told = run(
-            MICRO_BATCHES, spark_standalone.master_url, kafka.bootstrap, name, database.url, folder=tmp_path
-        )
+        told = two_workers.run(MICRO_BATCHES, kafka.bootstrap, name, database.url, str(two_workers.folder))
         places = read_places(database)
-    assert (tmp_path / "killed").exists()
+    assert (two_workers.folder / "killed").exists()
     assert told == [0, 1]
     assert len({place for place, _ in places}) >= 2, "two executors did the work"

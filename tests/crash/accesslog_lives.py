@@ -6,26 +6,17 @@ whose gate nobody came to, or that outlived its kill, fails the round: nothing w
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock.apps.accesslog.stream.pipeline_tables import TABLES, create_tables
-from penstock.cluster.processes.python_launcher import make_launcher
 from penstock.core.options.storage_addresses import parse_place
 from penstock.stores.sql.connections.sql_sessions import GRAMMARS
 from tests.crash.accesslog_program import LogOrder
-from tests.crash.drills import ROOT
-from tests.crash.gates import FOLDER_VARIABLE
-from tests.crash.sql_crew import _MARK, Crew, Driver
+from tests.crash.sql_crew import Crew
 from tests.sql.databases import OwnDatabase
 
 #: Columns that tell when something was seen on the wall's clock.
@@ -38,49 +29,10 @@ STEPS = [
     ("batch", "after"),
 ]  # fmt: skip
 ARRIVAL_S = 240.0
+#: What the drivers of a `Crew` run.
+PROGRAM = "tests.crash.accesslog_program"
 
 Dump = dict[str, list[tuple[Any, ...]]]
-
-
-class LogDriver(Driver):
-    """One process of `tests.crash.accesslog_program`, and what it has started."""
-
-    def __init__(self, folder: Path, master: str) -> None:
-        folder.mkdir(parents=True)
-        self.folder, self._gates = folder, folder / "gates"
-        self._gates.mkdir()
-        self._mark, self._gate, self._armed = uuid.uuid4().hex, "", 0
-        self._answers: deque[dict[str, Any]] = deque()
-        self._rest = b""
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        environment = {
-            **os.environ,
-            _MARK: self._mark,
-            FOLDER_VARIABLE: str(self._gates),
-            "PYTHONPATH": path,
-            "PYSPARK_PYTHON": make_launcher(),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        with (folder / "console.log").open("wb") as console:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.accesslog_program", master],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=console,
-                start_new_session=True,
-            )
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-
-
-class LogCrew(Crew):
-    def _start(self) -> None:
-        driver = LogDriver(self.folder / f"driver-{uuid.uuid4().hex[:8]}", self.master)
-        self._all.append(driver)
-        self._ready.append(driver)
 
 
 @dataclass
@@ -127,7 +79,7 @@ class LogRound:
         return True
 
     def _finish(self) -> dict[str, Any]:
-        driver = self.drivers.take()
+        driver = self.drivers.take(start_next=False)
         driver.begin(self.order)
         deadline = time.monotonic() + ARRIVAL_S
         while (answer := driver.answer()) is None:

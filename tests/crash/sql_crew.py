@@ -33,9 +33,9 @@ _MARK = "PENSTOCK_SQL_DRIVER"
 
 
 class Driver:
-    """One process of `tests.crash.sql_program`, and what it has started."""
+    """One process of a program that takes orders, one a line, and what it has started."""
 
-    def __init__(self, folder: Path, master: str) -> None:
+    def __init__(self, folder: Path, master: str, program: str) -> None:
         folder.mkdir(parents=True)
         self.folder, self._gates = folder, folder / "gates"
         self._gates.mkdir()
@@ -54,7 +54,7 @@ class Driver:
         }
         with (folder / "console.log").open("wb") as console:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.sql_program", master],
+                [sys.executable, "-m", program, master],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -153,17 +153,18 @@ class Driver:
 class Crew:
     """Drivers of one master. `take` gives one that is ready, and starts the next."""
 
-    def __init__(self, folder: Path, master: str) -> None:
-        self.folder, self.master = folder, master
+    def __init__(self, folder: Path, master: str, program: str = "tests.crash.sql_program") -> None:
+        self.folder, self.master, self.program = folder, master, program
         self._ready: deque[Driver] = deque()
         self._all: list[Driver] = []
         self._start()
 
-    def take(self) -> Driver:
+    def take(self, *, start_next: bool = True) -> Driver:
+        """A driver; the next one starts meanwhile, unless this one will be put back."""
         if not self._ready:
             self._start()
         driver = self._ready.popleft()
-        if not self._ready:
+        if start_next and not self._ready:
             self._start()
         return driver
 
@@ -188,7 +189,7 @@ class Crew:
         return self.master.startswith("spark://")
 
     def _start(self) -> None:
-        driver = Driver(self.folder / f"driver-{uuid.uuid4().hex[:8]}", self.master)
+        driver = Driver(self.folder / f"driver-{uuid.uuid4().hex[:8]}", self.master, self.program)
         self._all.append(driver)
         self._ready.append(driver)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash.accesslog_lives import LogCrew, LogOrder, LogRound, compare, dump_tables
+from tests.crash.accesslog_lives import PROGRAM, LogOrder, LogRound, compare, dump_tables
+from tests.crash.sql_crew import Crew
 from tests.sql.databases import make_file_database
 from tests.support.accesslog_traffic import decide_in_memory, make_traffic, send_traffic, warm_kernels
 
@@ -20,16 +21,16 @@ ROUNDS = {
 
 
 @pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCrew]:
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     warm_kernels()
-    made = LogCrew(tmp_path_factory.mktemp("drivers"), "local[2,4]")
+    made = Crew(tmp_path_factory.mktemp("drivers"), "local[2,4]", PROGRAM)
     yield made
     made.close()
 
 
 @pytest.mark.timeout(600)
 def test_a_pipeline_killed_at_any_step_leaves_the_tables_of_one_that_was_not(
-    kafka: Any, topic: Any, drivers: LogCrew, tmp_path: Path
+    kafka: Any, topic: Any, drivers: Crew, tmp_path: Path
 ) -> None:
     """H15: decisions, counts, clocks and state, row by row and byte by byte."""
     traffic = make_traffic(5, benign=700)

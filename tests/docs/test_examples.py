@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.processes.python_launcher import make_launcher
+from tests.support.driver_jvm import DriverJvm
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
@@ -60,33 +60,21 @@ def run_filling_commands(page: str, bootstrap: str) -> None:
         assert outcome.returncode == 0, outcome.stderr
 
 
-def run_block(source: str, folder: Path) -> None:
+def run_block(source: str, jvm: DriverJvm) -> None:
     """Run it as a reader does, and once more if the first run has left something that a second one meets.
 
     What leaves nothing and sends to a new topic cannot meet its past: see the test of that below.
     """
+    folder = jvm.clear()
     for example in (ROOT / "examples").glob("*.py"):
         shutil.copy(example, folder)  # the pages tell a reader to put what they use beside the program
     program = folder / "example.py"
     program.write_text(source)
     before = set(folder.iterdir())
-    run_program(program, folder)
+    jvm.run([sys.executable, str(program)])
     left = {path.name for path in set(folder.iterdir()) - before} - {"__pycache__", "spark-warehouse"}
     if left:
-        run_program(program, folder)
-
-
-def run_program(program: Path, folder: Path) -> None:
-    outcome = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": make_launcher(), "SPARK_LOCAL_IP": "127.0.0.1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+        jvm.run([sys.executable, str(program)])
 
 
 @pytest.mark.parametrize("name", find_module_names())
@@ -111,10 +99,10 @@ def quickstart_bootstrap() -> Iterator[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("page", "source"), find_blocks())
 def test_a_python_block_of_a_page_runs_against_kafka(
-    page: Path, source: str, quickstart_bootstrap: str, tmp_path: Path
+    page: Path, source: str, quickstart_bootstrap: str, driver_jvm: DriverJvm
 ) -> None:
     run_filling_commands(page.read_text(), quickstart_bootstrap)
-    run_block(source.replace(SHOWN_BOOTSTRAP, quickstart_bootstrap), tmp_path)
+    run_block(source.replace(SHOWN_BOOTSTRAP, quickstart_bootstrap), driver_jvm)
 
 
 def test_the_programs_of_readme_read_what_its_command_sends() -> None:

@@ -23,7 +23,8 @@ from typing import Any
 
 from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
 from penstock.cluster.servers.local_server import LocalDatabase
-from tests.crash.accesslog_lives import Dump, LogCrew, LogOrder, LogRound, compare, dump_tables
+from tests.crash.accesslog_lives import PROGRAM, Dump, LogOrder, LogRound, compare, dump_tables
+from tests.crash.sql_crew import Crew
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 from tests.sql.databases import make_database, make_file_database
@@ -67,7 +68,7 @@ def run_campaign(campaign: Campaign, minutes: float) -> None:
         if "mariadb" in campaign.kinds:
             servers["mariadb"] = stack.enter_context(LocalMariaDB())
         warm_kernels()
-        drivers = LogCrew(folder / "drivers", MASTER)
+        drivers = Crew(folder / "drivers", MASTER, PROGRAM)
         stack.callback(drivers.close)
         for number in range(campaign.rounds):
             if time.monotonic() > until:
@@ -82,7 +83,7 @@ def _run_round(
     kind: str,
     server: LocalDatabase | None,
     kafka: LocalKafka,
-    drivers: LogCrew,
+    drivers: Crew,
     folder: Path,
 ) -> None:
     seed, began = campaign.seed * 100_000 + number, time.monotonic()

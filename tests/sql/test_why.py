@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 import threading
@@ -32,17 +31,15 @@ from penstock.stores.sql.ledger.writer_rows import look_at_writer
 from tests.sql.databases import OwnDatabase
 from tests.sql.roles import make_role
 from tests.sql.sinks import at, make_numbers, make_sink
+from tests.support.console import ask_why
 from tests.support.topic_filling import delete_before, open_transaction, produce, send, wait_until
 
 EXIT_CODES = {"moving": 0, "idle": 0, "stuck": 1, "unreachable": 3, "unknown": 4}
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    capsys.readouterr()
-    ended = main(["why", *arguments, "--json"])
-    printed = capsys.readouterr()
-    assert printed.out, printed.err
-    told: dict[str, Any] = json.loads(printed.out)
+    """What `penstock why` told; it ends with the code of that state."""
+    ended, told = ask_why(capsys, *arguments)
     assert ended == EXIT_CODES[told["state"]]
     return told
 

@@ -5,6 +5,8 @@ test was skipped, when one that was planned did not run, when fewer were planned
 or when a process that the tests started is still there. Why not trust the exit code alone: a file that
 fails to be collected, a marker that deselects too much and a skip all look green.
 
+With `--durations-to=FILE` it also writes how many seconds each test and each making of a fixture took.
+
 Example of the last lines of a run:
 
     planned 212, executed 212, skipped 0 (deselected 3)
@@ -12,6 +14,7 @@ Example of the last lines of a run:
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -41,11 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="how long processes that the tests started may take to end",
     )
+    parser.addoption(
+        "--durations-to", metavar="FILE", help="write the seconds of every test and fixture to this file"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS_PROFILE", "everyday"))
     config.pluginmanager.register(TestAccount(config), "penstock-account")
+    if config.getoption("--durations-to"):
+        config.pluginmanager.register(TestTimes(Path(config.getoption("--durations-to"))), "penstock-times")
 
 
 class TestAccount:
@@ -115,6 +123,38 @@ class TestAccount:
             time.sleep(0.1)  # a process that was told to end may still be on its way out
         for pid, command in leftovers.items():
             yield f"process {pid} is still running: {command[:160]}"
+
+
+class TestTimes:
+    """Writes the seconds of each test (its fixtures included) and of each making of a fixture, as JSON.
+
+    A fixture's seconds are its own, without those of the fixtures it asks for by name.
+    """
+
+    __test__ = False
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.tests: dict[str, float] = {}
+        self.fixtures: list[tuple[str, str, float]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.tests[report.nodeid] = round(self.tests.get(report.nodeid, 0.0) + report.duration, 3)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            seconds = round(time.perf_counter() - began, 3)
+            self.fixtures.append((fixturedef.argname, request.node.nodeid, seconds))
+
+    def pytest_sessionfinish(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(json.dumps({"tests": self.tests, "fixtures": self.fixtures}, indent=1))
 
 
 def find_processes_of(session_variable: str) -> dict[int, str]:

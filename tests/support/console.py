@@ -26,6 +26,15 @@ def make_console(capsys: pytest.CaptureFixture[str], bootstrap: str) -> Run:
     return run
 
 
+def ask_why(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    """How `penstock why` ended and what it told."""
+    capsys.readouterr()
+    ended = main(["why", *arguments, "--json"])
+    printed = capsys.readouterr()
+    assert printed.out, printed.err
+    return ended, json.loads(printed.out)
+
+
 def drop_compilation(told: str) -> str:
     """What was said on stderr, apart from a first compilation, which depends on what ran before."""
     lines = told.splitlines(keepends=True)

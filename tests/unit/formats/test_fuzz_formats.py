@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.checked_kernels import check_bounds
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -45,6 +47,6 @@ def test_damaged_values_in_front_of_a_protected_page_read_as_other_parsers_read_
 
 
 @pytest.mark.slow
-def test_damaged_values_stay_inside_every_array_with_bounds_checks_on(tmp_path: Path) -> None:
-    report = run_fuzz(600, seed=78, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
+def test_damaged_values_stay_inside_every_array_with_bounds_checks_on() -> None:
+    report = run_fuzz(600, seed=78, **check_bounds())
     assert report["findings"] == []

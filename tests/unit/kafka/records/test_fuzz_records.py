@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.proof.mutations import MUTATIONS
+from tests.support.checked_kernels import check_bounds
 
 ROOT = Path(__file__).parents[4]
 
@@ -53,9 +54,9 @@ def test_damaged_batches_in_front_of_a_protected_page_read_as_the_reference_read
     check(run_fuzz(15_000, seed=20_240_601), 15_000)
 
 
-def test_damaged_batches_stay_inside_every_array_with_bounds_checks_on(tmp_path: Path) -> None:
+def test_damaged_batches_stay_inside_every_array_with_bounds_checks_on() -> None:
     """T22: the same kernels, compiled with numba's bounds checks."""
-    report = run_fuzz(5_000, seed=77, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
+    report = run_fuzz(5_000, seed=77, **check_bounds())
     check(report, 5_000)
 
 

@@ -29,6 +29,7 @@ from tests.reference.accesslog_fold import (
     make_history,
     spread,
 )
+from tests.support.checked_kernels import check_bounds
 
 SETTINGS = DefenceSettings(
     RULES,
@@ -382,12 +383,12 @@ for seed in range(12):
 
 
 @pytest.mark.slow
-def test_the_kernel_stays_within_its_arrays(tmp_path: Path) -> None:
+def test_the_kernel_stays_within_its_arrays() -> None:
     """Each place is checked, also where there are more subjects than places."""
     outcome = subprocess.run(
         [sys.executable, "-c", CHECKED, __file__],
         cwd=Path(__file__).parents[5],
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": "."},
+        env={**os.environ, **check_bounds(), "PYTHONPATH": "."},
         capture_output=True,
         text=True,
         timeout=280,

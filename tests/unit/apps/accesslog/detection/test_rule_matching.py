@@ -7,7 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from penstock.apps.accesslog.detection.rule_matching import Matcher, build_autom
 from penstock.apps.accesslog.detection.rule_set import ContentRule, Example, RuleSet, default_rules
 from penstock.apps.accesslog.detection.text_decoding import DecodedTexts
 from penstock.apps.accesslog.parsing.line_parser import make_parser
+from tests.support.checked_kernels import check_bounds
 from tests.support.guard_page import GuardedMemory
 
 _LETTERS = st.text("ab/?", min_size=1, max_size=4)
@@ -198,7 +198,7 @@ def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
     assert pickle.loads(packed).detect(lines).hit_rules.tolist() == detector.detect(lines).hit_rules.tolist()
 
 
-def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
+def test_no_kernel_leaves_its_arrays() -> None:
     """All examples of all rules, and answers that no server gives, with every index checked."""
     program = (
         "from dataclasses import replace\n"
@@ -213,7 +213,7 @@ def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
     )
     outcome = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)},
+        env={**os.environ, **check_bounds()},
         capture_output=True,
         text=True,
         timeout=280,

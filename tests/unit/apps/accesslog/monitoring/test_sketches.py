@@ -41,6 +41,7 @@ from penstock.apps.accesslog.monitoring.top_lists import (
     merge_entries,
     rank_entries,
 )
+from tests.support.checked_kernels import check_bounds
 from tests.support.guard_page import GuardedMemory
 
 ROOT = Path(__file__).parents[5]
@@ -280,7 +281,7 @@ def test_copies_that_would_leave_a_buffer_are_not_made() -> None:
 
 
 @pytest.mark.slow
-def test_the_kernels_stay_inside_every_array_with_bounds_checks_on(tmp_path: Path) -> None:
+def test_the_kernels_stay_inside_every_array_with_bounds_checks_on() -> None:
     """The same tests in a process of their own, where numba checks every index."""
     done = subprocess.run(
         [
@@ -292,7 +293,7 @@ def test_the_kernels_stay_inside_every_array_with_bounds_checks_on(tmp_path: Pat
             *("-k", "texts or split or quantile or largest or flood or late"),
         ],
         cwd=ROOT,
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)},
+        env={**os.environ, **check_bounds()},
         capture_output=True,
         text=True,
         timeout=290,

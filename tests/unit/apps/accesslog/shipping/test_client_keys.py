@@ -18,6 +18,7 @@ from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.apps.accesslog.shipping.line_cutting import Piece
 from penstock.apps.accesslog.shipping.shipper import find_clients, make_records
 from penstock.kernels.newline_cutting import cut_lines
+from tests.support.checked_kernels import check_bounds
 
 TAIL = b' - - [01/Feb/2026:10:00:00 +0000] "GET /a?b=[1] HTTP/1.1" 200 5'
 
@@ -228,9 +229,9 @@ print(len(lines))
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_the_kernel_never_looks_behind_a_line(tmp_path: Path, checked: bool) -> None:
+def test_the_kernel_never_looks_behind_a_line(checked: bool) -> None:
     """In front of a protected page, and with numba's own checks."""
-    more = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)} if checked else {}
+    more = check_bounds() if checked else {}
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, **more},
