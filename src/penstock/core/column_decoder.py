@@ -1,8 +1,8 @@
-"""Typed columns: what turns the bytes of a column into values, and what comes out of it.
+"""Typed columns: how the bytes of a column become values, and what a decoder returns.
 
-Rule: every value that goes in comes out as exactly one row, good, null or bad; a bad one says why and never
-shows what it held. Why not raise at the first bad value: one broken producer would stop everybody's read,
-and a reader that merely left the row out could not prove that nothing was lost.
+Rule: every input value gives exactly one row, good, null or bad. A bad row says why and never shows the
+value. Why not raise at the first bad value: one broken producer would stop every read, and a reader that
+merely left the row out could not prove that nothing was lost.
 
 A decoder is a frozen dataclass: it travels inside work orders to the workers that fetch.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A reason is one short line; it is shown beside every bad row.
+#: The longest reason, in characters: one short line, shown beside every bad row.
 MAX_REASON = 200
 
 
@@ -34,11 +34,11 @@ class Decoded:
 
 @runtime_checkable
 class ColumnDecoder(Protocol):
-    """Turns binary values into a typed column. Picklable, hashable, and safe to use from two threads."""
+    """A decoder of binary values into a typed column. Picklable, hashable, safe to use from two threads."""
 
     @property
     def spark_type(self) -> str:
-        """Spark's DDL of the column, for example `struct<id:bigint,name:string>`."""
+        """Return Spark's DDL of the column, for example `struct<id:bigint,name:string>`."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode a `pa.binary()` array; it may have nulls, be a slice, be empty."""
+        """Decode a `pa.binary()` array; it may hold nulls, be a slice or be empty."""

@@ -1,15 +1,15 @@
 """Every error Penstock raises, as one picklable tree.
 
-Rule: an error tells a tired operator what to do. Its text is always
-`[CONDITION] what happened, with the facts. What to do next.` Spark carries errors from its Python
-workers to the driver as text only, so the condition in brackets, not the class, is what a user (or a
-test) can rely on. Foreign exceptions are wrapped once, at the door that met them, with `raise ... from`.
+Rule: an error tells a tired operator what to do. Its text is always `[CONDITION] what happened, with the
+facts. What to do next.` Spark carries errors from its Python workers to the driver as text only, so the
+condition in brackets, not the class, is what a user (or a test) can rely on. Foreign exceptions are wrapped
+once, where they are caught, with `raise ... from`.
 
-Why not one class per condition: there are many conditions and they change; the classes say *which part
-of the system* to look at, the condition says *what* is wrong.
+Why not one class per condition: there are many conditions and they change; the classes say *which part of the
+system* to look at, the condition says *what* is wrong.
 
-Whether it may pass by itself (`retriable`) goes with the traceback as a last line of its own, a note, because
-the driver that gets only the traceback must decide whether to try the batch again: see `find_verdict`.
+Whether an error may pass by itself (`retriable`) is added to the traceback as a last line, a note: the driver
+gets only the traceback and must decide whether to try the batch again (see `find_verdict`).
 
 >>> error = OptionError("OPTION_MISSING", "`kafka.bootstrap.servers` is not set.", hint="Set it.")
 >>> str(error)
@@ -21,13 +21,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-#: The last line of a traceback that ends in an error of ours.
+#: The last line of a traceback that ends in a Penstock error.
 _MAY_PASS, _WILL_NOT_PASS = "Penstock: trying again may help.", "Penstock: trying again will not help."
 _NOTE = re.compile(rf"^({re.escape(_MAY_PASS)}|{re.escape(_WILL_NOT_PASS)})$", re.MULTILINE)
 
 
 class PenstockError(Exception):
-    """The root: `condition` in capitals, `what` happened, a `hint` with the next step, the `facts`."""
+    """The root error: a `condition` in capitals, `what` happened, a `hint` with the next step, the
+    `facts`."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class PenstockError(Exception):
         self.add_note(_MAY_PASS if retriable else _WILL_NOT_PASS)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions pickle their positional arguments only; ours are by keyword, so say how to rebuild.
+        # Exceptions pickle only their positional arguments. Ours are keywords, so rebuilding is defined here.
         arguments = (self.condition, self.what, self.hint, self.facts, self.retriable)
         return (_rebuild, (type(self), *arguments))
 
@@ -64,10 +65,11 @@ def _rebuild(
 
 
 def find_verdict(error: BaseException) -> bool | None:
-    """Whether trying again may help, as an error of ours in it says; None where there is none.
+    """Return whether trying again may help, as a Penstock error in it says; None if it holds none.
 
-    Ours is the error itself, a cause of it, or one whose traceback Spark has made the text of another. Of
-    several the outermost counts: whoever wrapped an error knew more. In a traceback that is the last one.
+    That may be the error itself, a cause of it, or one whose traceback Spark has made the text of another. Of
+    several the outermost counts, because the code that wrapped an error knew more. In a traceback that is the
+    last one.
     """
     within: BaseException | None = error
     while within is not None:
@@ -81,7 +83,7 @@ def find_verdict(error: BaseException) -> bool | None:
 
 
 def comes_from_task(error: BaseException) -> bool:
-    """Return whether a task has met this: an error of ours is in it as text, which Spark made of it."""
+    """Return whether this comes from a task: Spark has put a Penstock error into it as text."""
     within: BaseException | None = error
     while within is not None:
         if not isinstance(within, PenstockError) and _NOTE.search(str(within)):
@@ -91,7 +93,7 @@ def comes_from_task(error: BaseException) -> bool:
 
 
 class OptionError(PenstockError):
-    """An option or setting is wrong, missing or refused. Raised at the door, before any I/O."""
+    """An option or setting is wrong, missing or refused. Raised on entry, before any I/O."""
 
 
 class VersionError(PenstockError):
@@ -103,11 +105,11 @@ class BrokerError(PenstockError):
 
 
 class DataLossError(PenstockError):
-    """Records that should have been read are not there any more, or cannot be shown to be the same."""
+    """Records that should have been read are gone, or cannot be shown to be the same."""
 
 
 class OffsetStoreError(PenstockError):
-    """A place that keeps offsets failed or contradicts itself."""
+    """An offset store failed or contradicts itself."""
 
 
 class SinkError(PenstockError):

@@ -1,15 +1,14 @@
-"""What the library logs: one event is one line, whatever the texts in it hold.
+"""Makes each logged event one line, whatever its texts hold.
 
 Rule: every logger of ours comes from `get_logger`. A topic, a path, a broker's answer or a record may hold
 line breaks and control sequences; written as they are, they would look like another event, or act on the
-terminal of whoever reads the log. They are shown as escapes, and a traceback is folded into its event's
-line.
-Why not in a handler or a formatter: those belong to the program that uses us, and we configure none.
+terminal of the log's reader. They are shown as escapes, and a traceback is folded into its event's line. Why
+not in a handler or a formatter: those belong to the program that uses the library, which configures none.
 
-A line of an error of ours begins with its condition in brackets; the record has it as `condition` too, for
+The line of a Penstock error begins with its condition in brackets; the record has it as `condition` too, for
 handlers that write fields instead of text. What is logged for a stream begins with its name, and the record
-has it as `stream`. A program that configures no logging has Python write warnings to stderr as they are, so
-then, and only then, the line begins with the time.
+has it as `stream`. If a program configures no logging, Python writes warnings to stderr as they are. Only
+then does the line begin with the time.
 
 >>> escape("red \\x1b[31m")
 'red \\\\x1b[31m'
@@ -31,7 +30,7 @@ _STREAM: ContextVar[str] = ContextVar("penstock_stream", default="")
 
 @contextmanager
 def in_stream(name: str) -> Iterator[None]:
-    """What is logged inside is about this stream. Threads that are started inside do not know it."""
+    """Mark what is logged inside as about this stream. Threads started inside do not inherit the mark."""
     before = _STREAM.get()
     _STREAM.set(name or before)
     try:
@@ -57,7 +56,7 @@ def escape(text: str, *, keep_lines: bool = False) -> str:
 
 
 def date_line(text: str, now_s: float) -> str:
-    """Return a line for a terminal that is looked at later: the time, the stream, and the text."""
+    """Return a line for a terminal that is read later: the time, the stream and the text."""
     return f"{_write_time(now_s)} {_name_stream(text)}"
 
 
@@ -78,11 +77,11 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def _fold(record: logging.LogRecord) -> bool:
-    """Turn the event into one line before any handler sees it. Every event passes."""
+    """Turn the event into one line before any handler sees it; return True, so every event passes."""
     try:
         message = record.getMessage()
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-        return True  # the words and the arguments do not fit: the handler reports that, as it always does
+        return True  # message and arguments do not match: the handler reports that, as always
     error = record.exc_info[1] if record.exc_info else None
     values = record.args.values() if isinstance(record.args, dict) else record.args or ()
     told = [each for each in (*values, error) if isinstance(each, PenstockError)]

@@ -1,10 +1,10 @@
-"""The nouns: partitions, positions, ranges, work orders, and the two protocols that open the house.
+"""The nouns: partitions, positions, ranges, work orders, and the protocols a log implements.
 
-Rules kept here, said once: a range is half-open `[start, until)`; an offset is always the next one to
-read; there are no sentinel numbers, a position is a type. A work order is complete: whoever reads it
-needs nothing else, so it can be pickled to any worker.
+Rules: a range is half-open `[start, until)`; an offset is always the next one to read; there are no sentinel
+numbers, a position is a type. A work order is complete: its reader needs nothing else, so it can be pickled
+to any worker.
 
-Why not Kafka's -1 and -2: the day somebody subtracts two offsets, a sentinel becomes a silent loss.
+Why not Kafka's -1 and -2: as soon as two offsets are subtracted, a sentinel becomes a silent loss.
 
 >>> OffsetRange("t", 0, 5, 8).size
 3
@@ -34,8 +34,8 @@ COLUMNS: Mapping[str, str] = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-#: All that a read may ask for. `timestampMs` is the record's time as Kafka has it: any number that a producer
-#: wrote, where `timestamp` takes only those that Spark has a time for.
+#: All columns that a read may ask for. `timestampMs` is the record's time as Kafka has it: any number that a
+#: producer wrote. `timestamp` takes only those that Spark can represent.
 OFFERED: Mapping[str, str] = {**COLUMNS, "timestampMs": "bigint"}
 
 
@@ -84,14 +84,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class RecordsBeforeEnd:
-    """So many offsets before the end, never before the log's start."""
+    """A number of offsets before the end, never before the log's start."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ago:
-    """The first record whose timestamp is at or after this long before the moment of planning."""
+    """The first record whose timestamp is at or after this length of time before planning."""
 
     duration_ms: int
 
@@ -124,11 +124,12 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeOrder:
-    """One range to read. `topic_id` (16 bytes) lets the broker itself refuse a recreated topic.
+    """One range to read. `topic_id` (16 bytes) lets the broker refuse a recreated topic.
 
-    `from_earliest`: the range is a piece of one that was asked from `earliest`, so what has aged out before
-    its task begins was never promised and is no loss. `leader_epoch`: under which the range's end was seen;
-    a record in it of a later epoch is another one than was meant, for the log was cut off in between.
+    `from_earliest`: the range is a piece of one that was asked for from `earliest`, so records that age out
+    before its task begins were never promised and are no loss. `leader_epoch`: the epoch under which the
+    range's end was seen. A record of a later epoch in the range is not the one meant: the log was cut off in
+    between.
     """
 
     topic: str
@@ -142,7 +143,7 @@ class RangeOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """Everything one task needs: which ranges, in which order, from where, as which columns."""
+    """Everything one task needs: the ranges, their order, where to read them, and the columns to return."""
 
     ranges: tuple[RangeOrder, ...]
     client: ClientSettings
@@ -157,9 +158,9 @@ class WorkOrder:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic as the brokers describe it. `partitions` are those that exist, in rising order.
+    """One topic as the brokers describe it. `partitions` are the existing ones, in rising order.
 
-    `leader_epochs` counts, for each of them, how often its leader has changed; empty where nobody tells.
+    `leader_epochs` counts how often the leader of each has changed; it is empty where the brokers do not say.
     """
 
     name: str
@@ -176,7 +177,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What lies at a position: when it was written, and how big records are about there, as stored."""
+    """The record at a position: when it was written, and the approximate stored size of the records there."""
 
     timestamp_ms: int
     bytes_per_record: float
@@ -187,60 +188,61 @@ class LogView(Protocol):
     """What planning may ask of a log. No call moves any position; every call ends by its deadline."""
 
     def topics(self) -> Mapping[str, TopicView]:
-        """All topics, internal ones included and flagged."""
+        """Return all topics, internal ones included and flagged."""
 
     def describe(self, names: Collection[str]) -> Mapping[str, TopicView]:
-        """The named topics that exist; a missing one is left out, not an error."""
+        """Return the named topics that exist; a missing one is left out and is no error."""
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The log start offset of each."""
+        """Return the log start offset of each partition."""
 
     def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The end of each at the view's isolation level: the offset the next visible record gets."""
+        """Return the end of each at the view's isolation level: the offset of the next visible record."""
 
     def at_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """The first offset whose record is at or after the time; None where there is none."""
+        """Return the first offset whose record is at or after the time; None where there is none."""
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """What the group has committed; None where nothing is."""
+        """Return what the group has committed; None where it has committed nothing."""
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Where the records of this leader epoch, and of all before it, end in today's log.
+        """Return where the records of this leader epoch, and of all before it, end in today's log.
 
         A position above that end was read from a log that has since been cut off and written anew. A log
         without epochs, or one that cannot tell for a partition, leaves it out.
         """
 
     def peek(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Peek]:
-        """A look at the records from each position on, for estimates. What is not there is left out."""
+        """Look at the records from each position on, for estimates. Leave out positions without records."""
 
     def close(self) -> None:
-        """Give connections back. A closed view must not be used."""
+        """Release the connections. A closed view must not be used."""
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """Turns a work order into Arrow batches with exactly `order.columns`, in offset order per range.
+    """A reader of work orders: it yields Arrow batches with exactly `order.columns`, in offset order per
+    range.
 
-    Never ends early without an error, never returns an offset outside its range, never the same twice.
+    It never ends early without an error, and never returns an offset outside its range or twice.
     """
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]: ...
 
 
 class Log(Protocol):
-    """A queue as a whole: what Spark needs of it to read it. Picklable, for it travels to the workers.
+    """A queue, as far as Spark needs it for reading. Picklable: it travels to the workers.
 
-    Implement this, `LogView` and `Reader`, and any queue becomes a source; Kafka is one of them.
+    Implement this, `LogView` and `Reader`, and any queue becomes a source. Kafka is one.
     """
 
     def open_view(self) -> LogView:
-        """A fresh look at the log, on the driver."""
+        """Open a fresh view of the log, on the driver."""
 
     def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
-        """A reader, in a worker. `repeated`: the task failed before, meet nothing of that attempt again.
+        """Open a reader, in a worker. `repeated`: the task failed before, so reuse nothing of that attempt.
 
         `report` is called for each loss that `fail_on_data_loss=False` steps over.
         """

@@ -1,8 +1,8 @@
 """The table of the batch read's options: one field each, with its examples.
 
-Rule: a text that another option can beat (the start and end options, the three selections) is kept as
-text here and read by `shared_options`, because an option that is beaten is never parsed. Everything else
-is parsed by its own field. Options marked "Ours" do not exist in Spark's connector.
+Rule: a text that another option can overrule (the start and end options, the three selections) is kept as
+text here and read by `shared_options`, because an overruled option is never parsed. Everything else is parsed
+by its own field. Options marked "Ours" do not exist in Spark's connector.
 
 >>> BatchTable().group_id_prefix
 'spark-kafka-relation'
@@ -26,13 +26,13 @@ _WRONG = "OPTION_INVALID"
 
 
 def keep_text(text: str) -> str:
-    """Left as it is: a rule that is beaten by another is never parsed."""
+    """Return the text as it is: a rule that another overrules is never parsed."""
     return text
 
 
 @dataclass(frozen=True)
 class BatchTable(FormatTable):
-    """The table. Groups of options that exclude or beat each other are read together later."""
+    """A batch read's option table. Options that exclude or overrule each other are read together later."""
 
     assign: str | None = option(
         "assign",

@@ -1,9 +1,8 @@
 """The options of a batch read: `spark.read.format("penstock")`.
 
-Rule: parse once, at the door. `parse_batch_options` turns the texts into `ReadOptions`; what is wrong
-fails there, before any broker is asked, and nothing behind it sees an option's text. Names and meanings
-are those of Spark's own connector, so that a job moves over by changing the format; ours are marked in
-the table.
+Rule: parse once, on entry. `parse_batch_options` turns the texts into `ReadOptions`; errors are raised there,
+before any broker is asked, and nothing after it sees an option's text. Names and meanings are those of
+Spark's own connector, so that a job moves here by changing the format; ours are marked in the table.
 
 >>> parse_batch_options({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, unique="x").client.group_id
 'spark-kafka-relation-x-driver'
@@ -39,9 +38,9 @@ def parse_batch_options(
     environ: Mapping[str, str] | None = None,
     has_brokers: bool = True,
 ) -> ReadOptions:
-    """Parse all options. `unique` ends the generated group id; files and variables come from the caller.
+    """Parse all options. `unique` ends the generated group id; the caller provides files and variables.
 
-    `has_brokers`: the source is Kafka, so it must be said where that is.
+    `has_brokers`: the source is Kafka, so the brokers' addresses are required.
     """
     texts, java, warnings = sort_keys(
         BatchTable,
@@ -51,7 +50,7 @@ def parse_batch_options(
         environ=environ or {},
     )
     table = read_surface(BatchTable, texts)
-    # Spark's order: when several things are wrong, both connectors should name the same one.
+    # Spark's order: if several things are wrong, both connectors should name the same one.
     selection = read_selection(table)
     client = parse_client(java, read_file=read_file, has_brokers=has_brokers)
     start, end = _read_start(table), _read_end(table)

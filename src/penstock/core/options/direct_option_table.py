@@ -1,4 +1,4 @@
-"""The table of the options that only a direct stream has; it takes those of a stream as well.
+"""The table of the options that only a direct stream has; it also takes those of a stream.
 
 >>> DirectTable().outage_timeout_ms
 900000
@@ -13,13 +13,13 @@ from penstock.core.options.option_values import parse_delay_ms
 
 _WRONG = "OPTION_INVALID"
 OUTAGE_TIMEOUT = "outageTimeout"
-#: A restart that takes ten minutes is outlived, and time is left to do the batch again.
+#: Longer than a restart of ten minutes, with time left to repeat the batch.
 _OUTAGE_MS = 15 * 60 * 1000
 
 
 @dataclass(frozen=True)
 class DirectTable:
-    """The table of `DirectStream(options=...)`."""
+    """The option table of `DirectStream(options=...)`."""
 
     outage_timeout_ms: int = option(
         OUTAGE_TIMEOUT,

@@ -1,9 +1,9 @@
-"""The settings of a direct stream, from four places: its arguments, Kafka's settings, options, SparkConf.
+"""The settings of a direct stream, from four places: arguments, Kafka's settings, options and SparkConf.
 
-Rules: parsed once, when the stream is made. Options are the source's, with the same names and meanings;
-`spark.streaming.*` settings are defaults for them, and what is given wins. Auto commit is refused: it stores
-how far the driver has looked, not what was processed. `auto.offset.reset` says where a partition without a
-stored position starts, and nothing else: tasks never use it.
+Rules: settings are parsed once, when the stream is created. Options are the source's, with the same names and
+meanings; `spark.streaming.*` settings are defaults for them, and a given option wins. Auto commit is refused:
+it stores how far the driver has looked, not what was processed. `auto.offset.reset` says where a partition
+without a stored position starts, and nothing else: tasks never use it.
 
 >>> parse_reset({"auto.offset.reset": "Earliest"})
 Earliest()
@@ -33,7 +33,7 @@ DELIVERIES: tuple[Delivery, ...] = ("at-most-once", "at-least-once", "exactly-on
 
 _STREAMING = "spark.streaming."
 _BACKPRESSURE = ("enabled", "initialRate", "pid.proportional", "pid.integral", "pid.derived", "pid.minRate")
-#: SparkConf's names, and the options they are defaults of.
+#: SparkConf's names, and the options they give defaults for.
 CONF_DEFAULTS: Mapping[str, str] = {
     **{f"{_STREAMING}backpressure.{each}": f"backpressure.{each}" for each in _BACKPRESSURE},
     f"{_STREAMING}kafka.maxRatePerPartition": "maxRatePerPartition",
@@ -43,13 +43,13 @@ CONF_DEFAULTS: Mapping[str, str] = {
 }
 _MAX_RETRIES = f"{_STREAMING}kafka.maxRetries"
 _GAPS = "allowNonConsecutiveOffsets"
-#: Options of a direct stream that no other has.
+#: Options that only a direct stream has.
 _DIRECT_ONLY = frozenset({_GAPS.lower(), OUTAGE_TIMEOUT.lower()})
 _GRACEFUL = f"{_STREAMING}stopGracefullyOnShutdown"
 _NETWORK_TIMEOUT = "spark.network.timeout"
-#: Where a direct stream's options differ from the source's: one task per Kafka partition.
+#: Defaults in which a direct stream differs from the source: one task per Kafka partition.
 _DEFAULTS = {"minRecordsPerTask": "0"}
-#: Said by the strategy or by arguments.
+#: Options whose values come from the strategy or from arguments.
 _SAID_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "Give a strategy: Subscribe(...)."),
     **dict.fromkeys(
@@ -70,7 +70,7 @@ _RESETS: Mapping[str, Position | None] = {
 
 @dataclass(frozen=True)
 class DirectOptions:
-    """A direct stream, parsed. `reset` None: a partition without any position is an error."""
+    """The parsed settings of a direct stream. `reset` None: a partition without any position is an error."""
 
     stream: StreamOptions
     starting: Mapping[TopicPartition, Position]
@@ -81,11 +81,11 @@ class DirectOptions:
 
     @property
     def first_reading(self) -> BatchRead:
-        """All partitions at the reset rule; with rule `none`, only to learn which there are."""
+        """Return a reading of all partitions at the reset rule; rule `none` only finds which exist."""
         return BatchRead(self.stream.selection, ForAll(self.reset or Earliest()), ForAll(Latest()))
 
     def make_reading(self, positions: Mapping[TopicPartition, Position]) -> BatchRead:
-        """Return what turns these positions into numbers."""
+        """Return the reading that turns these positions into numbers."""
         return BatchRead(
             SelectPartitions(tuple(sorted(positions))),
             ForEach(positions, {}),
@@ -106,7 +106,7 @@ def parse_direct_options(
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
 ) -> DirectOptions:
-    """`kafka`: Kafka's own names without prefix; `options`: the source's; `conf`: SparkConf."""
+    """Parse settings. `kafka`: Kafka's names without prefix; `options`: the source's; `conf`: SparkConf."""
     _refuse_auto_commit(kafka)
     _refuse_said_elsewhere(options)
     given = {key: _write(value) for key, value in options.items() if key.lower() not in _DIRECT_ONLY}
@@ -145,7 +145,7 @@ _OURS = ("auto.offset.reset", "enable.auto.commit", "auto.commit.enable")
 
 
 def parse_reset(kafka: Mapping[str, object]) -> Position | None:
-    """Where partitions without a position start; Kafka's default is `latest`."""
+    """Return where partitions without a position start; Kafka's default is `latest`."""
     text = str(kafka.get("auto.offset.reset", "latest")).strip()
     if text.lower() not in _RESETS:
         raise invalid("auto.offset.reset", text, "`earliest`, `latest` or `none`")
@@ -181,7 +181,7 @@ def _refuse_said_elsewhere(options: Mapping[str, object]) -> None:
 def _find_defaults(conf: Mapping[str, str], given: set[str]) -> dict[str, str]:
     defaults = dict(_DEFAULTS)
     if {"minpartitions", "maxrecordsperpartition"} & given:
-        del defaults["minRecordsPerTask"]  # both say how the work is cut
+        del defaults["minRecordsPerTask"]  # both decide how the work is cut
     if _NETWORK_TIMEOUT in conf:
         defaults["kafkaConsumer.pollTimeoutMs"] = str(_read_ms(_NETWORK_TIMEOUT, conf[_NETWORK_TIMEOUT]))
     if _MAX_RETRIES in conf:
@@ -196,7 +196,7 @@ def _write(value: object) -> str:
 
 
 def _read_gaps(options: Mapping[str, object], conf: Mapping[str, str]) -> bool:
-    """Whether offsets without a record are read over. They are, unless somebody says no."""
+    """Return whether to read past offsets without a record: yes, unless an option says no."""
     for key, value in options.items():
         if key.lower() == _GAPS.lower():
             return _read_boolean(key, _write(value))
@@ -219,7 +219,7 @@ def _read_conf_integer(key: str, text: str) -> int:
 
 
 def _read_ms(key: str, text: str) -> int:
-    # Spark's own reading: a number alone is seconds here.
+    # As in Spark, a bare number is seconds here.
     try:
         return int(text) * 1000 if text.strip().isdigit() else parse_duration_ms(text)
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""What a direct stream reads: topics by name, by pattern, or partitions one by one; each with its starts.
+"""What a direct stream reads: topics by name or by pattern, or single partitions, each with its starts.
 
-Rule: a start given here counts for a partition that has no stored position, and for no other: after a restart
-the stream goes on where it was. To overrule what is stored, `seek`. A pattern is a regular expression that
-must match the whole name: `topic1-.*`, not the shell's `topic1-*`.
+Rule: a start given here counts only for a partition without a stored position: after a restart the stream
+goes on where it was. To overrule a stored position, use `seek`. A pattern is a regular expression that must
+match the whole name: `topic1-.*`, not the shell's `topic1-*`.
 
 >>> Subscribe("clicks", "views", starting={("clicks", 0): 33}).starting
 {TopicPartition(topic='clicks', partition=0): At(offset=33)}
@@ -36,7 +36,7 @@ _STARTS = (At, Earliest, Latest, Since, Ago, RecordsBeforeEnd)
 
 
 class Subscribe:
-    """All partitions of these topics, those added later too."""
+    """All partitions of these topics, including those added later."""
 
     def __init__(self, *topics: str, starting: Starts | None = None) -> None:
         if not topics or not all(isinstance(each, str) and each.strip() for each in topics):
@@ -48,7 +48,7 @@ class Subscribe:
 
 
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches, those made later too."""
+    """All partitions of the topics whose whole name matches, including topics created later."""
 
     def __init__(self, pattern: str, *, starting: Starts | None = None) -> None:
         self.starting = read_positions(starting or {})
@@ -76,7 +76,7 @@ Strategy: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def read_positions(positions: Starts) -> dict[TopicPartition, Position]:
-    """Positions by partition; a plain number is an offset."""
+    """Return positions by partition; a plain number is an offset."""
     read: dict[TopicPartition, Position] = {}
     for name, position in positions.items():
         if isinstance(position, int) and not isinstance(position, bool) and position >= 0:

@@ -1,12 +1,12 @@
-"""Option tables: one frozen dataclass per surface says everything about its options.
+"""Option tables: one frozen dataclass for each kind of read defines all its options.
 
-Each field of such a dataclass is made by `option(...)` and carries the key as users write it, the parser,
-one sentence of documentation, examples that are accepted and examples that are refused with the condition
-they end in. From this one table come the parsing here (keys in any case, "did you mean"), the reference
-page (`reference_rows`) and a test that runs every example.
+Each field of such a dataclass is made by `option(...)` and carries the key as users write it, the parser, one
+sentence of documentation, examples that are accepted, and examples that are refused, each with its error
+condition. From this one table come the parsing here (keys in any case, "did you mean"), the reference page
+(`reference_rows`) and a test that runs every example.
 
-Rule: parse once, at the door; after that no raw option text exists. Why not read options where they are
-needed: a misspelt key would be silently ignored for as long as nobody asks for it.
+Rule: parse once, on entry; after that no raw option text exists. Why not read options where they are needed:
+a misspelt key would be silently ignored until something asks for it.
 
 >>> @dataclass(frozen=True)
 ... class Doors:
@@ -31,7 +31,7 @@ _METADATA = "penstock.option"
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """What one field says about its option. `rejects` pairs a text with the condition it ends in."""
+    """The definition of one option, from its field. `rejects` pairs a text with its error condition."""
 
     key: str
     parse: Callable[[str], Any]
@@ -39,8 +39,8 @@ class OptionSpec:
     default_doc: str
     accepts: tuple[str, ...]
     rejects: tuple[tuple[str, str], ...]
-    needs: Mapping[str, str]  # other options an example needs beside it
-    only_with: Mapping[str, tuple[str, ...]]  # does nothing without one of these; with which values, if so
+    needs: Mapping[str, str]  # other options that an example needs
+    only_with: Mapping[str, tuple[str, ...]]  # no effect without one of these, with these values if given
 
 
 def option(
@@ -55,7 +55,7 @@ def option(
     needs: Mapping[str, str] | None = None,
     only_with: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
-    """A dataclass field that is an option. Without a default in words, the default itself is shown."""
+    """Return a dataclass field that is an option. Without `default_doc`, the default itself is shown."""
     shown = default_doc if default_doc is not None else _show_default(default)
     spec = OptionSpec(
         key, parse, doc, shown, tuple(accepts), tuple(rejects), dict(needs or {}), dict(only_with or {})
@@ -64,12 +64,12 @@ def option(
 
 
 def option_specs(surface: type[Any]) -> dict[str, OptionSpec]:
-    """Field name to its option, in the order of the table."""
+    """Return the option of each field name, in the order of the table."""
     return {each.name: each.metadata[_METADATA] for each in fields(surface) if _METADATA in each.metadata}
 
 
 def read_surface(surface: type[Surface], texts: Mapping[str, str], *, shown_prefix: str = "") -> Surface:
-    """Parse the texts into the table's dataclass; keys in any case. Unknown keys must be gone by now."""
+    """Parse the texts into the table's dataclass; keys in any case. Unknown keys must be removed before."""
     lowered = {key.lower(): text for key, text in texts.items()}
     values = {
         name: parse_option(spec, lowered[spec.key.lower()], shown_prefix=shown_prefix)
@@ -80,9 +80,9 @@ def read_surface(surface: type[Surface], texts: Mapping[str, str], *, shown_pref
 
 
 def refuse_stranded(surface: type[Any], table: Any, texts: Mapping[str, str]) -> None:
-    """Raise if an option is set that does nothing without another, and that one is not set.
+    """Raise if an option is set that has no effect without another one, which is not set.
 
-    What is set to its default says nothing new and is let pass.
+    An option that is set to its default passes.
     """
     given = {key.lower(): text.strip().lower() for key, text in texts.items()}
     defaults = {each.name: each.default for each in fields(surface)}
@@ -107,19 +107,19 @@ def _is_set(text: str | None, values: tuple[str, ...]) -> bool:
 
 
 def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
-    """Parse one text; what is wrong becomes an `OptionError` naming the option, secrets left out."""
+    """Parse one text; raise an `OptionError` that names the option and leaves out secrets."""
     key = shown_prefix + spec.key
     try:
         return spec.parse(text)
     except ValueError as error:
-        # A parser's sentence may quote what it was given.
+        # A parser's message may quote its input.
         raise invalid(key, text, "a usable value" if is_secret_name(key) else str(error)) from None
 
 
 def invalid(
     key: str, text: str, expected: str, *, condition: str = "OPTION_INVALID", hint: str | None = None
 ) -> OptionError:
-    """The error for a value that cannot be used."""
+    """Return the error for a value that cannot be used."""
     shown = redact_value(key, text)
     return OptionError(
         condition,
@@ -130,15 +130,15 @@ def invalid(
 
 
 def find_close_key(key: str, known: Iterable[str]) -> str | None:
-    """The known key somebody probably meant, as it is written in the table."""
+    """Return the known key that was probably meant, as the table writes it."""
     by_lower = {each.lower(): each for each in known}
-    # 0.8 finds transposed and missing letters and plurals; below it, unrelated short keys meet.
+    # 0.8 finds transposed and missing letters and plurals; below it, unrelated short keys match.
     close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
     return by_lower[close[0]] if close else None
 
 
 def unknown_option(key: str, known: Iterable[str]) -> OptionError:
-    """The error for a key that no table knows."""
+    """Return the error for a key that no table knows."""
     meant = find_close_key(key, known)
     return OptionError(
         "OPTION_UNKNOWN",
@@ -151,7 +151,7 @@ def unknown_option(key: str, known: Iterable[str]) -> OptionError:
 def reference_rows(
     surface: type[Any], *, shown_prefix: str = "", leave_out: Collection[str] = ()
 ) -> list[str]:
-    """The table as rows of Markdown, for the generated reference page; without the keys of `leave_out`."""
+    """Return the table as Markdown rows for the generated reference page, without the keys in `leave_out`."""
     rows = ["| Option | Default | Meaning | For example |", "|---|---|---|---|"]
     for spec in option_specs(surface).values():
         if spec.key in leave_out:

@@ -1,9 +1,10 @@
-"""Text to values: the small parsers every option table shares.
+"""Parsers from text to values that all option tables share.
 
-Rule: strict, and the same everywhere. A blank text is an error, never "not set"; `inf`, `nan`, signs in
-odd places and numbers outside their range are refused, because a wait of infinite length or a negative
-size defeats the guard it was meant to set. Why not `int(text)` and `bool(text)`: Python reads `"1_000"`,
-`" 7 "` and any non-empty text as fine, Spark does not, and a job that moves between both must not change.
+Rule: parsing is strict and the same everywhere. A blank text is an error, never "not set"; `inf`, `nan`,
+signs in odd places and numbers outside their range are refused, because a wait of infinite length or a
+negative size defeats the guard it was meant to set. Why not `int(text)` and `bool(text)`: Python reads
+`"1_000"`, `" 7 "` and any non-empty text as fine, Spark does not, and a job that moves between the two must
+not change.
 
 A parser raises `ValueError` with a sentence about what is expected; the option table turns it into an
 `OptionError` that names the option.
@@ -27,14 +28,14 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_text(text: str) -> str:
-    """Any text that is not blank, without the white space around it."""
+    """Return a text that is not blank, without the white space around it."""
     if not text.strip():
         raise ValueError("a value that is not blank")
     return text.strip()
 
 
 def parse_boolean(text: str) -> bool:
-    """`true` or `false` in any case, nothing else."""
+    """Parse `true` or `false`, in any case; refuse all else."""
     word = text.lower()
     if word not in ("true", "false"):
         raise ValueError("`true` or `false`")
@@ -42,16 +43,16 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_integer(text: str, *, least: int, most: int) -> int:
-    """A whole number in `[least, most]`, written in digits."""
+    """Parse a whole number in `[least, most]`, written in digits."""
     if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
         raise ValueError(f"a whole number from {least} to {most}")
     return int(text)
 
 
 def parse_integer_from(least: int, most: int = INT32_MAX) -> Callable[[str], int]:
-    """The parser for whole numbers from `least` on.
+    """Return the parser for whole numbers from `least` to `most`.
 
-    The default upper end is that of Java's `int`; as milliseconds it is 24 days, so every wait ends.
+    The default `most` is the largest Java `int`; as milliseconds it is 24 days, so every wait ends.
     """
 
     def parse(text: str) -> int:
@@ -69,7 +70,7 @@ def parse_cache_ms(text: str) -> int | None:
 
 
 def parse_word(*words: str) -> Callable[[str], str]:
-    """The parser for one of these words, in any case; it answers with the word as written here."""
+    """Return the parser for one of these words, in any case; it returns the word as written here."""
     known = {word.lower(): word for word in words}
 
     def parse(text: str) -> str:
@@ -81,10 +82,10 @@ def parse_word(*words: str) -> Callable[[str], str]:
 
 
 def parse_time_ms(text: str) -> int:
-    """Milliseconds since 1970 as digits, or an ISO 8601 time that states its zone.
+    """Parse milliseconds since 1970 in digits, or an ISO 8601 time that states its zone.
 
-    A time without a zone is refused: it would mean another moment on every machine, and one hour of
-    every autumn would mean two.
+    A time without a zone is refused: it would mean a different moment on every machine, and one hour of every
+    autumn would be ambiguous.
     """
     text = text.strip()
     if _INTEGER.fullmatch(text):
@@ -107,7 +108,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """A length of time such as `30s`, `10m`, `2h`, `1d`."""
+    """Parse a length of time such as `30s`, `10m`, `2h`, `1d`; return milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if not found:
         raise ValueError("a length of time such as `30s`, `10m`, `2h` or `1d`")
@@ -118,18 +119,18 @@ _MISSIGNED = re.compile(r"[+-]?\s*([0-9]+)\s*(ms|s|m|h|d)")
 
 
 def find_length_ago(text: str) -> str | None:
-    """Return the length of time in a text that probably means so long ago, such as `10m` in `+10m`."""
+    """Return the length of time in a text that probably means that long ago, such as `10m` in `+10m`."""
     found = _MISSIGNED.fullmatch(text.strip().lower())
     return found[1] + found[2] if found else None
 
 
-#: Bare numbers outside are no times in milliseconds that anybody means: they lie before 1973, or after 5138.
-#: Seconds lie below, microseconds above.
+#: Plausible times in milliseconds: a bare number outside lies before 1973 or after 5138. A time in seconds is
+#: below this range, one in microseconds above it.
 _MEANT_MS = range(10**11, 10**14)
 
 
 def find_unit_mistake(time_ms: int) -> str | None:
-    """Return what is odd about a bare number that is to be milliseconds since 1970; None: nothing is."""
+    """Return what is odd about a bare number as milliseconds since 1970; None if nothing is."""
     if time_ms in _MEANT_MS:
         return None
     if time_ms < _MEANT_MS.start:
@@ -144,7 +145,7 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size_bytes(text: str) -> int:
-    """A number of bytes such as `65536`, `512k`, `64m`, `1g`, from 1 on."""
+    """Parse a number of bytes, 1 or more, such as `65536`, `512k`, `64m`, `1g`."""
     found = _SIZE.fullmatch(text.strip().lower())
     size = int(found[1]) * _SIZES[found[2]] if found else 0
     if not 0 < size <= INT64_MAX:
@@ -153,14 +154,14 @@ def parse_size_bytes(text: str) -> int:
 
 
 def parse_delay_ms(text: str) -> int:
-    """A length of time such as `15m`, or, as Spark reads it, a bare number of milliseconds."""
+    """Parse a length of time such as `15m`, or, as Spark does, a bare number of milliseconds."""
     if _INTEGER.fullmatch(text.strip()):
         return parse_integer(text.strip(), least=0, most=INT64_MAX)
     return parse_duration_ms(text)
 
 
 def parse_span_ms(text: str) -> int:
-    """The same, but not nothing."""
+    """Parse a length of time as `parse_delay_ms` does, but refuse zero."""
     span_ms = parse_delay_ms(text)
     if span_ms == 0:
         raise ValueError("a length of time above 0, such as `500ms` or `1s`")
@@ -168,14 +169,14 @@ def parse_span_ms(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """A finite number from 0 on, with or without a fraction."""
+    """Parse a finite number, 0 or more, with or without a fraction."""
     if not re.fullmatch(r"[0-9]+([.][0-9]+)?", text) or float(text) > INT64_MAX:
         raise ValueError("a number from 0 on, such as `100` or `0.5`")
     return float(text)
 
 
 def parse_rate_above_zero(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     rate = parse_rate(text)
     if rate == 0:
         raise ValueError("a number above 0, such as `100` or `0.5`")

@@ -1,8 +1,8 @@
 """Where reading starts and ends: the texts of the start and end options as typed rules.
 
 Rule: Spark's precedence, exactly. One time for all partitions beats times per partition, which beat offsets,
-and an option that is beaten is never parsed, so a wrong text in it does no harm. Kafka's numbers -2 and -1
-are read here as `Earliest` and `Latest` and exist nowhere behind this module.
+and an option that loses is never parsed, so a wrong text in it does no harm. Kafka's numbers -2 and -1 become
+`Earliest` and `Latest` here and exist nowhere beyond this module.
 
 Ours beyond Spark's: `committed` (what `kafka.group.id` has committed), `-10m` (records of the last ten
 minutes), `-1000` (the last thousand offsets of each partition), and times with a zone in ISO 8601.
@@ -69,14 +69,14 @@ Rule: TypeAlias = ForAll | ForEach
 
 
 def list_positions(rule: Rule) -> list[Position]:
-    """Every position that a rule names."""
+    """Return every position that a rule names."""
     if isinstance(rule, ForEach):
         return [*rule.partitions.values(), *rule.topics.values()]
     return [rule.position]
 
 
 def parse_time_rule(key: str, text: str) -> ForAll:
-    """One time for all partitions."""
+    """Parse one time for all partitions."""
     try:
         return ForAll(Since(parse_time_ms(text)))
     except ValueError as error:
@@ -84,7 +84,7 @@ def parse_time_rule(key: str, text: str) -> ForAll:
 
 
 def parse_times_rule(key: str, text: str) -> ForEach:
-    """A time for each partition, as JSON."""
+    """Parse a time for each partition, as JSON."""
     positions: dict[TopicPartition, Position] = {}
     for topic, entry in _parse_topics(key, text, TIMES_EXAMPLE).items():
         if not isinstance(entry, dict):
@@ -102,10 +102,10 @@ def parse_times_rule(key: str, text: str) -> ForEach:
 
 
 def parse_offsets_rule(key: str, text: str, *, refused: Position | None = None) -> Rule:
-    """`earliest`, `latest`, `committed`, `-10m`, `-1000`, or offsets for each partition as JSON.
+    """Parse `earliest`, `latest`, `committed`, `-10m`, `-1000`, or offsets for each partition as JSON.
 
-    `refused`: the end of the log that the caller does not take. It is read all the same, for the caller's own
-    error; what is wrong otherwise is not told to be written so.
+    `refused`: the end of the log that the caller does not accept. It is parsed all the same, so that the
+    caller can raise its own error; other errors do not suggest it.
     """
     word = text.strip().lower()
     if word in _WORDS:
@@ -130,7 +130,7 @@ def parse_offsets_rule(key: str, text: str, *, refused: Position | None = None) 
 
 
 def parse_assignment(key: str, text: str) -> tuple[TopicPartition, ...]:
-    """The partitions of an `assign` option, each once, in order."""
+    """Return the partitions of an `assign` option, each once, in order."""
     found: set[TopicPartition] = set()
     for topic, numbers in _parse_topics(key, text, PARTITIONS_EXAMPLE).items():
         if not isinstance(numbers, list) or not all(_is_whole(each) and each >= 0 for each in numbers):
@@ -142,7 +142,7 @@ def parse_assignment(key: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def _advise_on_time(key: str, text: str) -> str | None:
-    """Return where a length of time belongs, if the text is one: an option for times takes none."""
+    """Return where a length of time belongs, if the text is one; an option for times takes no lengths."""
     ago = find_length_ago(text)
     if ago is None:
         return None
@@ -152,7 +152,7 @@ def _advise_on_time(key: str, text: str) -> str | None:
 
 
 def _advise_on_length(key: str, text: str) -> str | None:
-    """Return how a length of time is written, if the text is one. As an end it leaves out what is younger."""
+    """Return how to write a length of time, if the text is one. As an end it leaves out younger records."""
     ago = find_length_ago(text)
     if ago is None:
         return None
@@ -178,7 +178,7 @@ def _list_accepted(refused: Position | None) -> str:
 def _parse_back(key: str, text: str, rest: str, refused: Position | None) -> Position:
     if re.fullmatch("[0-9]+", rest):
         if int(rest) in (1, 2):
-            # Somebody may mean Kafka's -1 (latest) or -2 (earliest): never guess between rows and sentinels.
+            # This may mean Kafka's -1 (latest) or -2 (earliest): never guess between counts and sentinels.
             words = " or ".join(_list_words(refused)[:-1])
             raise invalid(
                 key, text, f"{words} as a word; a bare -1 or -2 could be that, or a number of records"
@@ -207,7 +207,7 @@ def _parse_offset(key: str, text: str, offset: object, refused: Position | None)
     if offset == -1:
         return Latest()
     if not 0 <= offset <= INT64_MAX:
-        # -1000 and -1001 are another client's signals; taken as offsets they would read the wrong rows.
+        # -1000 and -1001 are another client's sentinels; taken as offsets they would read the wrong rows.
         signals = [("-1 for latest", Latest()), ("-2 for earliest", Earliest())]
         words = " or ".join(said for said, meant in signals if meant != refused)
         raise invalid(key, text, f"offsets from 0 on, or {words}; {offset} is none of them")
@@ -225,7 +225,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _parse_topics(key: str, text: str, example: str) -> dict[str, Any]:
-    """The outer JSON object. A name given twice is refused: the second would silently win."""
+    """Parse the outer JSON object. Refuse a name given twice: the second would silently win."""
 
     def gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) < len(pairs):
@@ -242,7 +242,7 @@ def _parse_topics(key: str, text: str, example: str) -> dict[str, Any]:
 
 
 def check_start_not_after_end(start: Rule, end: Rule) -> None:
-    """Refuse what is wrong whatever the log holds: other partitions, or a start behind its end."""
+    """Refuse rules that no log can satisfy: different partitions, or a start after its end."""
     if isinstance(start, ForEach) and isinstance(end, ForEach):
         _check_same_partitions(start, end)
         for partition, first in start.partitions.items():

@@ -1,9 +1,9 @@
 """Values kept elsewhere: `${env:NAME}` and `${file:/path}` in place of a secret.
 
-Spark shows a query's options in plans, its event log and its pages before any source sees them. A
-reference is all that can be seen there; the value is looked up where the options are parsed. Rule: the
-whole value is one reference (no templates, so a password with `${` in it stays itself), and a missing
-one is an error. `${file:/path:name}` reads one `name=value` line of a file, as Java's clients do.
+Spark shows a query's options in plans, its event log and its pages before any source sees them. Only the
+reference can be seen there; the value is looked up where the options are parsed. Rule: the whole value is one
+reference (no templates, so a password with `${` in it stays itself), and a missing variable or file is an
+error. `${file:/path:name}` reads one `name=value` line of a file, as Java's clients do.
 
 >>> resolve_reference("kafka.x", "${env:NAME}", environ={"NAME": "value"}, read_file=str)
 'value'
@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<place>[^:}]+)(?::(?P<name>[
 def resolve_reference(
     key: str, text: str, *, environ: Mapping[str, str], read_file: Callable[[str], str]
 ) -> str:
-    """The text itself, or what it refers to."""
+    """Return the text itself, or the value it refers to."""
     found = _REFERENCE.fullmatch(text.strip())
     if not found:
         return text
@@ -41,9 +41,9 @@ def resolve_reference(
 
 
 def read_option_file(key: str, path: str, read_file: Callable[[str], str]) -> str:
-    """A file an option names, or an error that says which option and which file.
+    """Return the text of the file that an option names; an error names the option and the file.
 
-    The mark that some editors put in front of UTF-8 is no part of the text.
+    The byte order mark that some editors put in front of UTF-8 is not part of the text.
     """
     try:
         return read_file(path).removeprefix("\ufeff")
@@ -61,7 +61,7 @@ def _tell(error: OSError | UnicodeDecodeError) -> str:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return what the system says of it, without the name of a class.
+    """Return the system's words for an error, without the name of a class.
 
     >>> describe_os_error(FileNotFoundError(2, "No such file or directory"))
     'no such file or directory'

@@ -1,6 +1,6 @@
-"""What the options of batch reads and of streams have in common: `ReadOptions`, and how its parts are read.
+"""The options that batch reads and streams share: `ReadOptions`, and how its parts are read.
 
-Rule: each group of options that exclude or beat each other is read here once, for both kinds of query, so
+Rule: each group of options that exclude or overrule each other is read here once, for both kinds of query, so
 that `subscribe` or `startingTimestamp` cannot come to mean two things.
 """
 
@@ -44,7 +44,8 @@ _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A batch read, parsed; a stream has more. `client` is the driver's, `executor_client` the tasks'."""
+    """A batch read's parsed options; a stream has more. `client`: the driver's, `executor_client`: the
+    tasks'."""
 
     selection: Selection
     start: Rule
@@ -65,7 +66,7 @@ class ReadOptions:
 
     @property
     def reading(self) -> BatchRead:
-        """What planning starts from; a stream resolves its first position from it."""
+        """Return what planning starts from; a stream resolves its first position from it."""
         return BatchRead(
             self.selection,
             self.start,
@@ -88,7 +89,7 @@ def make_read_options(
     unique: str,
     warnings: Sequence[str],
 ) -> ReadOptions:
-    """Return what both kinds of read have, checked. `texts`: the options as they were given."""
+    """Return the checked options that both kinds of read have. `texts`: the options as they were given."""
     check_committed(start, end, client.settings)
     if table.min_partitions and table.min_records_per_task:
         raise OptionError(
@@ -96,8 +97,8 @@ def make_read_options(
             "`minPartitions` cuts ranges and `minRecordsPerTask` packs them; both are set.",
             hint="Set one of them.",
         )
-    # "The last ten minutes" of a partition that was silent is nothing, not an error; a time that was named
-    # and is not there is Spark's error.
+    # "The last ten minutes" of a silent partition is empty, not an error. A given time without a record is an
+    # error, as in Spark.
     relative = any(isinstance(each, Ago) for each in list_positions(start))
     driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
     return ReadOptions(
@@ -126,7 +127,7 @@ def make_read_options(
 
 
 def _read_limits(table: BatchTable) -> PlanLimits:
-    """In a stream small ranges share tasks, unless the user says how the work is to be cut."""
+    """Return the limits. In a stream small ranges share tasks, unless options say how to cut the work."""
     packed = table.min_records_per_task
     if packed is None:
         cut = table.min_partitions is not None or table.max_records_per_partition is not None
@@ -135,7 +136,7 @@ def _read_limits(table: BatchTable) -> PlanLimits:
 
 
 def refuse_files(path: str) -> str:
-    """Where no files may be read, every file is missing."""
+    """Raise as for a missing file: no files may be read here."""
     raise FileNotFoundError(path)
 
 
@@ -147,12 +148,12 @@ def sort_keys(
     read_file: ReadFile,
     environ: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Our options, Java's settings without their prefix, and warnings. Keys come in any case.
+    """Return our options, Java's settings without their prefix, and warnings. Keys come in any case.
 
-    A message shows a key that no table knows as it came here, and a known one as its table writes it. Spark
-    hands a source its options in lower case, so there only the name that was probably meant has its capitals.
+    A message shows an unknown key as it came, and a known one as its table writes it. Spark hands a source
+    its options in lower case, so for an unknown key only the suggested name has its capitals.
 
-    `elsewhere`: options that have no effect in this kind of query, with what to say about them.
+    `elsewhere`: options without effect in this kind of query, with the warning for each.
     """
     keys = [spec.key for spec in option_specs(table).values()]
     known = {key.lower() for key in keys}
@@ -216,7 +217,7 @@ def read_pattern(text: str) -> SelectPattern:
 
 
 def read_start(table: BatchTable, *, default: Position, refused: Position | None = None) -> Rule:
-    """Return where reading starts. `refused`: the end of the log that is not taken here."""
+    """Return where reading starts. `refused`: the end of the log that is not accepted here."""
     texts = (table.starting_timestamp, table.starting_offsets_by_timestamp, table.starting_offsets)
     return read_rule("starting", *texts, default=default, refused=refused)
 
@@ -230,7 +231,7 @@ def read_rule(
     default: Position,
     refused: Position | None,
 ) -> Rule:
-    """Return the first that is set; the others stay unread."""
+    """Return the first rule that is set; do not parse the others."""
     if time is not None:
         return parse_time_rule(f"{side}Timestamp", time)
     if times is not None:
@@ -241,9 +242,9 @@ def read_rule(
 
 
 def warn_about_times(start: Rule, end: Rule) -> list[str]:
-    """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so we do.
+    """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so do we.
 
-    A start at 0 is a usual word for everything, and reads that.
+    A start at 0 commonly means everything, and gives no warning.
     """
     starts = [each.time_ms for each in list_positions(start) if isinstance(each, Since) and each.time_ms]
     ends = [each.time_ms for each in list_positions(end) if isinstance(each, Since)]
@@ -267,7 +268,7 @@ def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
 
 
 def read_columns(table: BatchTable) -> tuple[str, ...]:
-    """The columns of the frame: Kafka's, and those that the format options add."""
+    """Return the columns of the frame: Kafka's, and those that the format options add."""
     if table.columns is None:
         headers = ("headers",) if table.include_headers else ()
         return (*_PLAIN_COLUMNS, *headers, *table.typed_columns)
@@ -300,7 +301,7 @@ def read_columns(table: BatchTable) -> tuple[str, ...]:
 
 
 def name_clients(client: ClientSettings, generated: str) -> tuple[ClientSettings, ClientSettings]:
-    """The driver's and the tasks' settings: told apart by name, each read with a group of its own."""
+    """Return the driver's and the tasks' settings, with different client names and a group for each read."""
 
     def name(role: str) -> ClientSettings:
         group = client.group_id if client.group_id is not None else f"{generated}-{role}"

@@ -1,13 +1,13 @@
 """Where something durable is kept: a path or an address, as one value that can be shown.
 
-Rule: parsed once, before any connection. The password is a `Secret`, `str(place)` leaves it out, and an
-error about a wrong address never repeats the address: what is wrong with it may be a password that was
-written without its percent signs.
+Rule: an address is parsed once, before any connection. The password is a `Secret`, `str(place)` leaves it
+out, and an error about a wrong address never repeats the address: the fault may be a password written without
+percent-encoding.
 
-A plain path is an SQLite file. `sqlite:///var/x.db` is the absolute path `/var/x.db`, as in any address;
-some libraries read a relative path there, so a relative one is written as a plain path here.
+A plain path is an SQLite file. `sqlite:///var/x.db` is the absolute path `/var/x.db`, as in any address; some
+libraries read a relative path there, so a relative one is written as a plain path here.
 
-Several hosts, `postgresql://me@db1,db2:5433/stats`, are one database that may move from one to the other.
+Several hosts, `postgresql://me@db1,db2:5433/stats`, are one database that may move between them.
 
 >>> str(parse_place("postgresql://me:hunter2@db.example/stats"))
 'postgresql://me@db.example:5432/stats'
@@ -35,15 +35,15 @@ _SCHEMES: Mapping[str, Dialect] = {
     "mariadb": "mysql",
 }
 _PORTS: Mapping[Dialect, int] = {"postgresql": 5432, "mysql": 3306}
-#: What may follow the question mark, under each driver's own names: how the connection is secured, and for
-#: several hosts which of them will do.
+#: The settings that may follow the question mark, under each driver's own names: how the connection is
+#: secured, and which of several hosts is acceptable.
 _SETTINGS: Mapping[Dialect, frozenset[str]] = {
     "sqlite": frozenset(),
     "postgresql": frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs"}),
     "mysql": frozenset({"ssl_ca", "ssl_cert", "ssl_key"}),
 }
-#: Of `target_session_attrs`: the server that takes writes. What a standby says may be old, and a stream that
-#: went on from an old offset would write its rows twice.
+#: The values of `target_session_attrs` that mean the server that takes writes. A standby's answer may be old,
+#: and a stream that resumed from an old offset would write its rows twice.
 _WRITABLE = ("read-write", "primary")
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?")
 _AUTHORITY = re.compile(r"[^:]+://(?P<login>[^/?]*)@(?P<hosts>[^/?@]*)(?P<rest>([/?].*)?)", re.DOTALL)
@@ -70,7 +70,7 @@ class FilePlace:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """A database of a PostgreSQL, MySQL or MariaDB server; of several hosts, on the one that takes writes."""
+    """A database on a PostgreSQL, MySQL or MariaDB server; of several hosts, on the one that takes writes."""
 
     dialect: Dialect
     hosts: tuple[tuple[str, int], ...]
@@ -83,7 +83,7 @@ class ServerPlace:
         return f"{self.dialect}://{self.user}@{self.show_hosts()}/{self.database}"
 
     def show_hosts(self) -> str:
-        """Return the hosts with their ports as an address has them."""
+        """Return the hosts with their ports, as in an address."""
         shown = ((f"[{host}]" if ":" in host else host, port) for host, port in self.hosts)
         return ",".join(f"{host}:{port}" for host, port in shown)
 
@@ -92,7 +92,7 @@ Place: TypeAlias = FilePlace | ServerPlace
 
 
 def parse_place(text: str) -> Place:
-    """The place that `text` names; PLACE_INVALID when it names none."""
+    """Return the place that `text` names; raise PLACE_INVALID if it names none."""
     text = text.strip()
     found = _SCHEME.match(text)
     if not text:
@@ -137,11 +137,11 @@ def _parse_server(dialect: Dialect, text: str) -> ServerPlace:
     if found is None:
         raise _invalid(f"The {dialect} address must name a user and a host, as user@host")
     try:
-        # The hosts apart: urlsplit knows addresses with one.
+        # The hosts are parsed apart: urlsplit knows only addresses with one.
         address = urlsplit(f"{dialect}://{found['login']}@host{found['rest']}")
         hosts = tuple(_parse_host(dialect, each) for each in found["hosts"].split(","))
     except ValueError:
-        # Its text would repeat what stands where a port should be: often the rest of a password.
+        # urlsplit's error would repeat the text in the place of the port: often the rest of a password.
         raise _invalid(f"The {dialect} address cannot be read") from None
     if not address.username:
         raise _invalid(f"The {dialect} address names no user")

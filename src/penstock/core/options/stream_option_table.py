@@ -1,4 +1,4 @@
-"""The table of a stream's options: those of a batch read, changed where a stream differs, and its own.
+"""The table of a stream's options: those of a batch read, with a stream's changes and additions.
 
 >>> StreamTable().max_trigger_delay_ms
 900000
@@ -25,14 +25,14 @@ from penstock.core.options.option_values import (
 )
 
 _WRONG = "OPTION_INVALID"
-#: A task costs about 40 ms; in that time one core reads more than these. Fewer share a task.
+#: A task costs about 40 ms, in which one core reads more records than this. Smaller ranges share a task.
 RECORDS_WORTH_A_TASK = 20_000
 _PACED = {"backpressure.enabled": "true"}
 
 
 @dataclass(frozen=True)
 class StreamTable(BatchTable):
-    """The table of `readStream`."""
+    """The option table of `readStream`."""
 
     starting_offsets: str | None = option(
         "startingOffsets",
@@ -226,7 +226,7 @@ class StreamTable(BatchTable):
     )
 
 
-#: Options that mean nothing in a batch read.
+#: Options that have no meaning in a batch read.
 STREAM_ONLY = tuple(
     spec.key for name, spec in option_specs(StreamTable).items() if name not in option_specs(BatchTable)
 )

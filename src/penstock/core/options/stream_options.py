@@ -1,8 +1,8 @@
 """The options of a stream: `spark.readStream.format("penstock")`.
 
-Rule: as for a batch read, parsed once, at the door. Spark's `load()` does not say whether a frame will be
-read as a batch or as a stream, so `check_load` refuses there only what is wrong for both; what is
-wrong for one kind fails when that kind of query starts.
+Rule: as for a batch read, options are parsed once, on entry. Spark's `load()` does not say whether a frame
+will be read as a batch or as a stream, so `check_load` refuses only what is wrong for both; what is wrong for
+one kind fails when that kind of query starts.
 
 >>> parse_stream_options({"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}, unique="x").start
 ForAll(position=Latest())
@@ -40,7 +40,7 @@ _FALLBACKS: Mapping[str, Position | None] = {"error": None, "earliest": Earliest
 
 @dataclass(frozen=True)
 class StreamOptions(ReadOptions):
-    """A stream, parsed. `learns`: how much a batch takes follows from how long the last ones took."""
+    """A stream's parsed options. `learns`: the size of a batch follows from how long the last ones took."""
 
     max_offsets: int | None
     min_offsets: int | None
@@ -61,13 +61,13 @@ def check_load(
     environ: Mapping[str, str] | None = None,
     has_brokers: bool = True,
 ) -> tuple[tuple[str, ...], FormatTable]:
-    """Refuse what is wrong in every kind of query; returns the columns, and how typed ones are made."""
+    """Refuse what is wrong in every kind of query; return the columns and the format options."""
     texts, java, _ = sort_keys(StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {})
     table = read_surface(StreamTable, texts)
     selection = read_selection(table)
     parse_client(java, read_file=read_file, has_brokers=has_brokers)
     read_start(table, default=Latest())
-    if any(key.lower() in texts for key in ENDS):  # only a batch read has an end: then all of its rules hold
+    if any(key.lower() in texts for key in ENDS):  # only a batch read has an end, so all of its rules hold
         parse_batch_options(options, unique="", read_file=read_file, environ=environ, has_brokers=has_brokers)
     refuse_stranded(StreamTable, table, texts)
     return read_columns(table), pick_formats(table, texts, selection)
@@ -83,10 +83,10 @@ def parse_stream_options(
     selection: Selection | None = None,
     interval_ms: int | None = None,
 ) -> StreamOptions:
-    """Parse all options. `unique` ends the generated group id; files and variables come from the caller.
+    """Parse all options. `unique` ends the generated group id; the caller provides files and variables.
 
-    `has_brokers`: the source is Kafka, so it must be said where that is. `selection` and `interval_ms` are
-    those of a direct stream, where no option says them.
+    `has_brokers`: the source is Kafka, so the brokers' addresses are required. `selection` and `interval_ms`
+    are those of a direct stream, which has no options for them.
     """
     texts, java, warnings = sort_keys(
         StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {}
@@ -151,8 +151,11 @@ def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, 
 
 
 def _read_pacing(table: StreamTable, interval_ms: int | None) -> Pacing | None:
-    """What bounds batches. In a direct stream, which has an interval, the rate of each partition does so
-    without backpressure too; the initial rate counts with it only, as in Spark."""
+    """Return what bounds batches, or None.
+
+    In a direct stream, which has an interval, the rate per partition bounds them without backpressure too;
+    the initial rate counts only with it, as in Spark.
+    """
     cap = table.max_rate_per_partition or None
     if not table.backpressure and (interval_ms is None or cap is None):
         return None

@@ -1,6 +1,6 @@
-"""The options of typed columns: which format key and value have, and where their schemas come from.
+"""The options of typed columns: the formats of key and value, and where their schemas come from.
 
-Rule: the table says what each text may be; which of them belong together is decided in
+Rule: the table says what each text may be; which options belong together is decided in
 `formats.decoder_choice`, which also asks the registry. Secrets have names that Spark hides in its plans and
 pages as well (`...password`, `...token`).
 
@@ -30,10 +30,10 @@ from penstock.core.typed_columns import Quota
 
 _WRONG = "OPTION_INVALID"
 FORMATS = ("string", "json", "avro", "protobuf", "jsonschema")
-#: Bad values that a task bears: of what it reads, and however little that is.
+#: The default quota of bad values in a task: a share of what it reads, and a floor.
 USUAL_SHARE = Fraction(1, 10)
 USUAL_FLOOR = 10_000
-#: All of them: a quota that nothing exceeds.
+#: A quota that nothing exceeds: all values may be bad.
 OFF = Fraction(1)
 _TYPED: Mapping[str, tuple[str, ...]] = {"valueFormat": (), "keyFormat": ()}
 _REGISTERED: Mapping[str, tuple[str, ...]] = {"schemaRegistry.url": ()}
@@ -118,7 +118,7 @@ def _registry_option(name: str, parse: Callable[[str], Any], doc: str, *examples
 
 @dataclass(frozen=True)
 class FormatTable:
-    """The table. A field without a value was not set."""
+    """The option table of typed columns. A field without a value was not set."""
 
     value_format: str | None = _format_option("value")
     value_schema: str | None = _schema_option("value")
@@ -214,25 +214,27 @@ class FormatTable:
 
     @property
     def quota(self) -> Quota | None:
-        """How many bad values a task bears; None: any number."""
+        """Return how many bad values a task tolerates; None: any number."""
         given = USUAL_SHARE if self.decode_error_quota is None else self.decode_error_quota
         if isinstance(given, int):
             return Quota(given)
-        usual = USUAL_FLOOR if given else 0  # `0%` is none, as `0` is
+        usual = USUAL_FLOOR if given else 0  # `0%` allows none, as `0` does
         floor = usual if self.decode_error_floor is None else self.decode_error_floor
         return None if given == OFF else Quota(floor, given)
 
     @property
     def typed_columns(self) -> tuple[str, ...]:
-        """The columns that these options add to Kafka's."""
+        """Return the columns that these options add to Kafka's."""
         formats = {"keyData": self.key_format, "valueData": self.value_format}
         typed = tuple(name for name, kind in formats.items() if kind is not None)
         return (*typed, "decodeError") if typed and self.on_decode_error != "fail" else typed
 
 
 def pick_formats(table: FormatTable, texts: Mapping[str, str], selection: Selection) -> FormatTable:
-    """Only these options of a bigger table; what belongs together is checked. `texts`: as they were given.
-    `selection`: what is read, which must not be where dead letters go."""
+    """Return only the format options of a bigger table, with their combinations checked.
+
+    `texts`: the options as they were given. `selection`: what is read; dead letters must not go there.
+    """
     refuse_stranded(FormatTable, table, texts)
     picked = FormatTable(**{each.name: getattr(table, each.name) for each in fields(FormatTable)})
     if picked.on_decode_error == "deadLetter" and picked.dead_letter_topic is None:

@@ -1,1 +1,1 @@
-"""A batch read, decided: which partitions, from where to where, cut into which tasks."""
+"""Plans a batch read: its partitions, their bounds, and the tasks."""

@@ -1,8 +1,8 @@
 """Offset ranges that a caller names, checked against the log and turned into tasks.
 
-Rule: one task per range, in the order of topic, partition and offset whatever order they were given in, so
-that the same ranges make the same tasks. A range outside its log is an error with the facts, before any task
-waits for records that are not there.
+Rule: one task per range, in the order of topic, partition and offset however they were given, so that the
+same ranges make the same tasks. A range outside its log is an error with the facts, before any task waits for
+records that are not there.
 
 >>> check_ranges([OffsetRange("t", 1, 0, 9), OffsetRange("t", 0, 5, 5)])[0].partition
 0
@@ -18,7 +18,7 @@ from penstock.core.offsets.stream_position import Offsets
 
 
 def check_ranges(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """In order, none turned around."""
+    """Return the ranges in order; refuse any that ends before it starts."""
     checked = tuple(sorted(ranges))
     for each in checked:
         if not 0 <= each.start <= each.until:
@@ -34,7 +34,7 @@ def check_ranges(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 def order_ranges(
     ranges: Iterable[OffsetRange], topics: Mapping[str, TopicView], earliest: Offsets, latest: Offsets
 ) -> tuple[RangeOrder, ...]:
-    """What tasks read. Empty ranges make none; they need not lie in the log."""
+    """Return what tasks read. Empty ranges make no task and need not lie in the log."""
     orders = []
     for each in check_ranges(ranges):
         if not each.size:
@@ -78,5 +78,5 @@ def order_ranges(
 
 
 def list_asked(ranges: Iterable[OffsetRange]) -> set[TopicPartition]:
-    """The partitions whose bounds must be looked up."""
+    """Return the partitions whose bounds must be looked up."""
     return {each.topic_partition for each in ranges if each.size}

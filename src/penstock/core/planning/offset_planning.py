@@ -1,14 +1,14 @@
-"""The one place that decides offsets: rules and a snapshot of the log in, work for the tasks out.
+"""The one place that decides offsets: from rules and a snapshot of the log to work for the tasks.
 
-Rules, those of Spark's batch read: without splitting, `earliest` and `latest` stay words in the work
-order and are bound when the task starts, so a frame that is used again sees new rows; numbers stay
-numbers; times, committed offsets and counted-back positions become numbers here. When a splitting option
-calls for pieces, the bounds are looked up, the pieces cut, and the outer bounds become words again.
-Tasks come sorted by topic, partition and offset (Spark leaves their order open).
+Rules, those of Spark's batch read: without splitting, `earliest` and `latest` stay words in the work order
+and are bound when the task starts, so a frame that is reused sees new rows; numbers stay numbers; times,
+committed offsets and counted-back positions become numbers here. When a splitting option calls for pieces,
+the bounds are looked up, the pieces cut, and the outer bounds become words again. Tasks come sorted by topic,
+partition and offset (Spark leaves their order open).
 
-A start behind its end is an error with facts, never an empty read: it is a typing error, or a topic that
-was made anew. So is an end beyond the log's: a task would wait for records that nobody has written. Nothing
-here asks a broker: `find_questions` says what to ask, the engine asks, `step` decides.
+A start after its end is an error with facts, never an empty read: it is a typing error, or a recreated topic.
+So is an end beyond the log's: a task would wait for records that are not written yet. Nothing here asks a
+broker: `find_questions` says what to ask, the engine asks, `step` decides.
 
 >>> from penstock.core.options.position_rules import ForAll
 >>> from penstock.core.planning.partition_selection import SelectTopics
@@ -51,7 +51,8 @@ from penstock.core.planning.task_splitting import PlanLimits, cut_tasks
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What must be asked before a step. `latest` also covers times that find no record, asked afterwards."""
+    """The questions to ask before a step. `latest` also covers times that match no record, asked
+    afterwards."""
 
     earliest: frozenset[TopicPartition]
     latest: frozenset[TopicPartition]
@@ -62,8 +63,11 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One decision. Each task reads its ranges in order; `losses` are offsets asked for but already gone,
-    `unwritten` are offsets asked for but not there yet. The tasks read what is there."""
+    """One decision: the tasks, which read what is there, and what is absent.
+
+    Each task reads its ranges in order; `losses` are offsets asked for but already gone, `unwritten` are
+    offsets asked for but not there yet.
+    """
 
     tasks: tuple[tuple[RangeOrder, ...], ...]
     losses: tuple[OffsetRange, ...]
@@ -79,7 +83,7 @@ class PlanStep:
 def find_questions(
     state: BatchRead, limits: PlanLimits, topics: Mapping[str, TopicView], now_ms: int
 ) -> Questions:
-    """What this state needs to know about the log, and no more."""
+    """Return what this state needs to know about the log, and no more."""
     partitions = select_partitions(state.selection, topics).partitions
     starts = apply_rule(state.start, partitions, side="start")
     ends = apply_rule(state.end, partitions, side="end")
@@ -104,7 +108,7 @@ def find_questions(
 
 
 def step(state: BatchRead, snapshot: Snapshot, limits: PlanLimits) -> PlanStep:
-    """Decide what is read, in which tasks."""
+    """Decide what is read, and in which tasks."""
     selected = select_partitions(state.selection, snapshot.topics)
     spans = bound_spans(state, snapshot, selected.partitions)
     if _needs_sizes(limits, len(selected.partitions)):
@@ -126,7 +130,7 @@ def step(state: BatchRead, snapshot: Snapshot, limits: PlanLimits) -> PlanStep:
 
 
 def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, ...]:
-    """Return the offsets that are asked for and lie beyond the log's end."""
+    """Return the offsets asked for that lie beyond the log's end."""
     if not any(isinstance(each, At | Committed) for each in list_positions(state.end)):
         return ()
     partitions = select_partitions(state.selection, snapshot.topics).partitions
@@ -134,7 +138,7 @@ def find_unwritten(state: BatchRead, snapshot: Snapshot) -> tuple[OffsetRange, .
 
 
 def explain_absent(plan: PlanStep, snapshot: Snapshot) -> Iterable[DataLossError]:
-    """Yield the errors for what was asked for and is not in the log: gone, or not written yet."""
+    """Yield the errors for offsets asked for that are not in the log: gone, or not written yet."""
     if plan.losses:
         yield explain_losses(plan.losses)
     if plan.unwritten:
@@ -142,7 +146,7 @@ def explain_absent(plan: PlanStep, snapshot: Snapshot) -> Iterable[DataLossError
 
 
 def explain_losses(losses: Sequence[OffsetRange]) -> DataLossError:
-    """The error for offsets that were asked for and are gone before anything was read."""
+    """Return the error for offsets asked for that were gone before anything was read."""
     shown = ", ".join(f"{each.topic_partition} [{each.start}, {each.until})" for each in losses[:20])
     return DataLossError(
         "KAFKA_DATA_LOSS",
@@ -189,7 +193,8 @@ def _find_unwritten(spans: Iterable[Span], snapshot: Snapshot) -> tuple[OffsetRa
 
 
 def _leave_out_unwritten(tasks: Iterable[Iterable[Span]], snapshot: Snapshot) -> list[list[Span]]:
-    """Return the tasks without what lies beyond the log. They are cut before that, as Spark cuts them."""
+    """Return the tasks without offsets beyond the log's end. The cuts are made before, as Spark makes
+    them."""
 
     def clip(span: Span) -> Span:
         end = snapshot.latest.get(span.partition)
@@ -221,7 +226,7 @@ def _needs_sizes(limits: PlanLimits, partitions: int) -> bool:
 
 
 def _cut_tasks(spans: Sequence[Span], limits: PlanLimits) -> list[list[Span]]:
-    """Cut by size, give the outer bounds back their words, pack what is small."""
+    """Cut the spans by size, give the outer bounds back their words, and pack small ones together."""
     by_partition = {span.partition: span for span in spans}
     known = [
         OffsetRange(
@@ -249,10 +254,10 @@ def _restore_bounds(piece: OffsetRange, span: Span) -> Span:
 def _keep_growing(
     tasks: list[list[Span]], spans: Sequence[Span], cut: set[TopicPartition]
 ) -> list[list[Span]]:
-    """Partitions that are empty now but end at `latest` ride along in the last task.
+    """Add partitions that are empty now but end at `latest` to the last task.
 
-    Spark drops them here, and a frame that is used again then misses their new rows. A task more for each
-    would break the agreed number of tasks; a range more in one task costs nothing.
+    Spark drops them here, and a frame that is reused then misses their new rows. One more task for each would
+    break the agreed number of tasks; one more range in a task costs nothing.
     """
     growing = [span for span in spans if span.partition not in cut and isinstance(span.until, Latest)]
     if not growing:

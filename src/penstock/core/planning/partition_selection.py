@@ -1,8 +1,8 @@
-"""Which partitions a read is about: the three ways to say it, and what they mean over the topics there are.
+"""The partitions of a read: the three ways to name them, and what each selects among the existing topics.
 
-Rules: topics named must exist; of partitions named, those that do not exist are left out (and told); a
-pattern must match a topic's whole name; an internal topic is one the brokers flag so, whatever it is
-called, and no pattern matches it. A topic named twice counts once, or its rows would come twice.
+Rules: named topics must exist; named partitions that do not exist are left out (and reported); a pattern must
+match a topic's whole name; an internal topic is one that the brokers flag as such, whatever its name, and no
+pattern matches it. A topic named twice counts once, or its rows would come twice.
 
 >>> select_partitions(SelectTopics(("t",)), {"t": TopicView("t", (0, 1))}).partitions
 (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))
@@ -56,8 +56,11 @@ def selects_topic(selection: Selection, topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The partitions to read, in order, those that were named but do not exist, and topics that a pattern
-    matches in part: Spark's own connector reads these, so a job that moves here should hear of them."""
+    """The partitions to read, in order, and what is left out.
+
+    That is: named partitions that do not exist, and topics that a pattern matches only in part. Spark's own
+    connector reads the latter, so a job that moves here should hear of them.
+    """
 
     partitions: tuple[TopicPartition, ...]
     absent: tuple[TopicPartition, ...] = ()
@@ -65,7 +68,7 @@ class Selected:
 
 
 def name_topics(selection: Selection) -> tuple[str, ...] | None:
-    """The topics to ask the brokers about; None means all of them."""
+    """Return the topics to ask the brokers about; None means all of them."""
     match selection:
         case SelectPartitions(partitions):
             return tuple(sorted({each.topic for each in partitions}))
@@ -76,7 +79,7 @@ def name_topics(selection: Selection) -> tuple[str, ...] | None:
 
 
 def leave_out(selection: Selection, topics: Collection[str]) -> Selection:
-    """The same selection without these topics. A pattern names none, so it stays."""
+    """Return the same selection without these topics. A pattern names none, so it stays."""
     match selection:
         case SelectPartitions(partitions):
             return SelectPartitions(tuple(each for each in partitions if each.topic not in topics))
@@ -113,8 +116,8 @@ def _list_partitions(views: list[TopicView]) -> tuple[TopicPartition, ...]:
 def _check_topics(named: tuple[str, ...], topics: Mapping[str, TopicView]) -> None:
     missing = [name for name in named if name not in topics]
     if missing:
-        # A broker error, not an option error: a topic made a moment ago is not known everywhere yet, so
-        # asking again may help.
+        # A broker error, not an option error: a topic created a moment ago is not known to all brokers yet,
+        # so asking again may help.
         raise BrokerError(
             "UNKNOWN_TOPIC",
             f"The brokers know no topic named {', '.join(missing)}.",

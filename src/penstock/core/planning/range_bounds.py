@@ -1,9 +1,9 @@
-"""From rules to bounds: what a start or end position means for each partition of a snapshot.
+"""The bounds that start and end rules give for each partition of a snapshot.
 
-Rules: `earliest`, `latest` and numbers stay what they are; times, committed offsets and positions
-counted back from the end become numbers. A rule that names partitions must name exactly those there are.
-A start that was asked for and lies behind its end is an error; `earliest` behind a fixed end is not, the
-rows have aged out.
+Rules: `earliest`, `latest` and numbers stay what they are; times, committed offsets and positions counted
+back from the end become numbers. A rule that names partitions must name exactly the existing ones. A start
+that was asked for and lies after its end is an error; `earliest` after a fixed end is not: the rows have aged
+out.
 
 >>> first = TopicPartition("t", 0)
 >>> bind(Since(5), first, Snapshot({}, at_time={(first, 5): 7}), unmatched="error")
@@ -36,9 +36,12 @@ from penstock.core.planning.partition_selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """What was asked for. `unmatched_start`: `error` or `latest` where no record is that young;
-    `uncommitted_start`: where to start if the group has committed nothing, None for an error;
-    `committed_only`: the log ends where the oldest open transaction begins."""
+    """What was asked for, before offsets are known.
+
+    `unmatched_start`: `error` or `latest` where no record is that young. `uncommitted_start`: where to start
+    if the group has committed nothing, None for an error. `committed_only`: the log ends where the oldest
+    open transaction begins.
+    """
 
     selection: Selection
     start: Rule
@@ -50,7 +53,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The log as it was seen at one moment: the answers to `find_questions`."""
+    """The log at one moment: the answers to `find_questions`."""
 
     topics: Mapping[str, TopicView]
     earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One partition's bounds: as the task gets them, and as numbers where those are known."""
+    """One partition's bounds: as the task gets them, and as numbers where known."""
 
     partition: TopicPartition
     start: Bound
@@ -77,9 +80,9 @@ class Span:
 
 
 def check_ends(snapshot: Snapshot) -> None:
-    """An end below what the log was just seen to hold comes from a broker that is behind: ask again.
+    """Refuse an end below what the log was just seen to hold: the broker lags, so ask again.
 
-    Starts and times are asked for before ends, so an honest log's end is never below them.
+    Starts and times are asked for before ends, so an up-to-date end is never below them.
     """
     held: dict[TopicPartition, int] = dict(snapshot.earliest)
     for (partition, _), found in snapshot.at_time.items():
@@ -100,7 +103,7 @@ def check_ends(snapshot: Snapshot) -> None:
 def apply_rule(
     rule: Rule, partitions: Sequence[TopicPartition], *, side: str
 ) -> Mapping[TopicPartition, Position]:
-    """A position for each partition; a rule by name must name exactly the partitions there are."""
+    """Return a position for each partition; a rule by name must name exactly the existing partitions."""
     if isinstance(rule, ForAll):
         return dict.fromkeys(partitions, rule.position)
     assigned = set(partitions)
@@ -141,7 +144,7 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
             partition, start, until, _number(start, partition, snapshot), _number(until, partition, snapshot)
         )
         spans.append(span)
-    # After all are bound: a time that no record has is the first thing to know, as it is with Spark's own.
+    # After all are bound: an unmatched time is reported first, as in Spark's connector.
     for span in spans:
         is_logs_end = span.until_number == snapshot.latest.get(span.partition)
         _check_order(span, may_be_hidden=state.committed_only and is_logs_end)
@@ -149,8 +152,10 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
 
 
 def _came_between(start: Position, end: Position, partition: TopicPartition, snapshot: Snapshot) -> bool:
-    """A record came after the start's time was looked up and before the end's: at the start, nothing was
-    that young, so the range was empty then, and must not be called turned around now."""
+    """Return whether a record came between the lookups of the start's and the end's time.
+
+    At the first lookup nothing was that young, so the range was empty and must not be called reversed now.
+    """
     start_ms, end_ms = time_of(start, snapshot.now_ms), time_of(end, snapshot.now_ms)
     if start_ms is None or end_ms is None or start_ms >= end_ms:
         return False
@@ -233,7 +238,7 @@ def count_offsets(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> int:
-    """Return how many offsets lie in these ranges; ends that are words are looked up."""
+    """Return how many offsets lie in these ranges; look up ends that are words."""
 
     def number(bound: Bound, partition: TopicPartition) -> int:
         match bound:
@@ -252,9 +257,9 @@ def count_offsets(
 
 
 def _check_order(span: Span, *, may_be_hidden: bool) -> None:
-    """Only a start that was asked for can be wrong; `earliest` beyond the end means the rows aged out.
+    """Refuse a start that was asked for and lies after its end; `earliest` there means the rows aged out.
 
-    `may_be_hidden`: what lies beyond this end may be there, behind an open transaction.
+    `may_be_hidden`: records beyond this end may exist, behind an open transaction.
     """
     if isinstance(span.start, Earliest) or span.start_number is None or span.until_number is None:
         return

@@ -1,10 +1,10 @@
-"""Cutting ranges into tasks, with exactly Spark's numbers, and packing small ones together.
+"""Cuts ranges into tasks, with exactly Spark's numbers, and packs small ones together.
 
-Rules: the pieces of a range cover it without gap or overlap; empty ranges take no piece. `max_records`
-cuts first, evenly. `min_partitions` then cuts what is big: ranges whose share of the wanted number
-rounds to one stay whole, and the rest share the remaining number by size. Rounding is half up. Why not
-cut every range in proportion at once: one huge range beside many tiny ones would then get too few
-pieces, because the tiny ones' pieces round up to one.
+Rules: the pieces of a range cover it without gap or overlap; empty ranges get no piece. `max_records` cuts
+first, evenly. `min_partitions` then cuts what is big: ranges whose share of the wanted number rounds to one
+stay whole, and the rest share the remaining number by size. Rounding is half up. Why not cut every range in
+proportion at once: one huge range beside many tiny ones would then get too few pieces, because the tiny ones'
+pieces round up to one.
 
 >>> [piece.size for piece in split_evenly(OffsetRange("t", 0, 0, 10), 3)]
 [3, 3, 4]
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange
 
-#: More tasks than this and the driver drowns before the first one runs.
+#: With more tasks than this, the driver is overwhelmed before the first one runs.
 MOST_PIECES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """How the work is cut: at least so many tasks, at most so many records in one, at least so many."""
+    """How the work is cut: the fewest tasks, and the most and the fewest records in one."""
 
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
@@ -46,7 +46,7 @@ def cut_tasks(ranges: Sequence[OffsetRange], limits: PlanLimits) -> list[list[Of
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """The pieces, in the order of their ranges."""
+    """Return the pieces, in the order of their ranges."""
     pieces = [each for each in ranges if each.size > 0]
     if max_records is not None:
         pieces = _cut(
@@ -60,7 +60,7 @@ def split_ranges(
 
 
 def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """So many consecutive pieces; what does not divide goes to the later ones. Empty pieces are left out."""
+    """Return `parts` consecutive pieces; the remainder goes to the later ones. Empty pieces are left out."""
     pieces: list[OffsetRange] = []
     start = whole.start
     parts = min(parts, max(1, whole.size))
@@ -73,7 +73,7 @@ def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _cut(ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str) -> list[OffsetRange]:
-    """Each range in so many parts; the number is known, and refused, before the first piece is made."""
+    """Cut each range into its number of parts; refuse too many before the first piece is made."""
     tasks = sum(min(number, each.size) for each, number in zip(ranges, parts, strict=True))
     if tasks > MOST_PIECES:
         raise OptionError(
@@ -89,8 +89,8 @@ def _cut(ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str) -> 
 def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
     total = sum(each.size for each in ranges)
     small = [each for each in ranges if _share(each.size, total, wanted) == 1]
-    # By partition, not by range: when a cap has cut a partition before, one small piece keeps all its
-    # pieces whole. Spark does so, and the numbers must be the same.
+    # By partition, not by range: if a cap has cut a partition before, one small piece keeps all its pieces
+    # whole. Spark does so, and the numbers must match.
     whole = {each.topic_partition for each in small}
     rest_total = total - sum(each.size for each in small)
     rest_wanted = max(wanted - len(small), 1)
@@ -101,14 +101,14 @@ def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
 
 
 def _share(size: int, total: int, wanted: int) -> int:
-    """Rounded half up: Python's `round` would take 2.5 to 2 where Spark takes 3."""
+    """Return the share, rounded half up: Python's `round` would take 2.5 to 2 where Spark takes 3."""
     exact = size / total * wanted
     below = math.floor(exact)
     return max(below + (exact - below >= 0.5), 1)
 
 
 def pack_sizes(sizes: Sequence[int], *, at_least: int, at_most: int | None) -> list[range]:
-    """Consecutive groups of indexes, each with `at_least` records if there are enough.
+    """Return consecutive groups of indexes, each with `at_least` records if there are enough.
 
     A last group that stays too small joins the one before it, unless that would pass `at_most`.
     """

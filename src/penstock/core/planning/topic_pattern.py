@@ -1,13 +1,12 @@
 """Matching topic names against a Java regular expression, in bounded time.
 
-Rule: a pattern must match the whole name, as Kafka's consumers have it, and it means what it means in
-Java or it is refused. The matcher keeps the set of all positions the pattern can have reached, as the
-bits of one integer, and moves them together; there is nothing to go back to, so no pattern can take
-exponential time. Why not Python's `re`: it reads possessives, classes with `&&`, `\\Q..\\E`, `\\h` or
-`\\z` differently or not at all, and `(a*)*b` against a long name never comes back.
+Rule: a pattern must match the whole name, as in Kafka's consumers, and it means what it means in Java or it
+is refused. The matcher keeps the set of all positions that the pattern can have reached, as the bits of one
+integer, and moves them together. It never backtracks, so no pattern can take exponential time. Why not
+Python's `re`: it reads possessives, classes with `&&`, `\\Q..\\E`, `\\h` or `\\z` differently or not at all,
+and `(a*)*b` against a long name never comes back.
 
-Topic names are ASCII, at most 249 characters, without white space: that is why sets of ASCII characters
-suffice.
+Topic names are ASCII, at most 249 characters, without white space, so sets of ASCII characters suffice.
 
 >>> TopicPattern("test").matches("test2")
 False
@@ -34,15 +33,15 @@ from penstock.core.planning.topic_pattern_syntax import (
     parse_pattern,
 )
 
-#: Moves of the position set in one match. Patterns people write need hundreds.
+#: The most moves of the position set in one match. Real patterns need hundreds.
 MOST_MOVES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """A pattern; parsed when made, so a wrong one fails where the option is parsed.
+    """A pattern, parsed when created, so that a wrong one fails where the option is parsed.
 
-    `option` is what the user has written it behind, for errors.
+    `option` is the option that holds it, for errors.
     """
 
     text: str
@@ -60,12 +59,12 @@ class TopicPattern:
             ) from None
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches."""
+        """Return whether the whole name matches."""
         walk = _Walk(self, name)
         return bool(walk.move(_parse(self.text), 1, forward=True) >> len(name) & 1)
 
     def occurs_in(self, name: str) -> bool:
-        """Whether any part of the name matches: what Spark's own connector asks."""
+        """Return whether any part of the name matches, as Spark's own connector asks."""
         walk = _Walk(self, name)
         return bool(walk.move(_parse(self.text), walk.everywhere, forward=True))
 
@@ -74,7 +73,7 @@ _parse = lru_cache(maxsize=64)(parse_pattern)
 
 
 class _Walk:
-    """One match: bit i of a mask says that position i of the name can have been reached."""
+    """One match. Bit i of a mask says that position i of the name can have been reached."""
 
     def __init__(self, pattern: TopicPattern, name: str) -> None:
         self._pattern = pattern
@@ -84,7 +83,7 @@ class _Walk:
         self._moves = 0
 
     def move(self, node: Node, mask: int, *, forward: bool) -> int:
-        """Where the positions in `mask` can be after `node`; backward, where it can have begun."""
+        """Return where the positions in `mask` can be after `node`; backward, where it can have begun."""
         self._moves += 1
         if self._moves > MOST_MOVES:
             raise OptionError(
@@ -126,7 +125,7 @@ class _Walk:
         for _ in range(node.least):
             before, mask = mask, self.move(node.inner, mask, forward=forward)
             if mask in (0, before):
-                # Nothing left, or nothing changes any more: the remaining rounds are the same.
+                # Nothing left or nothing changed: the remaining rounds are the same.
                 break
         reached = frontier = mask
         rounds = node.least

@@ -1,10 +1,10 @@
-"""Reading a Java regular expression for topic names into a tree.
+"""Parses a Java regular expression for topic names into a tree.
 
-Rule: what Java accepts and this does not is refused with a sentence, never guessed. Refused are
-constructs that are no set of names (back-references, possessive and atomic groups, `\\G`, `\\X`) and the
-comment mode. Greedy and lazy are the same here, since only "does the whole name match" is asked. Classes
-are worked out to sets of ASCII characters, with Java's nesting, `&&` and negation; case-insensitivity
-widens the sets while reading, so flags need no scope later.
+Rule: what Java accepts and this parser does not is refused with a message, never guessed. Refused are
+constructs that do not define a set of names (back-references, possessive and atomic groups, `\\G`, `\\X`) and
+the comment mode. Greedy and lazy are the same here, since only "does the whole name match" is asked. Classes
+are worked out to sets of ASCII characters, with Java's nesting, `&&` and negation; case-insensitivity widens
+the sets while reading, so flags need no scope later.
 
 >>> parse_pattern("[a-c&&[^b]]").chars == frozenset("ac")
 True
@@ -41,7 +41,7 @@ _PROPERTIES = {
 
 
 class PatternRefusedError(ValueError):
-    """What cannot be read, in half a sentence."""
+    """The part of a pattern that cannot be read, as half a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """So many times; `most` None is without end."""
+    """A number of repetitions; `most` None is without limit."""
 
     inner: Node
     least: int
@@ -86,14 +86,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A word's edge, or (not wanted) no edge."""
+    """A word boundary, or (not wanted) no boundary."""
 
     wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Lookaround:
-    """Something stands ahead (or behind), or does not."""
+    """A condition on what comes ahead (or behind)."""
 
     inner: Node
     ahead: bool
@@ -104,7 +104,7 @@ Node: TypeAlias = Chars | Sequence | Either | Repeat | Start | End | Boundary | 
 
 
 def parse_pattern(text: str) -> Node:
-    """The tree of a whole pattern."""
+    """Return the tree of a whole pattern."""
     try:
         reader = _PatternText(text)
         node = reader.read_options()
@@ -116,7 +116,7 @@ def parse_pattern(text: str) -> Node:
 
 
 class _PatternText:
-    """A place in the pattern, and whether case is ignored there."""
+    """A position in the pattern, and whether case is ignored there."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -128,7 +128,7 @@ class _PatternText:
         return self.text[self.at :]
 
     def take(self, *starts: str) -> str:
-        """Step over the first of these that stands here; empty if none does."""
+        """Step over the first of these that matches here and return it; return "" if none does."""
         for start in starts:
             if self.text.startswith(start, self.at):
                 self.at += len(start)
@@ -144,7 +144,7 @@ class _PatternText:
     # --- structure
 
     def read_options(self) -> Node:
-        """Alternatives up to the group's end. Flags set inside end with the group."""
+        """Read the alternatives up to the group's end. Flags set inside end with the group."""
         case_outside = self.ignore_case
         options = [self.read_sequence()]
         while self.take("|"):
@@ -173,7 +173,7 @@ class _PatternText:
         return bool(found)
 
     def set_flags(self, on: str, off: str) -> None:
-        # s, m, d, u and U change nothing for names without line ends and without other than ASCII.
+        # s, m, d, u and U change nothing for ASCII names without line ends.
         for flag in on + off:
             if flag not in "imsduU":
                 raise PatternRefusedError(f"the flag `{flag}` is not supported")
@@ -221,7 +221,7 @@ class _PatternText:
         return inner
 
     def take_name(self) -> bool:
-        """The opening of a named group. Nothing can refer to it, but Java wants each name once."""
+        """Step over the opening of a named group. Nothing can refer to it, but Java wants each name once."""
         found = self.take_match(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
         if found and found[1] in self.names:
             raise PatternRefusedError(f"the group name `{found[1]}` is given twice")
@@ -275,7 +275,7 @@ class _PatternText:
         return node
 
     def read_set_escape(self) -> frozenset[str]:
-        """An escape that stands for one character or a set, inside and outside of classes."""
+        """Read an escape for one character or a set, inside or outside a class."""
         self.take("\\")
         kind = self.text[self.at : self.at + 1]
         self.at += 1
@@ -323,11 +323,11 @@ class _PatternText:
     # --- classes
 
     def read_class(self) -> frozenset[str]:
-        """The rest of a class behind its `[`. Intersections bind weaker than unions, negation weakest."""
+        """Read a class after its `[`. Intersections bind weaker than unions, negation weakest."""
         negative = bool(self.take("^"))
         meeting: frozenset[str] | None = None
         union: frozenset[str] = frozenset()
-        empty = True  # a bracket that closes right away is a plain character
+        empty = True  # a bracket that closes at once is a plain character
         while True:
             if not self.rest():
                 raise PatternRefusedError("a bracket is not closed")
@@ -365,7 +365,7 @@ class _PatternText:
     def read_class_char(self) -> frozenset[str]:
         if self.rest().startswith("\\"):
             before = self.ignore_case
-            self.ignore_case = False  # widened once, behind the range
+            self.ignore_case = False  # widened once, after the range
             try:
                 return self.read_set_escape()
             finally:

@@ -1,1 +1,1 @@
-"""A stream, decided: where it starts, what happened to its log, how far the next batch goes."""
+"""Plans a stream: where it starts, what happened to its log, and how far the next batch goes."""

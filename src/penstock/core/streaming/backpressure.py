@@ -1,20 +1,21 @@
-"""How much the next batch takes, so that a batch takes about as long as it should.
+"""Chooses the size of the next batch, so that batches take about as long as they should.
 
 Rule: the rate follows what batches really achieved, with the arithmetic and defaults of Spark's PID estimator
 (proportional 1.0, integral 0.2, derived 0.0, never below 100 records/s). With these gains the next rate is
-the last batch's own speed, less a part for being late, so a consumer that slows down fivefold is met one
-batch later. Pure: the caller brings the time (of one monotonic clock) and keeps the state.
+the last batch's own speed, less a part for being late, so the rate adapts to a fivefold slowdown one batch
+later. Pure: the caller passes the time (of one monotonic clock) and keeps the state.
 
-Three things Spark's estimator gets wrong are left out, each with a test:
+Three mistakes of Spark's estimator are corrected, each with a test:
 - Lateness counts up to one batch's time. Unbounded, a batch that took five times too long (and so delays the
   next by four) takes 80 % off the rate; one that took six or more times too long throws it to its minimum,
   from where it needs several batches to grow back.
-- A batch that took all there was, in time, tells how much came and not how much could be done, because every
-  batch has a fixed cost. It may raise the rate, not lower it; else a quiet hour makes the next burst crawl.
-- The initial rate bounds every batch until there is an estimate, whatever else is set or not.
+- A batch that read all there was, in time, shows how much arrived and not how much could be done, because
+  every batch has a fixed cost. It may raise the rate but not lower it; else a quiet hour slows the next
+  burst.
+- The initial rate bounds every batch until there is an estimate, whatever else is set.
 
-What the caller must not do: count waiting as processing. A batch that is done in 0.1 s and then waits for its
-next tick would look like one of 1 s, and its rate could never rise.
+The caller must not count waiting as processing. A batch that is done in 0.1 s and then waits for its next
+tick would look like one of 1 s, and its rate could never rise.
 
 >>> pacing = Pacing(target_ms=1000, initial_rate=500)
 >>> pacing.budget(PaceState(), {"a": 3000, "b": 1000, "c": 0})
@@ -57,16 +58,16 @@ class PidSettings:
 
 @dataclass(frozen=True, slots=True)
 class PaceState:
-    """What has been learned so far; a new one knows nothing."""
+    """What has been learned so far; a new state holds nothing."""
 
-    observed_at_ms: int | None = None  # when the last batch that counted was finished
+    observed_at_ms: int | None = None  # when the last batch that counted ended
     level: float = 0.0  # records/s; after one observation only a reference to compare the next with
     error: float = 0.0
     is_estimate: bool = False
 
     @property
     def rate(self) -> float | None:
-        """Records per second; None while there is no estimate."""
+        """Return the records per second; None while there is no estimate."""
         return self.level if self.is_estimate else None
 
 
@@ -100,7 +101,7 @@ class Pacing:
         *,
         was_limited: bool = True,
     ) -> PaceState:
-        """Learn from a finished batch. One without rows, or a duration, or not after the last, tells nothing.
+        """Learn from a finished batch. Ignore one without rows or duration, or not later than the last.
 
         `scheduling_delay_ms`: how much later than planned it began. `was_limited`: it left records behind.
         """
@@ -122,11 +123,12 @@ class Pacing:
     def budget(
         self, state: PaceState, lags: Mapping[Key, int], interval_ms: int | None = None
     ) -> dict[Key, int] | None:
-        """Records of each partition for the next batch, never more than its lag; None: there is no bound.
+        """Return each partition's records for the next batch, never more than its lag; None: there is no
+        bound.
 
         The rate is shared by lag. Each share is held under `max_rate_per_partition`, which wins, and over
         `min_rate_per_partition`, times the batch's duration (`interval_ms`, or the target); a partition that
-        has something always gets one record, or short batches would leave it standing for ever.
+        has records always gets one, or short batches would never move it.
         """
         rate = self.initial_rate if state.rate is None else state.rate
         if rate is None and self.max_rate_per_partition is None:

@@ -1,7 +1,7 @@
-"""A limit on a batch, shared among partitions by how much each of them has waiting.
+"""Shares a limit on a batch among partitions by how much each has waiting.
 
 Rule: exactly Spark's arithmetic. A partition's share is `limit * (size / total)` in double precision, rounded
-down, but up where it is below one: no partition that has something is passed over, so a batch may hold up to
+down, but up where it is below one: no partition that has records is passed over, so a batch may hold up to
 one record per partition more than the limit. Why not exact fractions, which are easy in Python: a stream that
 moves here from Spark's connector should cut its batches at the same offsets.
 
@@ -19,7 +19,8 @@ Key = TypeVar("Key")
 
 
 def share_by_lag(total: int, sizes: Mapping[Key, int]) -> dict[Key, int]:
-    """What a limit of `total` records lets through of each partition's `sizes`, never more than that."""
+    """Return how much of each partition's size a limit of `total` records admits, never more than its
+    size."""
     waiting = float(sum(size for size in sizes.values() if size > 0))
     return {each: _share(total, size, waiting) if size > 0 else 0 for each, size in sizes.items()}
 

@@ -1,14 +1,14 @@
-"""Where a stream stands, what has happened to its log since, and how far the next batch goes.
+"""Compares a stream's position with its log: what has changed, and how far the next batch can go.
 
-`chart` compares a position with a fresh view of the log and says where each partition goes on, where it
-could go to, what is lost and what is new. How far the next batch really goes is decided in `next_batch`.
+`chart` compares a position with a fresh view of the log and says where each partition goes on, where it could
+go to, what is lost and what is new. How far the next batch really goes is decided in `next_batch`.
 
-Rules: a partition found after the start is read from its first offset. An end never lies before its start.
-A topic with another id is another topic, whatever its offsets (where brokers give no ids: one whose leader
-epochs begin anew, for within a topic they only grow); a log cut off and written anew (its epochs
-tell) goes on at the cut, because the rows there were never read. A partition that is gone keeps its
-position: should the brokers only have forgotten it for a moment, nothing is read twice. What looks like loss
-but may be a broker that is behind (`doubts`) is to be looked at again before it is believed.
+Rules: a partition found after the start is read from its first offset. An end never lies before its start. A
+topic with another id is another topic, whatever its offsets (where brokers give no ids: one whose leader
+epochs begin anew, for within a topic they only grow). A log cut off and written anew (as its epochs show)
+goes on at the cut, because the rows there were never read. A partition that is gone keeps its position: if
+the brokers only forgot it for a moment, nothing is read twice. What looks like loss but may be a lagging
+broker (`doubts`) must be checked again before it is believed.
 
 Why not compare offsets alone, as Spark's connector does: a recreated topic whose end is above the stored
 position then looks like one that has grown, and its first rows are silently skipped.
@@ -43,7 +43,7 @@ from penstock.core.planning.partition_selection import (
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """The log as it was seen for one trigger: the ends of all partitions, the rest where it was asked."""
+    """The log as seen for one trigger: the ends of all partitions, the rest where it was asked for."""
 
     topics: Mapping[str, TopicView]
     latest: Offsets
@@ -53,19 +53,20 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What the next batch can be. `begins` and `ends` name the same partitions, those that can be read."""
+    """The possible extent of the next batch. `begins` and `ends` name the same partitions: the readable
+    ones."""
 
     before: StreamPosition
     begins: Offsets
     ends: Offsets
     topic_ids: Mapping[str, bytes]
     leader_epochs: Mapping[TopicPartition, int]
-    gone: Offsets  # positions of partitions that are not there
+    gone: Offsets  # positions of missing partitions
     losses: tuple[Loss, ...] = ()
     news: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     added: tuple[TopicPartition, ...] = ()
-    anew: frozenset[str] = frozenset()  # topics that are other ones than before
+    anew: frozenset[str] = frozenset()  # recreated topics
 
     @property
     def sizes(self) -> dict[TopicPartition, int]:
@@ -73,7 +74,7 @@ class Course:
 
     @property
     def waiting(self) -> int:
-        """Offsets that could be read now."""
+        """Return how many offsets could be read now."""
         return sum(self.sizes.values())
 
 
@@ -81,7 +82,7 @@ class Course:
 
 
 def name_stream_topics(selection: Selection, position: StreamPosition) -> tuple[str, ...] | None:
-    """The topics to ask about: those selected and those that have a position; None means all."""
+    """Return the topics to ask about: those selected and those that have a position; None means all."""
     named = name_topics(selection)
     if named is None:
         return None
@@ -91,14 +92,14 @@ def name_stream_topics(selection: Selection, position: StreamPosition) -> tuple[
 def choose_partitions(
     selection: Selection, topics: Mapping[str, TopicView], position: StreamPosition
 ) -> tuple[TopicPartition, ...]:
-    """Those selected that exist. A topic that was being read and is gone is no error here."""
+    """Return the selected partitions that exist. A topic that was being read and is gone is no error here."""
     return _choose(selection, topics, position)[0]
 
 
 def find_changed_topics(
     names: Iterable[str], before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> set[str]:
-    """Return those that are gone, are other topics by now, or have a partition with another leader."""
+    """Return the topics that are gone, were recreated, or have a partition with another leader."""
 
     def is_same(old: TopicView, new: TopicView | None) -> bool:
         if new is None or new.topic_id != old.topic_id:
@@ -115,7 +116,7 @@ def find_doubtful(
     topics: Mapping[str, TopicView],
     latest: Offsets,
 ) -> tuple[set[TopicPartition], dict[TopicPartition, int]]:
-    """Whose start must be asked for, and for which epochs (those that are no longer the leader's) the end.
+    """Return whose start to ask for, and for which epochs (no longer the leader's) to ask for the end.
 
     A partition at its end, under the same leader and of the same topic, needs no more questions: an idle
     stream costs one request to each broker.
@@ -142,7 +143,7 @@ def find_doubtful(
 def chart(
     selection: Selection, position: StreamPosition, view: StreamView, *, known_ends: Offsets | None = None
 ) -> Course:
-    """Compare where the stream stands with the log there is. `known_ends`: what was seen of it before."""
+    """Compare the stream's position with the current log. `known_ends`: the ends seen before."""
     seen, anew = known_ends or {}, _find_anew(position, view.topics)
     partitions, news = _choose(selection, view.topics, position)
     begins: dict[TopicPartition, int] = {}
@@ -173,7 +174,7 @@ def chart(
     gone = {
         each: offset
         for each, offset in (*position.gone.items(), *((each, position.offsets[each]) for each in lost_now))
-        # Of a topic that was made anew, an old partition can only come back as a new one.
+        # Of a recreated topic, an old partition can only come back as a new one.
         if each not in begins and each.topic not in anew and _is_wanted(selection, each)
     }
     return Course(
@@ -198,13 +199,13 @@ def chart(
 def _go_on(
     each: TopicPartition, position: StreamPosition, view: StreamView, seen: Offsets, anew: frozenset[str]
 ) -> tuple[int, list[Loss]]:
-    """Where this partition goes on, and what was lost before that."""
+    """Return where this partition goes on, and what was lost before that."""
     first, end, topic = view.earliest.get(each), view.latest[each], view.topics[each.topic]
     stored = _find_stored(each, position, anew)
     if stored is None or each.topic in anew:
         if first is None:
             raise no_first_offset(each)
-        # A stream that has no position at all was just started: what lies before it was never promised.
+        # A stream without any position was just started: earlier records were never promised.
         lost = [added_late(each, first, topic)] if first > 0 and position.offsets else []
         if stored is not None:
             old = position.topic_ids.get(each.topic)
@@ -243,7 +244,7 @@ def _find_left(
     topics: Mapping[str, TopicView],
     partitions: Sequence[TopicPartition],
 ) -> list[TopicPartition]:
-    """Partitions that exist and have a position, but that the selection does not name any more."""
+    """Return the partitions that exist and have a position, but that the selection no longer names."""
     chosen = set(partitions)
     return [
         each
@@ -274,10 +275,10 @@ def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
 
 
 def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> frozenset[str]:
-    """The topics that have been deleted and made again: by their ids, or by their epochs if no id is stored.
+    """Return the recreated topics, judged by their ids, or by their epochs if no id is stored.
 
     An answer without an id for a topic that has one comes from a broker that is not upgraded yet. It decides
-    nothing: the next answer with an id does.
+    nothing; the next answer with an id does.
     """
     ids = position.topic_ids
     anew = {
@@ -292,7 +293,8 @@ def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> fro
 
 
 def _find_stored(each: TopicPartition, position: StreamPosition, anew: frozenset[str]) -> int | None:
-    """Where this partition stands. One that was gone and is back goes on there, unless it is another's."""
+    """Return this partition's stored offset. One that was gone and is back goes on there, unless
+    recreated."""
     stored = position.offsets.get(each)
     if stored is None and each.topic not in anew:
         stored = position.gone.get(each)
@@ -314,7 +316,7 @@ def _learn_ids(
 
 
 def list_names(partitions: Sequence[TopicPartition]) -> str:
-    """Names for an error or a log line, at most twenty."""
+    """Return the partitions' names for an error or a log line, at most twenty."""
     if not partitions:
         return "none"
     shown = ", ".join(str(each) for each in partitions[:20])

@@ -1,9 +1,9 @@
-"""Where a new stream starts: its start rule, bound to numbers once.
+"""The start of a new stream: its start rule, bound to numbers once.
 
-Rule: resolved when the query first runs and never again; the end of the first batch carries the answer
-(`StreamPosition.starts`), so a repeated first batch begins where the first attempt began, not at a newer
-`latest`. Where nothing that is selected exists yet, the answer is a position without partitions: the query
-has started, and what it finds later it reads from the first offset, as Spark's own connector does.
+Rule: the start is resolved when the query first runs and never again; the end of the first batch carries the
+result (`StreamPosition.starts`), so a repeated first batch begins where the first attempt began, not at a
+newer `latest`. If nothing selected exists yet, the result is a position without partitions: the query has
+started, and what it finds later it reads from the first offset, as Spark's own connector does.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def holds_start(end: StreamPosition) -> bool:
 def refuse_unknown_start(start: Rule) -> None:
     """Raise unless the start option still means the place it meant when the first batch was planned.
 
-    For a first batch that Spark's own connector planned and did not finish: its start is not stored, so it
-    must come from the option. `latest` and times or counts back from now mean another place by now.
+    This is for a first batch that Spark's own connector planned and did not finish: its start is not stored,
+    so it must come from the option. By now, `latest` and times or counts back from now mean another place.
     """
     if any(isinstance(each, Latest | Ago | RecordsBeforeEnd) for each in list_positions(start)):
         raise OffsetStoreError(
@@ -46,7 +46,7 @@ def refuse_unknown_start(start: Rule) -> None:
 
 
 def resolve_start(reading: BatchRead, snapshot: Snapshot) -> StreamPosition:
-    """The first position. A start beyond the log's end is an error with facts."""
+    """Return the first position. A start beyond the log's end is an error with facts."""
     partitions = select_partitions(reading.selection, snapshot.topics).partitions
     offsets = {
         span.partition: span.start_number

@@ -1,8 +1,8 @@
-"""One batch of a stream: how far it goes, and how it is cut into tasks.
+"""Plans one batch of a stream: how far it goes, and how it is cut into tasks.
 
-`take` decides the next end within a budget; `aim` holds a course to the ends that an AvailableNow run
-fixed at its start; `plan_batch` cuts a decided batch into tasks, from its two positions alone: it asks
-nobody, so a repeated batch is the same.
+`take` decides the next end within a budget; `aim` keeps a course within the ends that an AvailableNow run
+fixed at its start; `plan_batch` cuts a decided batch into tasks from its two positions alone, so a repeated
+batch is the same.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from penstock.core.streaming.log_changes import Course, list_names
 
 
 def take(course: Course, budget: Mapping[TopicPartition, int] | None = None) -> StreamPosition:
-    """The end of the next batch, within a budget for each partition; None takes all.
+    """Return the end of the next batch, within a budget for each partition; None takes all.
 
-    The position before comes back itself when nothing moves: Spark then runs no batch. Not one partition
-    at all is no news either: to store that would make every partition look new the next time.
+    Return the previous position itself if nothing moves: Spark then runs no batch. The same if there is no
+    partition at all: an empty end would make every partition look new the next time.
     """
     before, sizes = course.before, course.sizes
     shares = sizes
@@ -54,7 +54,7 @@ def take(course: Course, budget: Mapping[TopicPartition, int] | None = None) -> 
 def share_budget(
     course: Course, records: Sequence[int | None], paced: Mapping[TopicPartition, int] | None
 ) -> Mapping[TopicPartition, int] | None:
-    """The tightest of all limits, for each partition: totals, shared by lag, and what pacing allows."""
+    """Return the tightest of all limits for each partition: totals, shared by lag, and what pacing allows."""
     totals = [each for each in records if each is not None]
     limits: list[Mapping[TopicPartition, int]] = [share_by_lag(min(totals), course.sizes)] if totals else []
     if paced is not None:
@@ -65,17 +65,18 @@ def share_budget(
 
 
 def holds_back(course: Course, at_least: int | None, waited_ms: int | None, max_delay_ms: int) -> bool:
-    """Whether too little waits for a batch. The first batch of a run (`waited_ms` None) never waits."""
+    """Return whether too little waits for a batch. The first batch of a run (`waited_ms` None) never
+    waits."""
     if at_least is None or waited_ms is None:
         return False
     return course.waiting < at_least and waited_ms < max_delay_ms
 
 
 def aim(course: Course, targets: StreamPosition) -> Course:
-    """The same course, not past the ends that were fixed when an AvailableNow run began.
+    """Return the course, not past the ends that were fixed when an AvailableNow run began.
 
     A fixed end that cannot be reached any more is an error whatever the loss option says: the run would
-    either never end or end without saying that it fell short.
+    either never end or fall short silently.
     """
     planned, there = set(targets.offsets), set(course.begins)
     lost = sorted(planned - there)
@@ -87,7 +88,7 @@ def aim(course: Course, targets: StreamPosition) -> Course:
             hint="Run the query again to read what is there now.",
             facts={"planned": _name(planned), "present": _name(there), "lost": _name(lost)},
         )
-    # Hidden when the ends were fixed, there again now: waits, but keeps its position.
+    # A partition hidden when the ends were fixed and back now waits, but keeps its position.
     ends = {
         each: begin
         for each, begin in course.begins.items()
@@ -117,7 +118,7 @@ def aim(course: Course, targets: StreamPosition) -> Course:
 
 
 def list_ranges(before: StreamPosition, end: StreamPosition) -> tuple[OffsetRange, ...]:
-    """The ranges of the batch between two positions, in order, empty ones too."""
+    """Return the ranges of the batch between two positions, in order, including empty ones."""
     starts = ((each, end.start_of(each, before), until) for each, until in sorted(end.offsets.items()))
     return tuple(
         OffsetRange(each.topic, each.partition, until if start is None else start, until)
@@ -128,13 +129,13 @@ def list_ranges(before: StreamPosition, end: StreamPosition) -> tuple[OffsetRang
 def plan_batch(
     before: StreamPosition, end: StreamPosition, limits: PlanLimits
 ) -> tuple[tuple[RangeOrder, ...], ...]:
-    """The tasks of the batch between two positions. Looks at nothing else."""
+    """Return the tasks of the batch between two positions, from these alone."""
     known: list[OffsetRange] = []
     unknown: list[RangeOrder] = []
     for each, until in sorted(end.offsets.items()):
         start = end.start_of(each, before)
         if start is None:
-            # A batch that Spark's own connector planned: it reads new partitions from their first offset.
+            # Spark's own connector planned this batch: it reads new partitions from their first offset.
             unknown.append(_order(each, Earliest(), until, end))
         elif start > until:
             raise DataLossError(

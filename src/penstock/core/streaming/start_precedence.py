@@ -1,13 +1,13 @@
-"""Where each partition of a stream starts, when several places have something to say about it.
+"""Where each partition of a stream starts, if several sources name a position.
 
 Rule: a person's order (a seek, a forced offset) wins over the stored position, that over the start that the
-program gives for this partition, that over the start rule; decided for each partition by itself. The obvious
-way decides for all at once: one partition without a stored position, a new one say, then sends every other
-one back to its beginning. A stream that has run before has no use for the rule: `latest` would skip what was
-written to a new partition before it was found. It finds such partitions while it runs, and reads them from
-their first offset.
+program gives for this partition, that over the start rule. This is decided for each partition by itself. The
+obvious way decides for all at once: one partition without a stored position, such as a new one, then sends
+every other one back to its beginning. A stream that has run before does not use the rule: `latest` would skip
+what was written to a new partition before it was found. It finds such partitions while it runs, and reads
+them from their first offset.
 
-Whether an offset still lies inside its log is not looked at here; `log_changes.chart` does so.
+`log_changes.chart` checks whether an offset still lies inside its log; this module does not.
 
 >>> t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
 >>> choice = choose_start(forced={}, stored=StreamPosition({t0: 5}), explicit={t0: 1, t1: 2}, by_rule={})
@@ -30,7 +30,7 @@ Origin: TypeAlias = Literal["forced", "stored", "explicit", "rule"]
 
 @dataclass(frozen=True, slots=True)
 class StartNote:
-    """Who decided where this partition starts; `instead_of`: the stored offset that was overruled."""
+    """What decided where this partition starts; `instead_of`: the stored offset that was overruled."""
 
     partition: TopicPartition
     offset: int
@@ -56,12 +56,12 @@ def choose_start(
     explicit: Offsets,
     by_rule: Mapping[TopicPartition, int | None],
 ) -> StartChoice:
-    """The start of each partition that somebody names.
+    """Return the start of each partition that any source names.
 
     `by_rule` has None where the rule is `none`; it counts only if nothing was ever stored. Whether a stored
-    partition is gone is decided against the log. One that was gone stays so as long as nobody overrules
-    it. Ids and epochs are those of the stored position, where it was followed; for a topic that was made anew
-    force all of its partitions, or the old id of the others still speaks for it.
+    partition is gone is decided against the log. One that was gone stays so until it is overruled. Ids and
+    epochs are those of the stored position, where it was followed. For a recreated topic force all of its
+    partitions, or the others keep the old id.
     """
     before = stored or StreamPosition({})
     ruled = by_rule if stored is None else {}

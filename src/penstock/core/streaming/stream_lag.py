@@ -1,8 +1,8 @@
 """How far a stream is behind: records, seconds, and bytes, per partition and together.
 
-Records are exact offsets (gaps of compaction and transactions count). Seconds are the age of the first
-record that is still to be read. Bytes are an estimate: records times the stored size of records looked at
-near the position; the reports say so in the name, `bytesEstimate`.
+Records are exact offsets (gaps of compaction and transactions count). Seconds are the age of the first record
+that is still to be read. Bytes are an estimate: the number of records times the stored size of sampled
+records near the position. The reports say so in the name, `bytesEstimate`.
 
 >>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, {}, now_ms=0)
 >>> summarize(lags)["maxOffsetsBehindLatest"]
@@ -21,7 +21,7 @@ from penstock.core.offsets.stream_position import Offsets
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """One partition's. Seconds and bytes are None where nobody has looked."""
+    """One partition's lag. Seconds and bytes are None where they were not measured."""
 
     records: int
     seconds: float | None = None
@@ -36,8 +36,10 @@ def measure_lags(
     *,
     now_ms: int,
 ) -> dict[TopicPartition, StreamLag]:
-    """For each partition whose position and end are both known. `times_ms`: of the record at the position;
-    `sizes`: bytes of a record near it."""
+    """Return the lag of each partition whose position and end are both known.
+
+    `times_ms`: the time of the record at the position; `sizes`: the bytes of a record near it.
+    """
     lags = {}
     for each in sorted(offsets.keys() & ends.keys()):
         records = max(0, ends[each] - offsets[each])
@@ -54,7 +56,8 @@ def measure_lags(
 
 
 def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
-    """Spark's connector's names for records, and ours beside them; empty when nothing is known."""
+    """Return the totals: records under the names of Spark's connector, the rest under ours; empty if
+    unknown."""
     if not lags:
         return {}
     records = [each.records for each in lags.values()]
@@ -83,7 +86,7 @@ def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
 def count_within(
     max_bytes: int, waiting: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, float]
 ) -> int | None:
-    """How many of these records make about so many bytes, by the sizes seen; None where none was."""
+    """Return how many of these records make about `max_bytes`, by the sampled sizes; None without samples."""
     seen = {each: records for each, records in waiting.items() if records > 0 and each in sizes}
     weight = sum(records * sizes[each] for each, records in seen.items())
     if not weight:
