@@ -27,8 +27,7 @@ _NOTE = re.compile(rf"^({re.escape(_MAY_PASS)}|{re.escape(_WILL_NOT_PASS)})$", r
 
 
 class PenstockError(Exception):
-    """The root error: a `condition` in capitals, `what` happened, a `hint` with the next step, the
-    `facts`."""
+    """The root error: `condition` in capitals, `what` happened, a `hint` with the next step, the `facts`."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Positions of streams and their text, what every offset store promises, and moving a stream by hand."""
+"""Stream positions and their text form, the contract of offset stores, and moving a stream by hand."""

@@ -1,20 +1,20 @@
-"""What every place that keeps a stream's offsets promises, and the one rule about going back.
+"""The contract of offset stores, and the one rule about going back.
 
 Rules: a store keeps one whole position per stream, all partitions in one atomic call, so that a crash never
-leaves some partitions ahead of others; a stream that was never saved is `None`, which is not the same as one
-that stands nowhere; offsets of a log never go back by themselves. A writer that was only slow would otherwise
-undo what its successor has done, and rows would be processed twice. Whoever means it says so.
+leaves some partitions ahead of others; a stream that was never saved is `None`, which differs from an empty
+position; offsets of a log never go back by themselves. A writer that was only slow would otherwise undo its
+successor's work, and rows would be processed twice. Going back on purpose must be requested.
 
 Each store passes `tests/contract/test_offset_stores.py`.
 
     store.save("visits", position)
     store.load("visits")
 
-What a person changes by hand (a rewind, say) goes through `change`: it is made only where the stream still
-stands where that person saw it, and the store remembers who did it.
+What a person changes by hand (a rewind, say) goes through `change`: it is made only if the stream is still
+where that person saw it, and the store records who did it.
 
-A store inherits from `OffsetStore`, and with it a plain form of what only some can do well: save in the
-background, say beforehand whether a change would be taken, keep offsets that would expire.
+A store inherits from `OffsetStore`, and with it plain defaults of what only some stores do well: save in the
+background, check a change beforehand, keep offsets from expiring.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
 
 _LONGEST_NAME = 200
-#: The verb of a change that a program makes itself, at its start: it goes on from there. No person did that.
+#: The verb of a change that a program, not a person, makes at its start: it goes on from there.
 SEEK = "seek"
 SaveCallback: TypeAlias = Callable[[StreamPosition, BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What somebody did to a position by hand: when, who, by which verb, and from where to where."""
+    """A change of a position by hand: when, by whom, with which verb, from where and to where."""
 
     at_ms: int
     who: str
@@ -45,54 +45,55 @@ class Change:
 
 @runtime_checkable
 class OffsetStore(Protocol):
-    """Where positions survive the program. One per driver; not for two threads at once.
+    """A place where positions survive the program. One per driver; not for two threads at once.
 
-    `str` of it is its name in a sentence, such as "the folder offsets"; what is secret does not appear.
+    Its `str` is its name in a sentence, such as "the folder offsets", without secrets.
     """
 
     def load(self, stream: str) -> StreamPosition | None:
-        """The last position that was saved; None for a stream this store has never seen."""
+        """Return the last saved position; None for a stream this store has never seen."""
 
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> None:
-        """Keep it before this returns, whole or not at all."""
+        """Store the position before returning, whole or not at all."""
 
     def list_streams(self) -> list[str]:
-        """The names of all streams that have a position here, in order."""
+        """Return the names of all streams that have a position here, in order."""
 
     def change(self, stream: str, change: Change) -> None:
-        """Put `after` where `before` stands and remember it; OFFSETS_MOVED when it stands elsewhere."""
+        """Replace `before` with `after` and record the change; OFFSETS_MOVED if the stream is elsewhere."""
 
     def list_changes(self, stream: str) -> list[Change]:
-        """What was changed by hand, the oldest first."""
+        """Return the changes made by hand, the oldest first."""
 
     def check_change(self, stream: str, change: Change) -> None:
-        """Raise what `change` would raise, and change nothing."""
+        """Raise what `change` would raise; change nothing."""
         refuse_moved(stream, self.load(stream), change)
 
-    #: Whether `save_async` returns before the position is kept. Only then may a program commit in that way.
+    #: Whether `save_async` returns before the position is stored. Only then may a program commit that way.
     is_async: ClassVar[bool] = False
 
     def save_async(self, stream: str, position: StreamPosition, callback: SaveCallback | None = None) -> None:
-        """Keep it soon, in order; `callback` gets this position and the error."""
+        """Store the position soon, in order; `callback` gets this position and the error."""
         self.save(stream, position)
         if callback is not None:
             callback(position, None)
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what `save_async` has left waiting; False when something is still not kept."""
+        """Send what `save_async` has left waiting; return False if something is still not stored."""
         return True
 
     def renew(self, stream: str, position: StreamPosition) -> None:
-        """Keep from expiring what is stored of an idle stream; `position` is what it knows to be stored."""
+        """Keep the stored offsets of an idle stream from expiring; `position` is the stored one as it knows
+        it."""
         return
 
     def close(self) -> None:
-        """Give back connections. A closed store is not used again."""
+        """Release the connections. A closed store is not used again."""
         return
 
 
 def check_stream_name(stream: str) -> str:
-    """Names become file names, keys and paths: not empty, printable, of bounded length."""
+    """Refuse names that cannot be file names, keys and paths: empty, unprintable or too long ones."""
     if stream and stream.isprintable() and stream == stream.strip() and len(stream) <= _LONGEST_NAME:
         return stream
     raise OptionError(
@@ -106,7 +107,7 @@ def check_stream_name(stream: str) -> str:
 def unknown_stream(
     where: object, stream: str, known: Sequence[str], suggestion: str = ""
 ) -> OffsetStoreError:
-    """What is said when a place has no stream of that name; it may be a slip, so the others are named."""
+    """Return the error for a place without a stream of that name; it names the others, in case of a slip."""
     text = str(where)
     return OffsetStoreError(
         "STREAM_NOT_FOUND",
@@ -118,7 +119,7 @@ def unknown_stream(
 
 
 def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamPosition) -> None:
-    """An offset may only grow, unless its topic is another one than before."""
+    """Refuse a position with a smaller offset, unless its topic was recreated."""
     if before is None:
         return
     for each, offset in sorted(after.offsets.items()):
@@ -136,16 +137,19 @@ def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamP
 
 
 def goes_back(before: StreamPosition, after: StreamPosition) -> bool:
-    """Whether a batch between these was planned to end before the place where the stream stood: its log was
-    cut off there, by an unclean election. Told as loss already; refused by a store, it would end the stream.
-    One that was gone meanwhile counts, too: a Kafka group still has the offset it was committed at.
+    """Return whether a batch between these was planned to end before the stream's position.
+
+    Then an unclean election cut off the log there. It is reported as loss already; if a store refused it,
+    that would end the stream. A partition that was gone meanwhile counts, too: a Kafka group still has the
+    offset committed for it.
     """
     stood = {**before.gone, **before.offsets}
     return any(offset < stood.get(each, 0) for each, offset in after.offsets.items())
 
 
 def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> None:
-    """A change is made only to what its maker has seen; otherwise the stream runs, or another was first."""
+    """Refuse a change to a position its author has not seen: the stream runs, or another change came
+    first."""
     if stored == change.before:
         return
     raise OffsetStoreError(
@@ -158,7 +162,7 @@ def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> 
 
 
 def write_change(change: Change) -> dict[str, Any]:
-    """As a JSON object; the version is that of the text around it."""
+    """Return the change as a JSON object; its version is that of the enclosing text."""
     return {
         "atMs": change.at_ms,
         "who": change.who,

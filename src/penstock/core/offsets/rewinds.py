@@ -1,10 +1,9 @@
-"""Moving a stream by hand: to a time, to an offset, by so many records; and taking over a topic's new id.
+"""Moves a stream by hand: to a time, to an offset, or by a number of records; adopts a topic's new id.
 
-Rules: what is asked for is bound to numbers once and shown before it is done; a rewind never moves a
-partition ahead and a skip never takes one back (a partition that would go the other way stays, and that is
-said); where the log is known, nobody is sent outside it. A partition that was moved forgets the leader epoch
-it was read under: at another place of the log that epoch says nothing, and would be taken for a log that was
-cut.
+Rules: a move is bound to numbers once and shown before it is made. A rewind never moves a partition ahead and
+a skip never moves one back (a partition that would go the other way stays, and the plan says so). Where the
+log is known, no partition is moved outside it. A moved partition forgets the leader epoch it was read under:
+elsewhere in the log that epoch means nothing, and would look like a truncated log.
 
 >>> at = StreamPosition({TopicPartition("t", 0): 90})
 >>> plan = plan_rewind(at, ByRecords(-50), Direction.BACK)
@@ -26,14 +25,14 @@ from penstock.core.offsets.stream_position import Offsets, StreamPosition
 
 @dataclass(frozen=True, slots=True)
 class ByRecords:
-    """So many records from where the stream stands; below zero is back."""
+    """A target some records from the stream's position; negative is back."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToOffsets:
-    """To an offset of its own for each partition; those that are not named stay."""
+    """A target offset for each named partition; the others stay."""
 
     offsets: Offsets
 
@@ -44,7 +43,7 @@ Target: TypeAlias = Earliest | Latest | Since | At | ByRecords | ToOffsets
 
 
 class Direction(Enum):
-    """Which way a partition may go."""
+    """The direction in which a partition may move."""
 
     BACK = "back"
     AHEAD = "ahead"
@@ -53,7 +52,7 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """What the log says: its ends, and, for a time, the first record at or after it (None: there is none)."""
+    """The log's ends, and, for a time, the first record at or after it (None: there is none)."""
 
     earliest: Offsets
     latest: Offsets
@@ -62,7 +61,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRewind:
-    """What happens to one partition, and why not what was asked for. None: it is not in the position."""
+    """The move of one partition, and why it differs from the request. None: it is not in the position."""
 
     partition: TopicPartition
     before: int | None
@@ -77,7 +76,7 @@ class PartitionRewind:
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """All moves, those included that go nowhere, and the position they lead to."""
+    """All moves, including those that change nothing, and the position they lead to."""
 
     before: StreamPosition | None
     after: StreamPosition
@@ -90,7 +89,7 @@ class RewindPlan:
 
 
 def needs_log(target: Target) -> bool:
-    """Whether this cannot be bound without asking the brokers."""
+    """Return whether this target cannot be bound without asking the brokers."""
     return isinstance(target, Earliest | Latest | Since)
 
 
@@ -103,8 +102,11 @@ def plan_rewind(
     log: LogBounds | None = None,
     anew: Mapping[str, TopicView] | None = None,
 ) -> RewindPlan:
-    """Where each partition goes. `only` limits it to some; `log` is needed for ends and times. `anew`: topics
-    that were made anew, which are read as what they are, other logs, from their beginning."""
+    """Return where each partition goes.
+
+    `only` limits it to some; `log` is needed for ends and times. `anew`: recreated topics, which are read as
+    other logs, from their beginning.
+    """
     refuse_unknown(position, target, only)
     chosen = sorted(position.offsets if only is None else set(only))
     others = {} if anew is None else anew
@@ -138,7 +140,7 @@ def plan_rewind(
 
 
 def explain_other_logs(topics: Sequence[str], why: str = "") -> OptionError:
-    """Return the error for topics of which the brokers have others than the stream has read."""
+    """Return the error for topics that are not the ones the stream has read."""
     named = ", ".join(topics)
     return OptionError(
         "LOG_OF_ANOTHER_TOPIC",
@@ -156,7 +158,7 @@ def _refuse_other_logs(
     chosen: Collection[TopicPartition],
     others: Mapping[str, TopicView],
 ) -> None:
-    """Refuse to count from offsets of one log in another, and to leave a part of a topic in the old one."""
+    """Refuse to count from one log's offsets in another, and to leave part of a topic in the old log."""
     if others and not isinstance(target, Earliest):
         raise explain_other_logs(sorted(others), " Where the stream stood says nothing about it.")
     left = [str(each) for each in sorted(position.offsets) if each.topic in others and each not in chosen]
@@ -169,7 +171,7 @@ def _refuse_other_logs(
 def _begin_anew(each: TopicPartition, before: int, view: TopicView, log: LogBounds | None) -> PartitionRewind:
     if each.partition not in view.partitions:
         return PartitionRewind(each, before, None, "the new topic has no such partition")
-    assert log is not None  # who has seen the new topic has seen its log
+    assert log is not None  # a known new topic has a known log
     return PartitionRewind(each, before, log.earliest[each], "the new topic begins there")
 
 
@@ -185,7 +187,7 @@ def _tell_other_log(topic: str, position: StreamPosition, view: TopicView) -> st
 def refuse_unknown(
     position: StreamPosition, target: Target, only: Collection[TopicPartition] | None = None
 ) -> None:
-    """Refuse partitions in which the stream does not stand. Brokers need not be asked for that first."""
+    """Refuse partitions in which the stream has no position. This needs no question to the brokers."""
     asked = set(only if only is not None else ()) | set(
         target.offsets if isinstance(target, ToOffsets) else ()
     )
@@ -197,8 +199,10 @@ def refuse_unknown(
 def plan_replacement(
     before: StreamPosition | None, after: StreamPosition, log: LogBounds | None = None
 ) -> RewindPlan:
-    """Put a whole position, from another store or a file, in the place of what is there. An offset outside
-    the log moves to the nearer end of it."""
+    """Plan to replace a whole position with one from another store or a file.
+
+    An offset outside the log moves to its nearer end.
+    """
     there = {} if before is None else before.offsets
     moves = []
     for each in sorted({*there, *after.offsets}):
@@ -229,10 +233,10 @@ def plan_replacement(
 
 
 def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: LogBounds) -> RewindPlan:
-    """Go on in a topic that has taken the place of the one that was read, at the same offsets.
+    """Plan to go on, at the same offsets, in a topic that has replaced the one that was read.
 
-    After a restore or a fail-over to a mirror the records are the same and the topic's id is not. Whether
-    they are the same only its owner knows. An offset outside the new log moves to the nearer end of it.
+    After a restore or a fail-over to a mirror the records are the same and the topic's id is not. Only its
+    owner knows whether they are the same. An offset outside the new log moves to its nearer end.
     """
     mine = [each for each in sorted(position.offsets) if each.topic == topic]
     if not mine:
@@ -308,7 +312,7 @@ def _bind(each: TopicPartition, before: int, target: Target, log: LogBounds | No
         case Latest():
             return log.latest[each]
     found = log.at_time[each]
-    return log.latest[each] if found is None else found  # nothing is that young: all of it is behind
+    return log.latest[each] if found is None else found  # no record is that young: all are before it
 
 
 def _clamp(each: TopicPartition, before: int, wanted: int, log: LogBounds | None) -> PartitionRewind:
@@ -324,7 +328,7 @@ def _show(topic_id: bytes | None) -> str:
 
 
 def explain_unknown(names: list[str], position: StreamPosition) -> OptionError:
-    """Return the error for names that mean no partition in which the stream stands."""
+    """Return the error for names of partitions in which the stream has no position."""
     known = [str(each) for each in sorted(position.offsets)]
     return OptionError(
         "NOT_IN_STREAM",

@@ -1,8 +1,8 @@
-"""Reads one entry of a checkpoint's offset log: what Spark has planned for one batch of a query.
+"""Reads one entry of a checkpoint's offset log: Spark's plan for one batch of a query.
 
-Rule: what cannot be read is an error, never a guess: the offsets in it decide what counts as written. An
-entry is `v1`, a line of settings, then one line for each source of the query; a dash is a source that has no
-offset yet. Sources of one query may share no partition: whose offset would count?
+Rule: an unreadable entry is an error, never a guess: its offsets decide what counts as written. An entry is
+`v1`, a line of settings, then one line for each source of the query; a dash is a source that has no offset
+yet. Sources of one query must not share a partition: its offset would be ambiguous.
 
 >>> read_entry('v1\\n{"batchWatermarkMs":0}\\n{"t":{"0":5}}').offsets
 {TopicPartition(topic='t', partition=0): 5}
@@ -21,7 +21,7 @@ _VERSION = "v1"
 
 
 def read_entry(text: str) -> StreamPosition:
-    """The end of the batch that the entry is about."""
+    """Return the end of the batch that the entry describes."""
     lines = text.strip().split("\n")
     if lines[0].strip() != _VERSION or len(lines) < 3:
         raise _unreadable(text, f"it is no entry of version {_VERSION}")

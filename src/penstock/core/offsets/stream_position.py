@@ -1,13 +1,13 @@
-"""The position of a stream, as Spark keeps it in a checkpoint: JSON with a version, always written alike.
+"""The position of a stream, as Spark keeps it in a checkpoint: versioned JSON in one canonical form.
 
 Rules: equal positions give equal text (Spark compares texts, and a difference in key order would look like
 new data); a text of a newer version is refused, never guessed; a text of Spark's own connector is read too,
-so a query can move here with its checkpoint. Beside each offset stands what it is an offset *of*: the
-topic's id and the leader epoch it was seen under, because a recreated or truncated log reuses the numbers.
+so a query can move here with its checkpoint. Each offset comes with what it is an offset *of*: the topic's id
+and the leader epoch it was seen under, because a recreated or truncated log reuses the numbers.
 
-`starts` is what makes a repeated batch equal to its first run. Spark hands a batch the end of the one before
-as its start, but it asks for the very first start again, and no end before this one knows a partition that
-is new. So the end of a batch carries where the batch begins, wherever the position before it cannot tell.
+`starts` is what makes a repeated batch equal to its first run. Spark gives each batch the end of the previous
+one as its start, but it asks for the very first start again, and no earlier end knows a new partition. So the
+end of a batch also holds where the batch begins, if the previous position does not.
 
 >>> position = StreamPosition({TopicPartition("t", 0): 5})
 >>> write_position(position)
@@ -28,8 +28,8 @@ from penstock.core.model import TopicPartition
 
 VERSION = 1
 
-#: What stands for the start of a new query until it is resolved; never stored. Spark asks for the start once
-#: more when a first batch is repeated, and by then the rule may fit no longer: a partition was added.
+#: The placeholder for a new query's start until it is resolved; never stored. Spark asks for the start again
+#: when a first batch is repeated, and by then the rule may no longer fit, if a partition was added.
 NOT_STARTED: Mapping[str, Any] = {"version": VERSION, "offsets": {}, "started": False}
 
 Offsets = Mapping[TopicPartition, int]
@@ -37,8 +37,11 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """The next offset of each partition, and what log it belongs to. `gone`: those that had one and are not
-    there any more; should the brokers only have hidden them for a moment, nothing is read twice."""
+    """The next offset of each partition, and the log it belongs to.
+
+    `gone`: partitions that had an offset and are missing now; if the brokers only hid them for a moment,
+    nothing is read twice.
+    """
 
     offsets: Offsets
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
@@ -51,12 +54,12 @@ class StreamPosition:
         return {each.topic for each in (*self.offsets, *self.gone)}
 
     def start_of(self, partition: TopicPartition, before: StreamPosition) -> int | None:
-        """Where the batch that ends here begins, given the position before it."""
+        """Return where the batch that ends here begins, given the position before it."""
         return self.starts.get(partition, before.offsets.get(partition))
 
 
 def write_position(position: StreamPosition) -> dict[str, Any]:
-    """What Spark stores. Topics by name, partitions by number, nothing that is empty."""
+    """Return what Spark stores: topics by name, partitions by number, nothing empty."""
     written: dict[str, Any] = {"version": VERSION, "offsets": _nest(position.offsets)}
     if position.topic_ids:
         written["topicIds"] = {name: each.hex() for name, each in sorted(position.topic_ids.items())}
@@ -70,7 +73,7 @@ def write_position(position: StreamPosition) -> dict[str, Any]:
 
 
 def read_position(stored: object) -> StreamPosition:
-    """The position in a stored text, of this version, or as Spark's own connector writes it."""
+    """Return the position in a stored text of this version or of Spark's own connector."""
     if not isinstance(stored, Mapping):
         raise _unreadable(stored, "it is no JSON object")
     version = stored.get("version")

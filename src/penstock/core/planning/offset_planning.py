@@ -51,8 +51,7 @@ from penstock.core.planning.task_splitting import PlanLimits, cut_tasks
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The questions to ask before a step. `latest` also covers times that match no record, asked
-    afterwards."""
+    """The questions to ask before a step. `latest`, asked last, also covers times that match no record."""
 
     earliest: frozenset[TopicPartition]
     latest: frozenset[TopicPartition]
@@ -193,8 +192,7 @@ def _find_unwritten(spans: Iterable[Span], snapshot: Snapshot) -> tuple[OffsetRa
 
 
 def _leave_out_unwritten(tasks: Iterable[Iterable[Span]], snapshot: Snapshot) -> list[list[Span]]:
-    """Return the tasks without offsets beyond the log's end. The cuts are made before, as Spark makes
-    them."""
+    """Return the tasks without offsets beyond the log's end. They are cut before that, as in Spark."""
 
     def clip(span: Span) -> Span:
         end = snapshot.latest.get(span.partition)

@@ -1,1 +1,1 @@
-"""Results and offsets made durable together: the commit protocol as steps, and the rules of its ledger."""
+"""Makes results and offsets durable together: the commit protocol as steps, and the rules of its ledger."""

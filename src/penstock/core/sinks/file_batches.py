@@ -1,9 +1,9 @@
-"""Batches kept as folders: their names, and which of them a seek back takes away.
+"""Batches kept as folders: their names, and which of them a seek back deletes.
 
-Rule: the name says the offsets, so the same batch has the same name and replaces itself. Other batches may
-have that name, too: a topic that was made anew counts from 0 again, and a stream and its topic may be named
-so that together they read like two others. What is in the folder tells; two batches never share one. A name
-too long for a file system is told by a digest.
+Rule: the name holds the offsets, so the same batch has the same name and replaces itself. Other batches may
+have that name, too: a recreated topic counts from 0 again, and the names of a stream and its topic may read
+together like two others. The folder's contents tell them apart; two batches never share a folder. A name too
+long for a file system becomes a digest.
 
 >>> name_folder("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
 'visits.t-0.0-40'
@@ -24,7 +24,7 @@ from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition, write_position
 from penstock.core.sinks.ledger_rules import explain_moved, explain_went_back, list_missing
 
-#: By a topic's id, the ids of the logs whose place it has taken.
+#: For each topic id, the ids of the logs whose place it has taken.
 Logs: TypeAlias = Mapping[str, frozenset[str]]
 
 _LONGEST = 180
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """What one folder holds; `topic_ids` are those of the topics it came from, where they have one."""
+    """The contents of one folder; `topic_ids` are the ids of its topics, where they have one."""
 
     stream: str
     ranges: tuple[OffsetRange, ...]
@@ -50,7 +50,7 @@ class StoredBatch:
 
 
 def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, last: int | None) -> bool:
-    """Return whether offsets of the partition from the first to the last can be the batch's."""
+    """Return whether the batch can hold the partition's offsets from `first` to `last`."""
     if first is None or last is None:
         return False
     return any(
@@ -77,8 +77,10 @@ def name_folder(stream: str, ranges: Sequence[OffsetRange]) -> str:
 
 
 def list_ahead(batch: StoredBatch, position: StreamPosition, logs: Logs) -> list[OffsetRange]:
-    """Return the parts of a batch that lie beyond a position, at least in part. Offsets of a topic that was
-    made anew are of another log: nothing of the old one is read again."""
+    """Return the batch's ranges that lie beyond a position, at least in part.
+
+    Offsets of a recreated topic belong to another log: nothing of the old one is read again.
+    """
     ids, stands = dict(batch.topic_ids), {**position.gone, **position.offsets}
     return [
         each
@@ -89,8 +91,7 @@ def list_ahead(batch: StoredBatch, position: StreamPosition, logs: Logs) -> list
 
 
 def list_logs(changes: Iterable[Change]) -> Logs:
-    """Return for each topic id those before it whose records it has, at the same offsets: somebody has
-    adopted it."""
+    """Return for each adopted topic id the earlier ids whose records it has, at the same offsets."""
     logs: dict[str, frozenset[str]] = {}
     for change in changes:
         before = {} if change.before is None else change.before.topic_ids
@@ -106,7 +107,7 @@ def _is_same_log(one: str | None, other: bytes | None, logs: Logs) -> bool:
 
 
 def choose_dropped(stored: Mapping[Path, StoredBatch], position: StreamPosition, logs: Logs) -> list[Path]:
-    """Return the folders that lie beyond a position. One that lies on both sides of it is an error."""
+    """Return the folders that lie beyond a position. A folder that crosses the position is an error."""
     dropped = []
     for path, batch in stored.items():
         beyond = list_ahead(batch, position, logs)
@@ -134,8 +135,10 @@ def _begins_before(batch: StoredBatch, position: StreamPosition) -> bool:
 def find_folder_refusal(
     stream: str, left: Sequence[StreamPosition | None], found: StreamPosition | None
 ) -> OffsetStoreError | None:
-    """Return why nothing may be published over the offsets that were found; None if the writer may have left
-    them so. `left`: what it has stored or found last, then what it has tried to store since."""
+    """Return why nothing may be published over the offsets found; None if the writer may have left them so.
+
+    `left`: what the writer stored or found last, then what it has tried to store since.
+    """
     if any(_is_same(each, found) for each in left):
         return None
     missing = list_missing(_list_stands(found), _list_stands(left[0]))
@@ -153,7 +156,7 @@ def find_folder_refusal(
 
 
 def explain_gone(stream: str, name: str, batch: StoredBatch) -> OffsetStoreError:
-    """Return the error for the newest batch's folder that somebody has taken away under its writer."""
+    """Return the error for the newest batch's folder if it was removed under its writer."""
     return explain_went_back(
         stream,
         f"the newest batch, the folder {name}",

@@ -1,9 +1,9 @@
-"""Between two positions of a stream and the ledger that must go from one to the other.
+"""The moves of a ledger from one position of a stream to the next, and the position in a ledger.
 
 Rule: the ledger is compared with what the stream knew (`before`), not with where reading began: these differ
-when losses were stepped over, and a ledger that stands at the later one was moved by somebody else. Every
-partition of a batch is in it, moved or not: so a batch in which nothing moves leaves its token, too, and one
-that was answered by nobody can be told from one that never was.
+when losses were skipped, and a ledger at the later one was moved by another program. Every partition of a
+batch is in the ledger, moved or not: so a batch in which nothing moves also leaves its token, and a batch
+without an answer can be told from one that never ran.
 
 >>> one = TopicPartition("t", 0)
 >>> end = StreamPosition({one: 9}, starts={one: 7})
@@ -19,7 +19,8 @@ from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry, LedgerMove
 
 
 def plan_ledger_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[LedgerMove, ...]:
-    """Return what a batch between these positions does to a ledger of which the stream last knew `known`."""
+    """Return the moves of a batch between these positions; `known` is the ledger as the stream last saw
+    it."""
     moved = [_plan(each, before, end, each in known) for each in sorted({*end.offsets, *end.gone})]
     left = sorted(set(known) - set(end.offsets) - set(end.gone))
     return (*moved, *(_forget(each, before, known[each]) for each in left))
@@ -29,7 +30,7 @@ def _plan(each: TopicPartition, before: StreamPosition, end: StreamPosition, is_
     stood = before.offsets.get(each, before.gone.get(each))
     is_gone = each not in end.offsets
     until = end.gone[each] if is_gone else end.offsets[each]
-    # Unknown when a stream is only registered, and of new partitions in a batch of Spark's own connector.
+    # Unknown if a stream is only registered, and for new partitions in a batch of Spark's own connector.
     begin = None if is_gone else end.start_of(each, before)
     start = next(known for known in (stood, begin, until) if known is not None)
     return LedgerMove(

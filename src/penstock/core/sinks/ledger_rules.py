@@ -1,10 +1,10 @@
-"""What a sink's ledger says, what a batch does to it, and whether the ledger is in the state it follows.
+"""A sink's ledger: its entries, what a batch does to them, and whether a batch follows the ledger's state.
 
-Rules: every publish writes all entries of its stream, under a token of its own; so the token of the entries
+Rules: every publish writes all entries of its stream, under a token of its own, so the token of the entries
 names the ledger's state. A batch is published only over the state that its writer last saw. Offsets alone
-would not do: a batch may move none (windows that were closed), or only those of a partition that is new, and
-a database that has lost it looks the same in all others. A database goes back when a replica that lagged is
-promoted, or a backup is played back: that is an error which names what is missing, and nothing is retried.
+would not do: a batch may move none (windows that were closed), or only those of a new partition, and a
+database that has lost the batch looks the same in all others. A database goes back when a lagging replica is
+promoted or a backup is restored. That is an error which names what is missing, and nothing is retried.
 
 >>> one = TopicPartition("t", 0)
 >>> name_state({one: LedgerEntry(5, token="a")}), name_state({})
@@ -21,15 +21,15 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.offset_digests import OffsetDigest
 
-#: Partitions that an error names one by one.
+#: The most partitions that an error names one by one.
 _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """Where a stream stands in one partition, in which log, and which attempt of which batch put it there.
+    """A stream's position in one partition: its log, and the attempt of the batch that put it there.
 
-    `is_gone`: the partition is not there; should it come back, the stream goes on here.
+    `is_gone`: the partition is missing; if it comes back, the stream goes on here.
     """
 
     offset: int
@@ -41,15 +41,15 @@ class LedgerEntry:
 
 
 Ledger: TypeAlias = Mapping[TopicPartition, LedgerEntry]
-#: Offsets that are gone: from which one (None: the partition is not known at all), to which.
+#: Missing offsets of each partition: from which one (None: the partition is unknown), to which.
 Missing: TypeAlias = Mapping[TopicPartition, tuple[int | None, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rows of one task that nobody sees yet, how many the task says there are, and for which table.
+    """Rows of one task that are not visible yet, their number as the task reports it, and their table.
 
-    `digests`: of the offsets that the rows say they came from, for audits.
+    `digests`: of the offsets that the rows name as their origin, for audits.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMove:
-    """One partition's part of a batch: from `start`, where the ledger must stand, to `until`.
+    """One partition's part of a batch: from `start`, the ledger's required position, to `until`.
 
-    `is_first`: the ledger must not know it yet. `topic_id` is of the log that was read, `known_id` of the one
-    the ledger must be about: they differ when the stream has stepped over a recreated topic. `read_from` is
-    where reading began, if that is not `start`: what lies between was lost. `is_forgotten`: the stream reads
-    it no more and its position goes.
+    `is_first`: the ledger must not know the partition yet. `topic_id` is of the log that was read, `known_id`
+    of the log in the ledger: they differ when the stream has passed on to a recreated topic. `read_from` is
+    where reading began, if that is not `start`: the offsets between were lost. `is_forgotten`: the stream no
+    longer reads the partition, and its position is dropped.
     """
 
     partition: TopicPartition
@@ -82,9 +82,12 @@ class LedgerMove:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBatch:
-    """What one transaction makes durable. `token` is of this attempt alone; `name` is the batch's own, if an
-    engine that may repeat it gives it one. `trail` names the states of the ledger that the writer has seen,
-    the oldest first: the batch follows the last of them, and no other."""
+    """What one transaction makes durable.
+
+    `token` is of this attempt alone; `name` is the batch's own, if an engine that may repeat it gives it one.
+    `trail` names the ledger states that the writer has seen, the oldest first: the batch follows only the
+    last one.
+    """
 
     stream: str
     moves: tuple[LedgerMove, ...]
@@ -98,12 +101,12 @@ class LedgerBatch:
 
 
 def name_state(ledger: Ledger) -> str:
-    """Return the name of the state that the ledger is in: the token of its last change, "" if it is empty."""
+    """Return the name of the ledger's state: the token of its last change, "" if it is empty."""
     return "+".join(sorted({entry.token for entry in ledger.values()}))
 
 
 def find_ledger_refusal(batch: LedgerBatch, ledger: Ledger) -> OffsetStoreError | None:
-    """Return why the batch may not be published over this ledger; None if it is the state that it follows."""
+    """Return why the batch may not be published over this ledger; None if it follows the ledger's state."""
     state, follows = name_state(ledger), batch.trail[-1]
     missing = _list_missing(batch, ledger)
     if missing or (state != follows and (state in batch.trail or not ledger)):
@@ -126,7 +129,7 @@ def find_ledger_refusal(batch: LedgerBatch, ledger: Ledger) -> OffsetStoreError 
 
 
 def explain_old_epoch(batch: LedgerBatch, ledger: Ledger, found: int, epoch: int) -> OffsetStoreError:
-    """Return the error for a writer row that is older than the writer, with what else is missing."""
+    """Return the error for a writer row that is older than the writer, with everything that is missing."""
     missing = _list_missing(batch, ledger)
     is_last = name_state(ledger) == batch.trail[-1]
     lost = f"the take-over of this writer (its epoch was {epoch}, and it is {found} again)"
@@ -135,7 +138,7 @@ def explain_old_epoch(batch: LedgerBatch, ledger: Ledger, found: int, epoch: int
 
 
 def list_missing(stands: Mapping[TopicPartition, int], stood: Mapping[TopicPartition, int]) -> Missing:
-    """Return what lies between where a stream stands now and where it stood already."""
+    """Return the offsets between a stream's present position and a later one that it had reached."""
     return {
         each: (stands.get(each), until)
         for each, until in stood.items()
@@ -144,7 +147,7 @@ def list_missing(stands: Mapping[TopicPartition, int], stood: Mapping[TopicParti
 
 
 def _list_missing(batch: LedgerBatch, ledger: Ledger) -> Missing:
-    """Where the ledger stands before the batch begins."""
+    """Return the offsets between the ledger's position and the start of the batch."""
     missing: dict[TopicPartition, tuple[int | None, int]] = {}
     for move in batch.moves:
         entry = ledger.get(move.partition)
@@ -168,8 +171,10 @@ def explain_went_back(
     place: str = "database",
     hint: str = "",
 ) -> OffsetStoreError:
-    """Return the error for a place that has lost what it had. `is_named`: a query with a checkpoint of
-    Spark's has written it, which does not go back by itself."""
+    """Return the error for a sink that has lost what it had.
+
+    `is_named`: written by a query with a Spark checkpoint, which does not go back by itself.
+    """
     back = "Bring back the newest state of the database (another replica, a later backup). If there is none, "
     return OffsetStoreError(
         "LEDGER_WENT_BACK",
@@ -215,7 +220,7 @@ def _explain_lost(batch: LedgerBatch, ledger: Ledger, missing: Missing) -> Offse
 
 
 def _find_lost(batch: LedgerBatch, ledger: Ledger) -> int | None:
-    """How many batches of this writer are gone; None if more are than it has published."""
+    """Return how many batches of this writer are gone; None if more are gone than it has published."""
     state = name_state(ledger)
     return len(batch.trail) - 1 - batch.trail.index(state) if state in batch.trail else None
 
@@ -231,7 +236,7 @@ def _count_lost(batch: LedgerBatch, ledger: Ledger) -> str:
 
 
 def explain_moved(stream: str, what: str) -> OffsetStoreError:
-    """Return the error for a ledger that is in a state which this writer has not left."""
+    """Return the error for a ledger in a state that this writer has not left."""
     return OffsetStoreError(
         "LEDGER_MOVED",
         f"The ledger of the stream {stream} was changed by somebody else. {what}.",

@@ -1,9 +1,9 @@
-"""Batches that an engine numbers itself and may run again: is this one written, and is it the next one?
+"""Batches that an engine numbers itself and may repeat: is one written already, and is it the next?
 
 Rule: the results must end with the batch before, at the offsets that the checkpoint has for it. Spark numbers
 the batches of a query without gaps and calls its sink for each one, also for those without new data, and
 after a restart for the last one again. So an older ledger has lost results, whatever its offsets say, and the
-rows of the batches between are read by nobody any more.
+rows of the batches between will not be read again.
 
 >>> is_written({}, "s", "query", 0, StreamPosition({}), StreamPosition({}))
 False
@@ -36,7 +36,7 @@ def is_written(
     if position is None:
         if before.offsets or before.gone:
             raise _explain_empty(stream, batch_id, before)
-        return False  # as long as there was no partition, nothing could be written
+        return False  # without a partition nothing could be written
     known, _, number = next(iter(ledger.values())).batch.rpartition("/")
     if known != query:
         raise _explain_replaced(stream, known, query)

@@ -1,11 +1,11 @@
-"""A digest of offsets that does not depend on their order and can be added and taken away.
+"""A digest of offsets that does not depend on their order and can be added and subtracted.
 
 Rule: every operation in it is one that SQLite, PostgreSQL, MySQL and numpy all do on 64-bit whole numbers
-without overflow, so that a task computes it in columns when it writes rows and a database computes the same
-years later in one aggregate. Why not a checksum of the rows as text: databases write one number in many
-ways, and a sum over rows can be cut at any offset and merged with its neighbour.
+without overflow, so that a task computes it in columns when it writes rows, and a database computes the same
+years later in one aggregate. Why not a checksum of the rows as text: databases write one number in many ways,
+while a sum over rows can be cut at any offset and merged with its neighbour.
 
-It tells whether rows are the same as those that were published, by accident, not by malice.
+It detects accidental differences from the published rows, not malicious ones.
 
 >>> two = OffsetDigest(2, 9, 40) + OffsetDigest(1, 5, 7)
 >>> two - OffsetDigest(1, 5, 7)
@@ -48,7 +48,8 @@ class OffsetDigest:
 
 @dataclass(frozen=True, slots=True)
 class HeldOffsets:
-    """What a table holds of one partition, or of one range of it: rows, how many different offsets, which."""
+    """What a table holds of a partition or a range: the rows, the number of distinct offsets, and their
+    digest."""
 
     digest: OffsetDigest
     distinct: int

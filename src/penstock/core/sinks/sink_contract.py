@@ -1,11 +1,11 @@
-"""What a place for results promises when it keeps the offsets too: both become durable together, or neither.
+"""The contract of a sink that also keeps the offsets: both become durable together, or neither.
 
-Rules: `open` makes this program the stream's only writer and tells how far the results go; `write` either
-returns after results and offsets are durable, or raises and has changed nothing that anybody can see; the
-same batch written again changes nothing. So the stream starts where the sink says, whatever another store
-says.
+Rules: `open` makes this program the stream's only writer and returns how far the results go. `write` either
+returns after results and offsets are durable, or raises and has changed nothing visible. Writing the same
+batch again changes nothing. So the stream starts where the sink says, whatever another store says.
 
-What not every place can do has a plain default here: a sink and its writer inherit from these protocols.
+Abilities that not every sink has get a plain default here: a sink and its writer inherit from these
+protocols.
 
     with closing(sink.open("visits")) as writer:
         writer.write(frame, before, end)
@@ -23,51 +23,52 @@ from penstock.core.offsets.stream_position import StreamPosition
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What one batch left in the sink. `was_repeated`: it was there already, from an attempt before."""
+    """The result of writing one batch. `was_repeated`: an earlier attempt had written it already."""
 
     rows: int
     was_repeated: bool = False
 
 
 class SinkWriter(Protocol):
-    """One stream's only writer. For one thread. The methods below `close` may be left as they are."""
+    """The only writer of a stream, for one thread. The methods below `close` have usable defaults."""
 
     @property
     def position(self) -> StreamPosition | None:
-        """How far the results go; None: this stream has written nothing here yet."""
+        """Return how far the results go; None: this stream has written nothing here yet."""
 
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
         """Make one batch durable. `results` is what the user's function gave: a frame, or one per table."""
 
     def close(self) -> None:
-        """Give back connections. What was written stays."""
+        """Release the connections. What was written stays."""
 
     def check_shared(self, session: Any) -> None:
-        """Refuse a place that the session's executors see otherwise than this program does."""
+        """Refuse a place that the session's executors see differently from this program."""
         return
 
     def check_writable(self) -> None:
-        """Raise an error if the place takes no writes now. It is not waited for."""
+        """Raise an error at once if the place takes no writes now."""
         return
 
     def is_written(self, before: StreamPosition, end: StreamPosition) -> bool:
-        """Return whether this very batch is in the results, from an attempt before that nobody answered."""
+        """Return whether this batch is in the results already, from an attempt that got no answer."""
         return False
 
     def read_state(self, table: str) -> Any:
-        """Return a table of the results as of `position`; None: this sink has none that could be read."""
+        """Return a table of the results as of `position`; None: this sink has no readable table."""
         return None
 
 
 class Sink(Protocol):
-    """A place for results. Settings only, so it can be made anywhere. `move` may be left as it is."""
+    """A place for results. It holds only settings, so it can be created anywhere. `move` has a usable
+    default."""
 
     def open(self, stream: str) -> SinkWriter:
-        """Become the stream's writer; one that was only slow is fenced from here on."""
+        """Become the stream's writer and return it; an earlier writer that was only slow is now fenced."""
 
     def move(self, stream: str, plan: Callable[[StreamPosition], Change | None]) -> bool:
-        """Carry out a move by hand; return False if only a writer can, or nothing of the stream is here yet.
+        """Carry out a move by hand; return False if only a writer can, or the stream has nothing here yet.
 
-        `plan` gets the position that results go to and returns the move, or None if there is none to make.
+        `plan` gets the position that results go to and returns the move, or None if there is none.
         """
         return False

@@ -2,14 +2,14 @@
 
 Rules: rows become visible only with the offsets that they were read from, by one COMMIT; only the writer with
 the stream's newest epoch may publish; a COMMIT whose answer was lost is settled by asking, never by guessing.
-So after any crash the ledger says how far the results go, and reading on from there repeats and leaves out
-nothing.
+So after any crash the ledger says how far the results go, and reading on from there repeats nothing and
+leaves out nothing.
 
 Why steps and not calls: production drives them with a database, the model checker with a simulated one, and
-the crash tests kill between them. It is the same object, so what was checked is what runs.
+the crash tests kill between them. All use the same object, so what was checked is what runs.
 
-A step that fails is answered with `StepFailedError`; the transaction is then dead, whatever the database
-says: some roll back one statement only. `Abandon` ends it, and the next `Begin` may need a new connection.
+A failed step is answered with `StepFailedError`. The transaction then counts as dead, because some databases
+roll back only one statement. `Abandon` ends it, and the next `Begin` may need a new connection.
 
 >>> steps = publish(LedgerBatch("s", (), (), token="t"), epoch=3)
 >>> next(steps), steps.send(None)
@@ -35,8 +35,8 @@ from penstock.core.sinks.ledger_rules import (
 
 Result = TypeVar("Result")
 
-#: How often a batch's COMMIT is tried when it fails and the ledger says each time that it was not made. A
-#: constraint that is checked only then, or a full disk, refuses it for ever.
+#: How often to try a batch's COMMIT while it fails and the ledger says that it was not made. A constraint
+#: that is checked only then, or a full disk, refuses it every time.
 COMMIT_ATTEMPTS = 3
 
 
@@ -45,15 +45,15 @@ COMMIT_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The batch is in the database, once. `was_in_doubt`: that took a second look."""
+    """A batch that is in the database, once. `was_in_doubt`: the ledger had to be asked."""
 
     rows: int
     was_in_doubt: bool = False
 
 
 class StepFailedError(Exception):
-    """A step did not go well; what the database said is the cause. Nothing of its transaction is kept,
-    except that of a COMMIT nobody knows it."""
+    """A failed step, caused by the database's error. Its transaction is not kept; after a COMMIT that is
+    unknown."""
 
 
 # --- the steps ------------------------------------------------------------------------------------------
@@ -66,14 +66,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class LockWriter:
-    """Hold the stream's writer row until the transaction ends. Answer: its epoch, 0 if it was just made."""
+    """Lock the stream's writer row until the transaction ends. Answer: its epoch, 0 if it was just
+    created."""
 
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseEpoch:
-    """Write the writer row: this epoch, this owner."""
+    """Write this epoch and this owner to the writer row."""
 
     stream: str
     epoch: int
@@ -82,7 +83,7 @@ class RaiseEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ReadLedger:
-    """All entries of the stream, locked until the transaction ends. Answer: a `Ledger`."""
+    """Read all entries of the stream, locked until the transaction ends. Answer: a `Ledger`."""
 
     stream: str
 
@@ -97,7 +98,7 @@ class InsertStages:
 
 @dataclass(frozen=True, slots=True)
 class WriteLedger:
-    """Set these entries, drop those of `forgotten`, and note in the history what the batch was."""
+    """Set these entries, drop those of `forgotten`, and record the batch in the history."""
 
     stream: str
     entries: tuple[tuple[TopicPartition, LedgerEntry], ...]
@@ -108,17 +109,17 @@ class WriteLedger:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """End the transaction well."""
+    """Commit the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Roll back and close the connection. Never fails: whoever cannot be reached has rolled back."""
+    """Roll back and close the connection. Never fails: a server that cannot be reached has rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepStages:
-    """Drop the stages of writers before this epoch; they can publish no more."""
+    """Drop the stages of writers before this epoch; they can no longer publish."""
 
     stream: str
     epoch: int
@@ -131,7 +132,7 @@ Steps: TypeAlias = Generator[Step, Any, Result]
 
 
 def drive(steps: Steps[Result], perform: Callable[[Step], Any]) -> Result:
-    """Perform each step and hand its answer, or its failure, to the protocol."""
+    """Perform each step, pass its answer or failure to the protocol, and return the protocol's result."""
     answer: Any = None
     failure: StepFailedError | None = None
     while True:
@@ -151,10 +152,10 @@ def drive(steps: Steps[Result], perform: Callable[[Step], Any]) -> Result:
 
 
 def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
-    """Become the stream's only writer; return the epoch to publish with and where the stream stands.
+    """Become the stream's only writer; return the epoch to publish with and the stream's ledger.
 
-    The epoch is raised and committed before anything is swept: a writer that was only slow then finds itself
-    fenced at its next publish, and no stage that could still be published is dropped.
+    The epoch is raised and committed before anything is swept: a writer that was only slow is then fenced at
+    its next publish, and no stage that could still be published is dropped.
     """
     epoch = 0
     try:
@@ -164,14 +165,14 @@ def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
         yield RaiseEpoch(stream, epoch, owner)
         yield Commit()
     except StepFailedError as error:
-        # Also a COMMIT in doubt: an epoch that was raised for nobody harms nobody.
+        # This covers a COMMIT in doubt: an epoch that is raised without an owner does no harm.
         yield Abandon()
         what = "The stream's writer row could not be taken"
         raise _failed("START_FAILED", what, stream, error) from error
     try:
         yield SweepStages(stream, epoch)
     except StepFailedError:
-        yield Abandon()  # what is left behind only takes room; the next start sweeps it
+        yield Abandon()  # what is left only takes space; the next start sweeps it
     return epoch, ledger
 
 
@@ -214,7 +215,8 @@ def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
         try:
             yield Commit()
         except StepFailedError as error:
-            # Done or not? The writer row is free only when that transaction has ended, so who holds it knows.
+            # Done or not? The writer row is free only when that transaction has ended, so its holder can
+            # tell.
             yield Abandon()
             in_doubt = True
             refused.append(error)
@@ -223,8 +225,10 @@ def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
 
 
 def resolve_commit(batch: LedgerBatch, epoch: int) -> Steps[bool]:
-    """Return whether a batch whose COMMIT was not answered is in the database: its own token says yes, the
-    state that it follows says no, and anything else is an error. It changes nothing."""
+    """Return whether a batch whose COMMIT was not answered is in the database; change nothing.
+
+    Its own token means yes, the state that it follows means no, and anything else is an error.
+    """
     try:
         yield Begin()
         found = yield LockWriter(batch.stream)
@@ -280,7 +284,7 @@ def _count(batch: LedgerBatch) -> int:
 
 
 def _is_done(batch: LedgerBatch, ledger: Ledger) -> bool:
-    """Return whether this very attempt is in the ledger. Its token tells it from another that went as far."""
+    """Return whether this attempt is in the ledger. Its token tells it from another that went as far."""
     entries = list_entries(batch)
     return bool(entries) and all(ledger.get(each) == entry for each, entry in entries.items())
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 
 def next_tick(last_ms: int | None, now_ms: int, interval_ms: int) -> int:
-    """Return the time of the next batch: in the future, or, if it is late, the newest tick that has
-    passed."""
+    """Return the time of the next batch: in the future, or, if late, the newest tick that has passed."""
     passed = now_ms - now_ms % interval_ms
     if last_ms is None:
         return passed if passed == now_ms else passed + interval_ms

@@ -19,8 +19,7 @@ Key = TypeVar("Key")
 
 
 def share_by_lag(total: int, sizes: Mapping[Key, int]) -> dict[Key, int]:
-    """Return how much of each partition's size a limit of `total` records admits, never more than its
-    size."""
+    """Return how much of each partition a limit of `total` records admits, never more than its size."""
     waiting = float(sum(size for size in sizes.values() if size > 0))
     return {each: _share(total, size, waiting) if size > 0 else 0 for each, size in sizes.items()}
 

@@ -53,8 +53,7 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The possible extent of the next batch. `begins` and `ends` name the same partitions: the readable
-    ones."""
+    """The possible extent of the next batch. `begins` and `ends` name the same, readable partitions."""
 
     before: StreamPosition
     begins: Offsets
@@ -293,8 +292,7 @@ def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> fro
 
 
 def _find_stored(each: TopicPartition, position: StreamPosition, anew: frozenset[str]) -> int | None:
-    """Return this partition's stored offset. One that was gone and is back goes on there, unless
-    recreated."""
+    """Return this partition's stored offset, also if it was gone and is back, but not if it was recreated."""
     stored = position.offsets.get(each)
     if stored is None and each.topic not in anew:
         stored = position.gone.get(each)

@@ -65,8 +65,7 @@ def share_budget(
 
 
 def holds_back(course: Course, at_least: int | None, waited_ms: int | None, max_delay_ms: int) -> bool:
-    """Return whether too little waits for a batch. The first batch of a run (`waited_ms` None) never
-    waits."""
+    """Return whether too little waits for a batch. A run's first batch (`waited_ms` None) never waits."""
     if at_least is None or waited_ms is None:
         return False
     return course.waiting < at_least and waited_ms < max_delay_ms

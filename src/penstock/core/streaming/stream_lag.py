@@ -56,8 +56,7 @@ def measure_lags(
 
 
 def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
-    """Return the totals: records under the names of Spark's connector, the rest under ours; empty if
-    unknown."""
+    """Return totals under the names of Spark's connector and ours; empty if there are no lags."""
     if not lags:
         return {}
     records = [each.records for each in lags.values()]
