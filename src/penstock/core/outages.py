@@ -1,14 +1,16 @@
-"""A server that was there and is away: which failures mean that, how long it is waited for, what is said.
+"""Outages of a server that was reachable before: which failures mean that, how long to wait, what to log.
 
-Rules: a failure is an outage by its condition, and only if trying again may help; it ends only when something
-has been done, not when a server answers: one that dies of what it is asked would be asked for ever. What is
-told counts from the beginning of the attempt that failed first: a question to a silent server has lasted a
-minute when it fails. The limit counts from that failure: how much of the attempt was work, nobody knows.
-Whoever waits says so, with how long the stream waits in all: a text that names only its own limit would be
-read as the stream's. How long that is, is known to all that runs for a stream (`find_patience`): waits of
-half a minute each, deep in stores and clients, are its parts. When it was asked to stop is known only where
-nothing is at stake (`hearing_stop`): there no answer is waited for longer than `STOP_PATIENCE_S` after it.
-The offsets of work that is done are at stake: given up, they mean that the work is repeated.
+Rules: a failure is an outage by its condition, and only if trying again may help. An outage ends only when
+something has been done, not when a server answers: a server that each request crashes would otherwise be
+asked for ever. Logged lengths count from the beginning of the attempt that failed first: a question to a
+silent server has lasted a minute when it fails. The limit counts from that failure, because it is unknown how
+much of the attempt was work.
+
+Code that waits logs how long the stream waits in all: a text with only its own limit would be read as the
+stream's. All code that runs for a stream can find that length (`find_patience`): waits of half a minute each,
+deep in stores and clients, are parts of it. A request to stop is known only where nothing is at stake
+(`hearing_stop`): there no answer is waited for longer than `STOP_PATIENCE_S` after it. The offsets of
+finished work are at stake: if they are given up, the work is repeated.
 
 >>> write_span(900)
 '15 min'
@@ -24,16 +26,16 @@ from dataclasses import dataclass
 
 from penstock.core.errors import find_verdict
 
-#: Said first after so long, and then again after each of these.
+#: When to log an outage: first after this time, then again after each of these.
 TOLD_AFTER_S = 5.0
 TOLD_EVERY_S = 30.0
 
-#: Asked to stop, a stream that has nothing at stake waits so long for an answer, and no longer.
+#: How long a stream with nothing at stake waits for an answer once it was asked to stop.
 STOP_PATIENCE_S = 5.0
 
-#: Conditions of a database that is not there now, or takes no writes; it, or another host, may do so soon.
+#: Conditions of a database that is away or takes no writes now; it, or another host, may do so soon.
 DATABASE_AWAY = frozenset({"DATABASE_UNREACHABLE", "DATABASE_READ_ONLY"})
-#: Conditions of servers that do not answer, or that do not take what they will take again.
+#: Conditions of servers that do not answer, or that refuse for a while.
 CONDITIONS = DATABASE_AWAY | frozenset(
     {
         "BROKER_DISCONNECTED",
@@ -49,8 +51,11 @@ _TOLD = re.compile(r"\[(" + "|".join(sorted(CONDITIONS)) + r")\]")
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether a server that is away is why this failed: the error itself, a cause of it, or one whose
-    traceback Spark has made the text of another."""
+    """Return whether this failed because a server is away.
+
+    That may be said by the error itself, a cause of it, or one whose traceback Spark has made the text of
+    another.
+    """
     if find_verdict(error) is not True:
         return False
     within: BaseException | None = error
@@ -67,7 +72,7 @@ def has_stopped(error: BaseException) -> bool:
 
 
 class Outage:
-    """The outage that a stream is in, if it is. Times are seconds on one clock, whichever it is."""
+    """A stream's outage, if there is one. Times are seconds on any one clock."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -77,13 +82,13 @@ class Outage:
         self._failures = 0
 
     def note(self, now_s: float, begun_s: float) -> None:
-        """Count a failure, of an attempt that began then; the first one begins the outage."""
+        """Count a failure of an attempt that began at `begun_s`; the first one begins the outage."""
         self._failures += 1
         if self._since_s is None:
             self._since_s, self._failed_s = begun_s, now_s
 
     def end(self, now_s: float) -> float | None:
-        """Forget the outage, since something was done; return for how long nothing was, None: no outage."""
+        """End the outage, because something was done; return how long it lasted, None if there was none."""
         since_s, self._since_s, self._told_s, self._failures = self._since_s, None, None, 0
         return None if since_s is None else now_s - since_s
 
@@ -92,16 +97,16 @@ class Outage:
         return self._since_s is not None
 
     def measure(self, now_s: float) -> float:
-        """Return for how long nothing has been done."""
+        """Return how long nothing has been done."""
         return 0.0 if self._since_s is None else now_s - self._since_s
 
     def find_rest_s(self, now_s: float) -> float:
-        """Return how much longer it is waited; 0.0: no longer."""
+        """Return how much longer to wait; 0.0: no longer."""
         waited_s = 0.0 if self._since_s is None else now_s - self._failed_s
         return max(0.0, self.limit_s - waited_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether it is time to say something; who gets True says it."""
+        """Return whether it is time to log the outage; a caller that gets True must log it."""
         if self._told_s is not None and now_s - self._told_s < TOLD_EVERY_S:
             return False
         self._told_s = now_s
@@ -114,7 +119,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a stream waits in all, for whatever it needs."""
+    """How long a stream waits in all, for any server."""
 
     limit_s: float
 
@@ -127,7 +132,7 @@ _PATIENCE: ContextVar[Patience | None] = ContextVar("penstock_patience", default
 
 @contextmanager
 def waiting_for_servers(patience: Patience | None) -> Iterator[None]:
-    """What runs inside is done for a stream that waits so long. Threads that it starts do not know it."""
+    """Run the block for a stream with this patience. Threads that it starts do not inherit it."""
     before = _PATIENCE.get()
     _PATIENCE.set(patience)
     try:
@@ -137,19 +142,21 @@ def waiting_for_servers(patience: Patience | None) -> Iterator[None]:
 
 
 def find_patience() -> Patience | None:
-    """Return how long the stream waits for which this is done; None: it is done for no such stream."""
+    """Return the patience of the stream for which this code runs; None: there is no such stream."""
     return _PATIENCE.get()
 
 
-#: Returns the moment at which a stop was asked for, on the monotonic clock; None: nobody has asked.
+#: Returns when a stop was asked for, on the monotonic clock; None: not yet.
 FindStop = Callable[[], float | None]
 _STOP: ContextVar[FindStop | None] = ContextVar("penstock_stop", default=None)
 
 
 @contextmanager
 def hearing_stop(find: FindStop) -> Iterator[None]:
-    """What runs inside hears when its stream is asked to stop, and gives up soon. Threads that it starts do
-    not. So nothing may run inside that must be finished once it is begun, and no code of a user's."""
+    """Run the block so that it gives up soon after its stream is asked to stop.
+
+    Threads that it starts do not. Nothing that must finish once begun may run inside, and no user code.
+    """
     before = _STOP.get()
     _STOP.set(find)
     try:
@@ -159,7 +166,7 @@ def hearing_stop(find: FindStop) -> Iterator[None]:
 
 
 def find_stop() -> FindStop | None:
-    """Return how to find out whether to stop; None: what runs here cannot be asked to."""
+    """Return the function that tells whether to stop; None: the code here cannot be asked to."""
     return _STOP.get()
 
 

@@ -1,6 +1,6 @@
 """Numbers and lists in sentences.
 
-Rule: a sentence about several things is in the plural, and its verb, too; whoever writes one chooses both.
+Rule: a sentence about several things is in the plural, and so is its verb; its writer chooses both.
 
 >>> join(["t-0", "t-1", "t-2"]), count(1, "offset"), choose(["t-0"], "is", "are")
 ('t-0, t-1 and t-2', '1 offset', 'is')

@@ -1,10 +1,10 @@
-"""Hiding secrets: the one function that decides what of an option may be shown.
+"""Hides secrets: the one place that decides what of an option may be shown.
 
-Rule: whoever shows options (a log line, an error, a plan, a page) shows them through here. A value is
-hidden whole when its name says so (password, secret, token, credential, private key, access key); a text
-that mixes secret and plain parts, as a JAAS text or an address does, loses only its secret parts so that it
-still helps. Why not the pattern Spark uses: it cleans `password="..."` in double quotes only, which leaves
-single quotes, `clientSecret` and keys pasted as PEM text readable.
+Rule: all code that shows options (in a log line, an error, a plan, a page) shows them through here. A value
+is hidden as a whole if its name says so (password, secret, token, credential, private key, access key); a
+text that mixes secret and plain parts, such as a JAAS text or an address, loses only its secret parts, so
+that it still helps. Why not the pattern Spark uses: it cleans `password="..."` in double quotes only, which
+leaves single quotes, `clientSecret` and keys pasted as PEM text readable.
 
 >>> redact_options({"kafka.ssl.key.password": "x", "subscribe": "t"})
 {'kafka.ssl.key.password': '***', 'subscribe': 't'}
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
-#: Parts of a name, after dots, dashes, underscores and case are taken out.
+#: Parts of secret names, without dots, dashes and underscores, in lower case.
 _SECRET_NAMES = (
     "password",
     "passwd",
@@ -44,8 +44,8 @@ _PAIR = re.compile(
     r"(?P<value>\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|[^\s;&\"'][^\s;&]*)",
     re.DOTALL,
 )
-# The parts of a statement in which a quote means something else. What is not closed goes to the end, since
-# servers cut long statements off.
+# The parts of a statement in which a quote means something else. An unclosed part extends to the end, because
+# servers cut off long statements.
 _SINGLE = r"'(?:[^']|'')*(?:'|\Z)"
 _DOUBLE = r"\"(?:[^\"]|\"\")*(?:\"|\Z)"
 _BLOCK_COMMENT = r"/\*.*?(?:\*/|\Z)"
@@ -63,7 +63,7 @@ _PROTECTED_QUOTE = re.compile(r"\\[\"']")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value under this name is hidden whatever it is."""
+    """Return whether any value under this name is hidden."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     if any(plain.endswith(each) for each in _PLAIN_NAMES):
         return False
@@ -71,12 +71,12 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same mapping with every secret hidden; nothing and empty text stay as they are."""
+    """Return the mapping with every secret hidden; None and empty text stay as they are."""
     return {name: redact_value(name, value) for name, value in options.items()}
 
 
 def redact_value(name: str, value: Any) -> Any:
-    """One value as it may be shown under this name."""
+    """Return one value as it may be shown under this name."""
     if value is None or value == "":
         return value
     if is_secret_name(name):
@@ -85,7 +85,7 @@ def redact_value(name: str, value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Free text with private keys, passwords in addresses and secret `name=value` pairs hidden."""
+    """Return free text with private keys, passwords in addresses and secret `name=value` pairs hidden."""
     text = _PEM.sub(f"-----{HIDDEN} private key {HIDDEN}-----", text)
     text = _URL_LOGIN.sub(lambda found: f"{found['scheme']}{found['user']}:{HIDDEN}@", text)
     return _PAIR.sub(_hide_pair, text)
@@ -101,9 +101,8 @@ def _hide_pair(found: re.Match[str]) -> str:
 
 def redact_statement(text: str, dialect: str) -> str:
     """Return an SQL statement without its literals and comments: a password is a literal like any other."""
-    if _PROTECTED_QUOTE.search(
-        text
-    ):  # whether a backslash protects a quote is a setting of the server: where does it end?
+    # A server setting decides whether a backslash protects a quote, so where such a literal ends is unknown.
+    if _PROTECTED_QUOTE.search(text):
         text = text[: min(text.index(each) for each in "\"'" if each in text)] + f"'{HIDDEN}'"
     parts = _MYSQL_PARTS if dialect == "mysql" else _SQL_PARTS
     return redact_text(parts.sub(_hide_part, text))

@@ -1,8 +1,8 @@
-"""Typed columns of a read: which of Kafka's columns are decoded, and what becomes of what cannot be.
+"""Typed columns of a read: which of Kafka's columns are decoded, and how bad values are handled.
 
-Rule: the columns `keyData` and `valueData` stand beside Kafka's own; with `onDecodeError` other than `fail` a
-column `decodeError` says what was bad. A bad row is never left out of the frame, whatever else is done
-with it: counts must add up.
+Rule: the columns `keyData` and `valueData` are added to Kafka's own; with `onDecodeError` other than `fail` a
+column `decodeError` says what was bad. A bad row always stays in the frame, whatever else is done with it:
+counts must add up.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from fractions import Fraction
 from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.model import OFFERED
 
-#: Typed column to the column of Kafka's it is decoded from, in the order of the frame.
+#: The Kafka column that each typed column is decoded from, in the order of the frame.
 SOURCES: Mapping[str, str] = {"keyData": "key", "valueData": "value"}
 ERROR_COLUMN = "decodeError"
 
 FAIL, NULL, DEAD_LETTER = "fail", "null", "deadLetter"
 
-#: What a dead letter is made of, and what an error names.
+#: The columns that identify a record in a dead letter and in an error.
 _PLACE = ("topic", "partition", "offset")
 _LETTER = ("key", "value", "timestamp", "headers", *_PLACE)
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many bad rows one task bears: a share of the rows it reads, and `floor` of them in any case.
+    """How many bad rows one task tolerates: a share of the rows it reads, and at least `floor`.
 
     Why a share: a number that suits a task of a million rows fails one of two million with the same data. Why
-    a floor: in a task of ten rows, two bad ones are a fifth.
+    a floor: in a task of ten rows, two bad ones are already a fifth.
 
     >>> Quota(floor=3, share=Fraction(1, 10)).allows(bad=5, rows=50)
     True
@@ -43,7 +43,7 @@ class Quota:
         return bad <= self.floor or bad <= self.share * rows
 
     def is_overridden(self, bad: int, rows: int) -> bool:
-        """Return whether so many are borne only for the floor, and are more than the share."""
+        """Return whether only the floor allows these bad rows, and the share does not."""
         return self.share * rows < bad <= self.floor and self.share > 0
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """What a task decodes. `output` is the frame; `quota` says how many bad rows are borne, None any."""
+    """What a task decodes. `output`: the frame's columns; `quota`: the tolerated bad rows, None for any."""
 
     decoders: Mapping[str, ColumnDecoder]
     output: tuple[str, ...]
@@ -67,7 +67,7 @@ class TypedColumns:
 
     @property
     def fetched(self) -> tuple[str, ...]:
-        """The columns of Kafka's that the reader must give."""
+        """Return the Kafka columns that the reader must supply."""
         wanted = {name for name in self.output if name in OFFERED}
         wanted |= {SOURCES[name] for name in self.decoders}
         wanted |= set(_LETTER if self.on_error == DEAD_LETTER else _PLACE)

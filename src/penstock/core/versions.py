@@ -1,11 +1,11 @@
-"""The libraries we lean on, and a clear sentence when one of them has another version.
+"""Checks the versions of required libraries, with a clear error for a wrong one.
 
-Rule: a wrong version is found at the door, not as an AttributeError in the middle of a batch. Spark's Python
+Rule: a wrong version is found at the start, not as an AttributeError in the middle of a batch. Spark's Python
 data source API and kafka-python's message classes change between minor versions, so both are pinned.
 
-Why not ask pip's records alone: a platform brings libraries that pip never installed. On YARN, in Spark's
-own images and wherever SPARK_HOME is set, PySpark is a zip on the import path, perhaps before another PySpark
-that pip does know. So PySpark is asked itself. The others are asked when they are loaded; then pip's records
+Why not ask pip's records alone: a platform brings libraries that pip never installed. On YARN, in Spark's own
+images and where SPARK_HOME is set, PySpark is a zip on the import path, perhaps before another PySpark that
+pip knows. So PySpark itself is asked. Other libraries are asked if they are loaded. Otherwise pip's records
 are read, which is ten times as fast as an import; a library without a record is imported.
 
 >>> parse_version("4.3.0.dev1")
@@ -32,7 +32,7 @@ _MODULES = {"kafka-python": "kafka"}
 
 
 def find_version(name: str) -> str:
-    """Return the version of the library that an import gives; ModuleNotFoundError if there is none."""
+    """Return the version of the library that an import gives; raise ModuleNotFoundError if there is none."""
     module = _MODULES.get(name, name)
     if module in sys.modules or name == "pyspark":
         return _ask_module(module)
@@ -69,7 +69,7 @@ def check_versions(find: Callable[[str], str] = find_version) -> None:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version."""
+    """Return the leading numbers of a version."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 

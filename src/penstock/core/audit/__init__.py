@@ -1,1 +1,1 @@
-"""What the books of a sink prove about its rows, and what they do not."""
+"""Audits: what the books of a sink prove about its rows, and what they do not."""

@@ -1,11 +1,11 @@
-"""What the books of a sink prove and what they do not: facts in, findings out.
+"""What the books of a sink prove and what they do not: from facts to findings.
 
-Rule: every finding names its evidence, and what could not be checked is said as plainly as what was. Ranges
-that abut prove little by themselves, for the ledger takes nothing else; proof that rows are there once is
-that rows say where they came from, and strongest a second reading of the log.
+Rule: every finding names its evidence, and what could not be checked is reported as plainly as what was.
+Ranges that abut prove little by themselves, because the ledger accepts nothing else. The proof that rows are
+there once is that rows name their origin, and, strongest, a second reading of the log.
 
-The books of a generation begin where somebody moved the stream to (the first one's where it began to read)
-and end where it was moved from, or at the position that is stored now.
+The books of a generation begin where the stream was moved to by hand (the first one's where it began to read)
+and end where it was moved from next, or at the position that is stored now.
 
 >>> noted = (NotedRange("a", 1, OffsetRange("t", 0, 2, 7)),)
 >>> facts = StreamFacts("s", 1, {TopicPartition("t", 0): 9}, noted, (NotedBatch("a", 1, 5, 5),))
@@ -23,7 +23,7 @@ from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.sinks.offset_digests import Digests, HeldOffsets
 
-#: What a finding rests on.
+#: The kinds of evidence for a finding.
 LEDGER = "the ledger"
 MESSAGES = "row counts in the tasks' messages"
 PROVENANCE = "provenance columns"
@@ -31,7 +31,7 @@ DIGEST = "digests written at commit"
 REREAD = "a second reading of the log"
 
 
-#: Losses after which a log has the same offsets once more, for other records.
+#: Losses after which a log has the same offsets again, for other records.
 LOGS_ANEW: Mapping[str, str] = {
     "TOPIC_RECREATED": "the topic was recreated",
     "LOG_TRUNCATED": "the log was cut off by an unclean election",
@@ -40,7 +40,7 @@ LOGS_ANEW: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `subject`: a stream, a table or a partition."""
+    """A fault that an audit found. `subject`: a stream, a table or a partition."""
 
     condition: str
     subject: str
@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found, what was checked and held, what is worth knowing, and what could not be checked."""
+    """The result of an audit: findings, checks that passed, notes, and what could not be checked."""
 
     findings: tuple[Finding, ...] = ()
     checked: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Report:
 
 @dataclass(slots=True)
 class Notebook:
-    """A report in the making."""
+    """A report under construction."""
 
     findings: list[Finding] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ class NotedBatch:
 
 @dataclass(frozen=True, slots=True)
 class NotedRange:
-    """Offsets that a batch says its rows came from."""
+    """Offsets that a batch names as the origin of its rows."""
 
     token: str
     generation: int
@@ -109,10 +109,12 @@ class NotedRange:
 
 @dataclass(frozen=True, slots=True)
 class TableBook:
-    """What the ledger has of one table of a stream: its mode, the batches that put rows into it, and the
-    generations that began with it empty, because a rewind had deleted all of its rows, or with somebody's
-    word that what is read again may count twice (`allowed`). `deleted`: the generations that began without
-    the rows of what is read again, because a rewind had deleted them."""
+    """What the ledger holds of one table of a stream: its mode, the batches that wrote rows, and generations.
+
+    A generation can begin with the table empty, because a rewind had deleted all its rows, or with a person's
+    word that records read again may count twice (`allowed`). `deleted`: the generations that began without
+    the rows of what is read again, because a rewind had deleted them.
+    """
 
     name: str
     mode: str
@@ -125,8 +127,11 @@ class TableBook:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the ledger has of one stream. `changes`: moves by hand, each of which opened a generation.
-    `topic_ids`: of the topics that it reads now, as far as they are known."""
+    """What the ledger holds of one stream.
+
+    `changes`: moves by hand, each of which opened a generation. `topic_ids`: those of the topics that it
+    reads now, where known.
+    """
 
     stream: str
     generation: int
@@ -140,7 +145,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """Offsets whose rows are not those that were published."""
+    """Offsets whose rows differ from those that were published."""
 
     range: OffsetRange
     booked: int
@@ -149,10 +154,10 @@ class Spoiled:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the books say of one table and what it holds. None: nobody knows, or there is no such thing.
+    """The books of one table, and what it holds. None: unknown, or not applicable.
 
     `booked` rows and `digests` are sums over all `streams` that write it. `kept` is what it holds of each
-    partition; `strays` what lies outside all noted ranges; `spoiled` where digests differ, as far as looked.
+    partition; `strays` what lies outside all noted ranges; `spoiled` where digests differ, as far as checked.
     """
 
     name: str
@@ -168,11 +173,12 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """One partition's noted ranges against the log: what lies in `read` was compared offset by offset.
+    """One partition's noted ranges compared with the log; what lies in `read` was compared offset by offset.
 
-    `awaited`: what a stream that was taken back has not read again yet, and how many records of it have no
-    row (`unread`); these are not among the `missing` ones. `of_other_log`: what was read of a topic that was
-    there before, under the same name."""
+    `awaited`: what a rewound stream has not read again yet. `unread`: how many of its records have no row;
+    these are not among the `missing` ones. `of_other_log`: what was read of an earlier topic of the same
+    name.
+    """
 
     table: str
     partition: TopicPartition
@@ -194,7 +200,7 @@ class Reread:
 
 
 def check_tiling(facts: StreamFacts, losses: Sequence[Loss] | None) -> Report:
-    """Do the ranges of each generation abut, from where it began to where it ended?"""
+    """Check that the ranges of each generation abut, from where it began to where it ended."""
     book = Notebook()
     knows_moves = len(facts.changes) == facts.generation - 1
     if not knows_moves:
@@ -266,7 +272,7 @@ def _follow(
     lost: Sequence[Loss],
     is_ledger_unnamed: bool,
 ) -> int:
-    """Walk along the ranges; where they end."""
+    """Walk along the ranges; return where they end."""
     for each in mine:
         subject = f"{facts.stream} {each.topic_partition}"
         if each.start > at:
@@ -293,7 +299,7 @@ def _is_covered(start: int, until: int, lost: Sequence[Loss]) -> bool:
 
 
 def _compare_books(book: Notebook, facts: StreamFacts) -> None:
-    """Batches, their ranges and their accounts were written by one transaction each."""
+    """Compare batches, ranges and accounts: one transaction wrote those of each batch."""
     ranged, noted = {each.token for each in facts.ranges}, {each.token for each in facts.batches}
     for batch in facts.batches:
         which = f"the batch {batch.token}"

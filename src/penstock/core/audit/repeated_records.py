@@ -1,12 +1,12 @@
-"""Which records a sink's table holds, and which of them more than once: a stream that was taken back repeats.
+"""Finds which records a sink's table holds, and which more than once: a rewound stream repeats records.
 
 Rule: what a repeat does depends on how the table is written. `append` gets the rows a second time. `upsert`
-replaces them, and ends where it was once the stream has caught up. `merge` and `state` add to what is there:
-their rows count the records twice, nothing in a row shows it, and only building the table anew from its first
-record mends it.
+replaces them, and is as before once the stream has caught up. `merge` and `state` add to what is there: their
+rows count the records twice, nothing in a row shows it, and only rebuilding the table from its first record
+repairs it.
 
-A table holds the offsets of all batches that put rows into it since it was last emptied. Generations tell a
-repeat from a batch: within one, offsets come once.
+A table holds the offsets of all batches that put rows into it since it was last emptied. Generations
+distinguish repeats: within one generation, each offset comes once.
 
 >>> book = TableBook("totals", "merge", frozenset({"a", "b"}))
 >>> noted = [NotedRange("a", 1, OffsetRange("t", 0, 0, 9)), NotedRange("b", 2, OffsetRange("t", 0, 6, 12))]
@@ -42,21 +42,24 @@ from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
 
-#: Modes whose rows hold what many records have added up to. `mixed`: several modes, one of them of these.
+#: Modes whose rows add up many records. `mixed`: several modes, at least one of them of these.
 ADDING = frozenset({"merge", "state", "mixed"})
 #: Modes that add to no row.
 _PLAIN = frozenset({"append", "upsert"})
-#: Further than any log goes: how far a partition was read is not known.
+#: Beyond the end of any log: how far a partition was read is unknown.
 _FAR = 2**63 - 1
-#: Ranges that a sentence names one by one.
+#: The most ranges that a sentence names one by one.
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """What a table needs to be built anew: each partition from one offset on and up to another. `lost`:
-    partitions of which another log was read, too, whose records cannot be read again. `adopted`: those whose
-    records were read of a topic that another one was taken for: whether they can is somebody's word."""
+    """What a rebuild of a table must read: each partition from one offset up to another.
+
+    `lost`: partitions of which another log was read, too, whose records cannot be read again. `adopted`:
+    partitions whose records were read from a topic before it was adopted: only a person's word says that they
+    can be read again.
+    """
 
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int] = field(default_factory=dict)
@@ -65,7 +68,7 @@ class Rebuild:
 
 
 def list_held(book: TableBook, ranges: Iterable[NotedRange]) -> list[NotedRange]:
-    """Return the ranges whose records the table holds: of batches since it was last emptied."""
+    """Return the ranges whose records the table holds: those of batches since it was last emptied."""
     since = max(book.emptied, default=0)
     return [
         each for each in ranges if each.generation >= since and each.token in book.tokens and each.range.size
@@ -75,14 +78,16 @@ def list_held(book: TableBook, ranges: Iterable[NotedRange]) -> list[NotedRange]
 def find_repeats(
     held: Sequence[NotedRange], changes: Sequence[Change], *, trusts_adoption: bool = True
 ) -> list[tuple[int, OffsetRange]]:
-    """Return what a generation read that one before it had read already, by the later generation. `changes`:
-    all moves by hand in order, or none if they are not known. `trusts_adoption`: a topic that was adopted has
-    the same records, as was said then; else it counts as another log."""
+    """Return the ranges that a generation read again, each with the number of that generation.
+
+    `changes`: all moves by hand in order, or none if they are not known. `trusts_adoption`: an adopted topic
+    has the same records, as its adopter said; else it counts as another log.
+    """
     found: list[tuple[int, OffsetRange]] = []
     for generation in sorted({each.generation for each in held}):
         opened = changes[generation - 2] if 2 <= generation <= len(changes) + 1 else None
         if opened is not None and opened.verb == "adopt":
-            continue  # a mirror that ended earlier: what is written there now are other records
+            continue  # a mirror that ended earlier: other records are written there now
         before = []
         for each in held:
             between = changes[each.generation - 1 : generation - 1]
@@ -97,8 +102,10 @@ def find_repeats(
 
 
 def join_modes(modes: Iterable[str]) -> str:
-    """Return the mode of a table that was written in these: `mixed` if one of several adds to rows, else
-    their names; empty if there are none. What was joined can be joined again."""
+    """Return the mode of a table written in these modes; joined modes can be joined again.
+
+    That is `mixed` if one of several adds to rows, else their names, and empty if there are none.
+    """
     parts = {part for mode in modes for part in mode.split("+")}
     return "+".join(sorted(parts)) if parts <= _PLAIN or len(parts) == 1 else "mixed"
 
@@ -106,9 +113,11 @@ def join_modes(modes: Iterable[str]) -> str:
 def list_repeated(
     book: TableBook, ranges: Iterable[NotedRange], changes: Sequence[Change], position: StreamPosition
 ) -> list[OffsetRange]:
-    """Return what the table holds and the stream reads again from this position on. `changes`: all moves by
-    hand in order, up to the one in question. What the table may count twice, since somebody has said so, is
-    left out."""
+    """Return what the table holds and the stream reads again from this position on.
+
+    `changes`: all moves by hand in order, up to the one in question. Ranges that a person has allowed the
+    table to count twice are left out.
+    """
     allowed = max(book.allowed, default=1)
     marks = find_marks(changes[allowed - 1 :], position)
     again = [
@@ -121,8 +130,10 @@ def list_repeated(
 
 
 def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[TopicPartition, int]:
-    """Return how far each partition of the logs that are read now was read before these moves. A stream that
-    stands before its mark was taken back and has not caught up."""
+    """Return how far each partition of the present logs was read before these moves.
+
+    A stream before its mark was taken back and has not caught up.
+    """
     marks: dict[TopicPartition, int] = {}
     ids: dict[str, bytes] = {}
     for change in changes:
@@ -144,7 +155,7 @@ def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[Topi
 def _keep_same_logs(
     marks: Mapping[TopicPartition, int], ids: Mapping[str, bytes], position: StreamPosition
 ) -> dict[TopicPartition, int]:
-    """Return the marks without those of topics that were made anew while the stream ran."""
+    """Return the marks without those of topics that were recreated while the stream ran."""
     now = position.topic_ids
     return {
         each: mark
@@ -154,7 +165,7 @@ def _keep_same_logs(
 
 
 def plan_rebuild(held: Sequence[NotedRange], changes: Sequence[Change]) -> Rebuild:
-    """Return what a stream must read to fill the table anew: from where it began to where it ends."""
+    """Return what a stream must read to refill the table: from where it began to where it ends."""
     starts: dict[TopicPartition, int] = {}
     until: dict[TopicPartition, int] = {}
     for each in held:
@@ -167,7 +178,7 @@ def plan_rebuild(held: Sequence[NotedRange], changes: Sequence[Change]) -> Rebui
 
 
 def check_repeats(facts: StreamFacts, losses: Sequence[Loss] | None) -> Report:
-    """Does each table hold each record once, over all generations?"""
+    """Check that each table holds each record once, over all generations."""
     book = Notebook()
     knows_moves = len(facts.changes) == facts.generation - 1
     anew = {
@@ -211,7 +222,7 @@ def _advise_rebuild(stream: str, table: TableBook, *, can_rebuild: bool) -> str:
 
 
 def _describe_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change]) -> str:
-    """Return on whose word it rests that these records are the same."""
+    """Return who said that these records are the same."""
     adopted = [(each.topic, change) for each in ranges if (change := find_adoption(each.topic, changes))]
     if not adopted:
         return ""
@@ -220,7 +231,7 @@ def _describe_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change])
 
 
 def describe_adoption(topic: str, change: Change) -> str:
-    """Return who has said that a topic has the same records as the one before it."""
+    """Return who said that a topic has the same records as the one before it."""
     when = datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{topic} was adopted ({change.who} at {when} UTC) as one that holds the same records as before"
 
@@ -234,7 +245,7 @@ def _judge(
     remedy: str,
     word: str,
 ) -> None:
-    """`word`: why the records count as the same, if that is not known for sure."""
+    """Add the finding or note for repeated ranges. `word`: why the records count as the same, if unproven."""
     named = describe_ranges(repeated)
     doubt = f" That holds if they are the same records: {word}." if word else ""
     if table.mode in ADDING and word:
@@ -273,7 +284,7 @@ def describe_ranges(ranges: Sequence[OffsetRange]) -> str:
 
 
 def unite_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the offsets that are in any of them, as few ranges, in order."""
+    """Return the offsets that are in any of these ranges, as the fewest ranges, in order."""
     united: list[OffsetRange] = []
     for each in sorted(ranges):
         last = united[-1] if united else None
@@ -298,7 +309,7 @@ def intersect_ranges(some: Iterable[OffsetRange], others: Sequence[OffsetRange])
 
 
 def subtract_ranges(some: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the offsets that are in the first ones only."""
+    """Return the offsets that are only in the first ranges."""
     left = unite_ranges(some)
     for other in others:
         left = [
@@ -318,8 +329,10 @@ def subtract_ranges(some: Iterable[OffsetRange], others: Iterable[OffsetRange]) 
 
 
 def list_awaited(streams: Iterable[StreamFacts]) -> list[OffsetRange]:
-    """Return what these streams have read once and will read again: they were taken back and stand before
-    it. What one of them has behind it is not in it."""
+    """Return what these streams have read and will read again, because they were taken back.
+
+    What one of them has read again already is left out.
+    """
     ahead, behind = [], []
     for stream in streams:
         for noted in list_current(stream.ranges, stream.changes):

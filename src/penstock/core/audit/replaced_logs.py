@@ -1,9 +1,9 @@
-"""Which of the records that a stream has read can be read again: those of the log that it reads now.
+"""Tells which records of a stream can be read again: those of the log that it reads now.
 
-A topic that was made anew has the same name and the same offsets, and other records. Rules: a move by hand
-from one topic id to another leads to another log, and so does an id that changed while the stream ran. After
-`adopt` the records count as the same, at the same offsets: somebody has said so. But that is a word and no
-proof, and who errs would delete rows for good: so nothing is deleted on it.
+A recreated topic has the same name and offsets, and other records. Rules: a move by hand from one topic id to
+another leads to another log, and so does an id that changed while the stream ran. After `adopt` the records
+count as the same, at the same offsets, on a person's word. That is no proof, and an error would delete rows
+irrecoverably, so nothing is deleted because of it.
 
 >>> from penstock.core.offsets.stream_position import StreamPosition
 >>> old, new = (StreamPosition({TopicPartition("t", 0): 0}, {"t": each * 16}) for each in (b"a", b"b"))
@@ -24,14 +24,16 @@ from penstock.core.offsets.offset_store_contract import Change
 
 
 def is_other_log(topic: str, changes: Iterable[Change]) -> bool:
-    """Whether one of these moves, or what came between two of them, led from one log to another one of that
-    name. An adopted one has the same records."""
+    """Return whether these moves, or a change between them, led to another log of that name.
+
+    An adopted topic has the same records, so it is no other log.
+    """
     last: bytes | None = None
     for change in changes:
         then = None if change.before is None else change.before.topic_ids.get(topic)
         now = change.after.topic_ids.get(topic)
         if None not in (last, then) and last != then:
-            return True  # made anew while the stream ran
+            return True  # recreated while the stream ran
         if change.verb != "adopt" and None not in (then, now) and then != now:
             return True
         last = now
@@ -39,7 +41,7 @@ def is_other_log(topic: str, changes: Iterable[Change]) -> bool:
 
 
 def find_adoption(topic: str, changes: Iterable[Change]) -> Change | None:
-    """Return the first of these moves that took another topic of that name for the same."""
+    """Return the first of these moves that adopted another topic of that name."""
     for change in changes:
         then = None if change.before is None else change.before.topic_ids.get(topic)
         if change.verb == "adopt" and then != change.after.topic_ids.get(topic):
@@ -48,7 +50,7 @@ def find_adoption(topic: str, changes: Iterable[Change]) -> Change | None:
 
 
 def list_cuts(partition: TopicPartition, changes: Iterable[Change]) -> Iterator[int]:
-    """Yield where adopted logs ended that were shorter than those before: what came after are others."""
+    """Yield the ends of adopted logs that were shorter than their predecessors: later records differ."""
     for change in changes:
         before = None if change.before is None else change.before.offsets.get(partition)
         after = change.after.offsets.get(partition)
@@ -57,8 +59,10 @@ def list_cuts(partition: TopicPartition, changes: Iterable[Change]) -> Iterator[
 
 
 def list_current(ranges: Iterable[NotedRange], changes: Sequence[Change]) -> Iterator[NotedRange]:
-    """Yield what was read of the logs that these moves have led to, an adopted one taken at its word.
-    `changes`: all moves by hand in order."""
+    """Yield what was read of the logs that these moves led to; an adopted log counts as the same.
+
+    `changes`: all moves by hand in order.
+    """
     for each in ranges:
         later = changes[each.generation - 1 :]
         if not is_other_log(each.range.topic, later):
@@ -67,8 +71,10 @@ def list_current(ranges: Iterable[NotedRange], changes: Sequence[Change]) -> Ite
 
 
 def list_lost(ranges: Sequence[NotedRange], changes: Sequence[Change]) -> list[OffsetRange]:
-    """Return what was read of logs that are there no more, and cannot be read again. `ranges`: in the order
-    in which they were read; `changes`: all moves by hand."""
+    """Return what was read of logs that no longer exist, and cannot be read again.
+
+    `ranges`: in the order in which they were read; `changes`: all moves by hand.
+    """
     lost = [each for each in _list_overwritten(ranges) if each.size]
     for noted in ranges:
         each, later = noted.range, changes[noted.generation - 1 :]
@@ -82,7 +88,7 @@ def list_lost(ranges: Sequence[NotedRange], changes: Sequence[Change]) -> list[O
 
 
 def list_adopted(ranges: Sequence[NotedRange], changes: Sequence[Change]) -> list[OffsetRange]:
-    """Return what was read before a topic was adopted: that it can be read again is somebody's word."""
+    """Return what was read before a topic was adopted: only a person's word says it can be read again."""
     return [
         each.range
         for each in ranges
@@ -91,7 +97,7 @@ def list_adopted(ranges: Sequence[NotedRange], changes: Sequence[Change]) -> lis
 
 
 def _list_overwritten(ranges: Sequence[NotedRange]) -> Iterator[OffsetRange]:
-    """Yield what has offsets that came again without a move: the topic was made anew, or cut off."""
+    """Yield ranges whose offsets came again without a move: the topic was recreated or cut off."""
     ends: dict[tuple[int, TopicPartition], int] = {}
     again: list[tuple[int, OffsetRange]] = []
     for number, noted in enumerate(ranges):

@@ -1,8 +1,8 @@
-"""Which records two streams have added to one table of sums: each one's books are right, the sums may not be.
+"""Finds records that two streams have added to one table of sums: both books are right, the sums may not be.
 
-Rule: this is a finding, for nothing in a row shows it; but two streams may fill keys of their own on purpose,
-which no ledger knows, so the words leave it open. Offsets of two topics of one name are other records; a
-topic whose id is not known counts as the same one.
+Rule: this is a finding, because nothing in a row shows it. But two streams may fill separate keys on purpose,
+which no ledger knows, so the wording leaves it open. The same offsets of two topics of one name are different
+records; a topic whose id is not known counts as the same one.
 
 >>> from penstock.core.audit.audit_findings import NotedRange
 >>> book = TableBook("totals", "merge", frozenset({"a"}))
@@ -41,15 +41,17 @@ from penstock.core.audit.replaced_logs import find_adoption, is_other_log, list_
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 
-#: One stream's book of a table.
+#: A stream's facts and its book of a table.
 _Part = tuple[StreamFacts, TableBook]
 
 
 def check_sharing(
     streams: Sequence[StreamFacts], others: Sequence[StreamFacts], losses: Sequence[Loss] | None
 ) -> Report:
-    """Return what these streams have added to tables of sums that another of them, or one of the `others`,
-    has added there, too."""
+    """Return findings for records that these streams have added to tables of sums in duplicate.
+
+    The duplicate comes from another of these streams or from one of the `others`.
+    """
     book = Notebook()
     anew = {
         TopicPartition(each.topic, each.partition) for each in losses or () if each.condition in LOGS_ANEW
@@ -96,8 +98,10 @@ def _find_shared(one: _Part, other: _Part, *, trusts_adoption: bool = True) -> l
 
 
 def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | None, OffsetRange]]:
-    """Yield what the table holds of the stream, with the id of the topic that it was read of; None if that is
-    not known. It comes once more for each topic that was adopted since, up to where that one ended."""
+    """Yield the ranges of the stream that the table holds, each with its topic's id; None if unknown.
+
+    A range comes once more for each topic that was adopted since, up to where that one ended.
+    """
     facts, book = part
     changes = facts.changes if len(facts.changes) == facts.generation - 1 else ()
     for each in list_held(book, facts.ranges):
@@ -109,7 +113,7 @@ def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | N
             ids.add(None if later[0].before is None else later[0].before.topic_ids.get(topic))
         elif each.generation == facts.generation:
             ids.add(facts.topic_ids.get(topic))
-        # Two ids: made anew while the stream ran, and the range is of either.
+        # Two ids: the topic was recreated while the stream ran, and the range is of either.
         yield from ((log, each.range) for log in ids - {None} or {None})
         for number, change in enumerate(later, 1):
             if not trusts_adoption or is_other_log(topic, later[:number]):
@@ -121,7 +125,7 @@ def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | N
 
 
 def _describe_doubt(ranges: Sequence[OffsetRange], streams: Sequence[StreamFacts]) -> str:
-    """Return on whose word it rests that these are the same records; empty if on nobody's."""
+    """Return who said that these are the same records; empty if that needs no one's word."""
     for topic, facts in product(sorted({each.topic for each in ranges}), streams):
         change = find_adoption(topic, facts.changes)
         if change is not None:

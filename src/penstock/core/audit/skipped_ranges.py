@@ -1,7 +1,7 @@
-"""Which records a stream was moved past by hand, so that no row is there for them: never read, or deleted.
+"""Finds records that a stream was moved past by hand, so that they have no rows: never read, or deleted.
 
-Rule: such a gap was asked for, so it is told and is no finding. What the stream had read before (and nobody
-has deleted), has read since, or stands before now is no gap.
+Rule: such a gap was asked for, so it is a note and no finding. What the stream had read before (and was not
+deleted), has read since, or has yet to read is no gap.
 
 >>> from penstock.core.model import TopicPartition
 >>> from penstock.core.offsets.stream_position import StreamPosition
@@ -23,12 +23,12 @@ from penstock.core.audit.replaced_logs import is_other_log
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.offset_store_contract import Change
 
-#: Further than any log goes.
+#: Beyond the end of any log.
 _FAR = 2**63 - 1
 
 
 def check_gaps(facts: StreamFacts) -> Report:
-    """Return a note for each move ahead that left records unread, or rows deleted that were to come back."""
+    """Return a note for each move ahead that left records unread, or deleted rows unreplaced."""
     notes = []
     for number, change in enumerate(facts.changes):
         passed = list(_list_passed(change))
@@ -53,7 +53,7 @@ def _describe_move(facts: StreamFacts, change: Change) -> str:
 
 
 def _list_passed(change: Change) -> Iterator[OffsetRange]:
-    """Yield what the move went past, as far as it stayed in the same log."""
+    """Yield the ranges that the move passed over within the same log."""
     if change.before is None:
         return
     stood = {**change.before.gone, **change.before.offsets}
@@ -64,8 +64,10 @@ def _list_passed(change: Change) -> Iterator[OffsetRange]:
 
 
 def _list_read(facts: StreamFacts, number: int, table: TableBook | None) -> list[OffsetRange]:
-    """Return what the stream has read, or is going to read, of the logs that the move of this number found:
-    all of it, or without what was deleted from a table later."""
+    """Return what the stream has read or will read of the logs that the move of this number found.
+
+    With a table, leave out what was deleted from it later.
+    """
     read = []
     for noted in facts.ranges:
         opened = noted.generation - 1  # moves made before this range was read
@@ -82,7 +84,7 @@ def _cut(facts: StreamFacts, noted: NotedRange, table: TableBook) -> OffsetRange
     """Return the part of a range whose rows no later rewind has deleted from the table."""
     each = noted.range
     if len(facts.changes) != facts.generation - 1:
-        return each  # which move opened which generation is not known
+        return each  # the move that opened each generation is unknown
     later = [
         facts.changes[generation - 2].after.offsets.get(each.topic_partition, each.until)
         for generation in table.deleted | table.emptied

@@ -1,7 +1,7 @@
 """Judges what a table holds: against the books, against its own provenance, against the log.
 
-Rule: the digest decides wherever there is one. Two rows of one offset are no fault if they were published so
-(a record may give several rows); one row for each offset is no proof if another one was there before.
+Rule: where there is a digest, it decides. Two rows of one offset are no fault if they were published so (a
+record may give several rows); one row for each offset is no proof if it has replaced another one.
 
 >>> [each.condition for each in check_table(TableFacts("visits", held=2, booked=3, mode="append")).findings]
 ['ROWS_MISSING']
@@ -30,7 +30,7 @@ from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest
 
 
 def check_table(facts: TableFacts) -> Report:
-    """Does the table hold what was published, once?"""
+    """Check that the table holds what was published, once."""
     book = Notebook()
     if facts.held is None:
         what = "the books have rows for it, and there is no such table."
@@ -121,7 +121,7 @@ def _compare(there: HeldOffsets, booked: OffsetDigest) -> str:
 
 
 def _locate(facts: TableFacts, partition: TopicPartition) -> str:
-    """Where, as far as it was looked for."""
+    """Return where, as far as it was searched."""
     mine = [each for each in facts.spoiled if each.range.topic_partition == partition]
     return "".join(
         f" Offsets [{each.range.start}, {each.range.until}): {each.held} of {each.booked} rows."
@@ -133,7 +133,8 @@ def _locate(facts: TableFacts, partition: TopicPartition) -> str:
 
 
 def check_reread(facts: Reread, *, leaves_out: bool) -> Report:
-    """Has every record its row, and every row its record? `leaves_out`: the stream drops records."""
+    """Check that every record has its row, and every row its record. `leaves_out`: the stream drops
+    records."""
     book = Notebook()
     subject = f"{facts.table} {facts.partition}"
     if facts.problem:

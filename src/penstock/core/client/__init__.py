@@ -1,1 +1,1 @@
-"""How to reach Kafka: client settings as types, and Java's names for them."""
+"""Client settings for reaching Kafka, as types, and Java's names for them."""

@@ -1,7 +1,7 @@
-"""How to reach a Kafka cluster: the settings of a client after translation from Java's names.
+"""The settings of a Kafka client, after translation from Java's names.
 
-Rule: a secret is a `Secret`; its text leaves it only by `.reveal()` at the socket, so repr, logs and
-error messages cannot show it. Pickles do carry it (a task must log in), nothing else does.
+Rule: a secret is a `Secret`; its text leaves it only by `.reveal()` at the socket, so repr, logs and error
+messages cannot show it. Only pickles carry it, because a task must log in.
 
 >>> Secret("hunter2")
 Secret(***)
@@ -42,7 +42,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM material, each as the text itself; files are read where the option is parsed."""
+    """PEM material as text; files are read where the option is parsed."""
 
     ca_pem: str | None = field(default=None, repr=False)
     certificate_pem: str | None = field(default=None, repr=False)  # files often hold the key as well
@@ -62,7 +62,7 @@ class SaslSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """One client's settings; hashable, so a pool can key on it (cluster and credentials together)."""
+    """One client's settings; hashable, so a pool can use them as a key (cluster and credentials together)."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "penstock"

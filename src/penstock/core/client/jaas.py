@@ -1,15 +1,14 @@
 """The login text of Java's Kafka clients, read as data.
 
 `sasl.jaas.config` holds one line: a login module, a flag, options in quotes, a semicolon. Only the two
-modules that carry a plain name and password are read; every other module is refused, because in Java
-naming a module loads code (that was the hole of a published vulnerability) and here nothing would honour
-it.
+modules that carry a plain name and password are read. Every other module is refused, because in Java naming a
+module loads code (a published vulnerability used that) and here nothing would support it.
 
 An option the module does not take is refused as well: `tokenauth` turns a SCRAM login into one with a
-delegation token, and a misspelt `username` would be found as a wrong password, later and elsewhere.
+delegation token, and a misspelt `username` would appear as a wrong password, later and elsewhere.
 
 Why not a regular expression for `password="..."`: passwords hold quotes, backslashes, equals signs and
-semicolons, and a half-read password fails later as a wrong one.
+semicolons, and a partly read password fails later as a wrong one.
 
 >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";')
 JaasLogin(module='PlainLoginModule', username='a', password=Secret(***))
@@ -40,7 +39,7 @@ _TOKEN_LOGIN = "tokenauth"
 
 @dataclass(frozen=True, slots=True)
 class JaasLogin:
-    """Which module, and the name and password it was given."""
+    """A login: the module, and its name and password."""
 
     module: str
     username: str
@@ -48,7 +47,7 @@ class JaasLogin:
 
 
 def parse_jaas(text: str) -> JaasLogin:
-    """Read one login entry; errors never quote the text, it holds the password."""
+    """Read one login entry; errors never quote the text, because it holds the password."""
     tokens = _split(text)
     words = [value for _, value in tokens]
     if len(tokens) < 3 or tokens[-1] != ("sign", ";") or tokens.count(("sign", ";")) != 1:
@@ -98,7 +97,7 @@ def _pair_up(tokens: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def _refuse_others(options: Mapping[str, str]) -> None:
-    """What the module would not take, and the one option that would log in otherwise than asked here."""
+    """Refuse options that the module does not take, and the one that would log in differently."""
     if options.get(_TOKEN_LOGIN, "").lower() == "true":
         raise OptionError(
             "DELEGATION_TOKEN_REFUSED",

@@ -1,9 +1,9 @@
-"""The table of Java's client settings that mean something here, one field each.
+"""The table of Java's client settings that have an effect here, one field each.
 
-Rule: a setting stands in exactly one place: in this table or in one of the lists of `client_names` (without
-effect, a producer's, refused). None means "not set", so the defaults of `ClientSettings` stay the only ones.
-Why not pass the settings through: every Python client has its own names, and a setting that is silently
-dropped is found in production.
+Rule: a setting is in exactly one place: in this table or in one of the lists of `untranslated_settings`
+(without effect, a producer's, refused). None means "not set", so the defaults of `ClientSettings` stay the
+only ones. Why not pass the settings through: every Python client has its own names, and a setting that is
+silently dropped is found in production.
 
 >>> parse_secret("hunter2")
 Secret(***)
@@ -23,26 +23,26 @@ _STORE_TYPES = ("PEM", "JKS", "PKCS12")
 
 
 def parse_maybe_blank(text: str) -> str:
-    """Text in which blank means something, here always "off"."""
+    """Return the text; blank is allowed and always means "off" here."""
     return text.strip()
 
 
 def parse_secret(text: str) -> Secret:
-    """A secret; the blanks around it were taken off with those of all values."""
+    """Return the text as a secret; the blanks around it are gone already, as around all values."""
     if not text:
         raise ValueError("a value that is not blank")
     return Secret(text)
 
 
 def parse_tls_versions(text: str) -> str:
-    """Only the versions this client offers: a shorter list would be a promise it does not keep."""
+    """Accept only all the versions this client offers: a shorter list would be a false promise."""
     if not {"TLSv1.2", "TLSv1.3"} <= {each.strip() for each in text.split(",")}:
         raise ValueError("a list with `TLSv1.2` and `TLSv1.3`, the versions this client offers")
     return text
 
 
 def parse_buffer_bytes(text: str) -> int:
-    """A size; Java's -1, "leave it to the system", is 0 here."""
+    """Parse a size; Java's -1, "leave it to the system", is 0 here."""
     return 0 if text == "-1" else parse_integer_from(1)(text)
 
 

@@ -1,12 +1,12 @@
-"""Java's names for client settings, translated: `kafka.*` options in, `ClientSettings` out.
+"""Translates Java's names for client settings: from `kafka.*` options to `ClientSettings`.
 
-Rule: nothing is ignored in silence. A setting is translated (`client_table`), known to have no effect
-here (one warning), or refused with what to use instead; a name Java does not know either is a warning,
-unless it looks like a misspelt one, which is an error.
+Rule: nothing is ignored silently. A setting is translated (`java_setting_table`), known to have no effect
+here (one warning), or refused with what to use instead; a name Java does not know either is a warning, unless
+it looks like a misspelt one, which is an error.
 
-Files are read through the given `read_file`, since the core does no I/O. Java's binary stores (JKS,
-PKCS12) are refused with the command that converts them: reading them would need the JVM this project
-does without.
+Files are read through the given `read_file`, since the core does no I/O. Java's binary stores (JKS, PKCS12)
+are refused with the command that converts them: reading them would need a JVM, which this project does
+without.
 
 >>> parse_client({"bootstrap.servers": "a:9092"}, read_file=str).settings.bootstrap_servers
 (('a', 9092),)
@@ -34,7 +34,7 @@ _KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?-----END [A-Z0-9 ]*P
 
 @dataclass(frozen=True, slots=True)
 class ParsedClient:
-    """The settings, and what the user should hear about them."""
+    """The settings, and warnings for the user."""
 
     settings: ClientSettings
     warnings: tuple[str, ...]
@@ -43,7 +43,7 @@ class ParsedClient:
 def parse_client(texts: Mapping[str, str], *, read_file: ReadFile, has_brokers: bool = True) -> ParsedClient:
     """Translate settings whose names have lost their `kafka.` prefix; names in any case.
 
-    `has_brokers` is false for a queue that is not Kafka: it has no servers, and needs none.
+    `has_brokers` is false for a queue that is not Kafka: it needs no servers.
     """
     # Java's clients drop the blanks around every value, passwords included.
     written = {name.lower(): name for name in texts}
@@ -73,7 +73,7 @@ def parse_client(texts: Mapping[str, str], *, read_file: ReadFile, has_brokers: 
 
 
 def parse_servers(key: str, text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port` pairs, each once, in order."""
+    """Return the `host:port` pairs, each once, in order."""
     found: dict[tuple[str, int], None] = {}
     for address in (each.strip() for each in text.split(",")):
         if not address:
@@ -91,7 +91,7 @@ def parse_servers(key: str, text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _sort_names(written: Mapping[str, str]) -> list[str]:
-    """Refuse what is refused; say what has no effect. Names in lower case, each with how it was written."""
+    """Refuse forbidden settings and return warnings for those without effect. Keys are in lower case."""
     translated = {spec.key for spec in option_specs(JavaSettings).values()}
     idle, producing, strange = [], [], []
     for name in sorted(set(written) - translated):

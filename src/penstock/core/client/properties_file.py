@@ -1,7 +1,7 @@
-r"""Java's properties files, as Kafka's own tools take them with `--command-config`.
+r"""Reads Java's properties files, as Kafka's own tools take them with `--command-config`.
 
-Rule: what Java reads is what is read here: comments, continued lines, escapes, and the three separators. Why
-not split lines at `=`: a login text goes on over several lines, and a password may hold `\=` or a `#`.
+Rule: a file is read as Java reads it: comments, continued lines, escapes, and the three separators. Why not
+split lines at `=`: a login text spans several lines, and a password may hold `\=` or a `#`.
 
 >>> parse_properties("# my cluster\nclient.id = a\\\n    b\n")
 {'client.id': 'ab'}
@@ -18,7 +18,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Names and values; of a name that stands twice the last value counts, as in Java."""
+    """Return names and values; if a name appears twice, the last value counts, as in Java."""
     found = {}
     for line in _join_lines(text):
         match = _NAME.fullmatch(line)
@@ -28,7 +28,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _join_lines(text: str) -> Iterator[str]:
-    """Whole lines: comments and blank ones left out, continued ones joined without their indentation."""
+    """Yield whole lines, without comments and blank lines; join continued lines without their indentation."""
     whole = ""
     for line in re.split(r"\r\n|\r|\n", text):
         line = line.lstrip(" \t\f")

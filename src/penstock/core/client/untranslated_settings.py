@@ -1,8 +1,8 @@
-"""Java client settings that are not translated: those without effect here, and those refused.
+"""Java client settings that are not translated: those without effect here and those refused.
 
-Rule: "without effect" is only for settings whose absence changes neither rows nor safety (group
-membership, metrics, back-off shapes, and on a read all that only a producer has). What would change rows or
-weaken security is refused with what to use instead, and so is everything that makes a Java client load code,
+Rule: "without effect" is only for settings whose absence changes neither rows nor safety (group membership,
+metrics, back-off shapes, and on a read all that only a producer has). What would change rows or weaken
+security is refused with what to use instead, and so is every setting that makes a Java client load code,
 files or addresses of an attacker's choosing.
 
 >>> explain_refusal("auto.offset.reset").condition
@@ -85,7 +85,7 @@ WITHOUT_EFFECT = frozenset(
         "sasl.login.refresh.window.jitter",
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
-        # OAUTHBEARER itself is refused, so what shapes it has nothing to shape.
+        # OAUTHBEARER itself is refused, so its settings have no effect.
         "sasl.oauthbearer.assertion.algorithm",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds",
@@ -119,7 +119,7 @@ WITHOUT_EFFECT = frozenset(
     )
 )
 
-#: What only Java's producer has (those it shares with the consumer stand elsewhere).
+#: Settings that only Java's producer has (those shared with the consumer are elsewhere).
 PRODUCER_ONLY = frozenset(
     (
         "acks",
@@ -148,7 +148,7 @@ PRODUCER_ONLY = frozenset(
 
 
 def explain_refusal(name: str) -> OptionError:
-    """The error for a setting on the refused list."""
+    """Return the error for a setting on the refused list."""
     return OptionError(
         "OPTION_REFUSED",
         f"Option `kafka.{name}` is not supported.",

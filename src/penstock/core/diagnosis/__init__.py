@@ -1,1 +1,1 @@
-"""Why a stream does not move: facts in, one answer out."""
+"""Diagnoses why a stream does not move: from facts to one answer."""

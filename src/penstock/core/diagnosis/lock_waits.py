@@ -1,9 +1,9 @@
-"""Who blocks whom in a database: from pairs of sessions to those that hold everybody else up.
+"""Finds who blocks whom in a database: from pairs of sessions to those that hold up all others.
 
-Rule: the session that is named is one that waits for nobody. Sessions queue: who asks for a locked row waits
-behind others that wait for it as well, and whoever holds the row may itself wait for another lock. The next
-one in the queue is a victim too, and ending it helps nobody. Nor is everybody in the way who has a lock on
-the same table: which locks go together is the server's own table, and not guessed from their names.
+Rule: a session that is named waits for no other. Sessions queue: a request for a locked row waits behind
+others that wait for it as well, and the session that holds the row may itself wait for another lock. The next
+one in the queue is a victim too, and ending it does not help. Nor does every lock on the same table block:
+which locks are compatible comes from the server's own table, and is not guessed from their names.
 
 >>> find_roots(7, [(7, 5), (5, 3), (9, 3)])
 (3,)
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockingSession:
-    """A session that others wait for. Empty and None: the database does not tell this user.
+    """A session that others wait for. Empty and None: the database does not show it to this user.
 
     `doing`: what the server calls its state; `open_s`: how long its transaction has been open; `ending`: the
-    statement that ends the session. `is_waiting`: it waits itself, for a metadata lock (of LOCK TABLES, of
-    ALTER TABLE) whose holder the database does not tell: a victim, maybe the stream's own session. `tables`:
-    those it has locked something in, where the database tells.
+    statement that ends the session. `is_waiting`: it waits itself for a metadata lock (of LOCK TABLES, of
+    ALTER TABLE) whose holder the database does not show: a victim, maybe the stream's own session. `tables`:
+    the tables in which it holds locks, if the database shows them.
     """
 
     session: int
@@ -37,7 +37,8 @@ class BlockingSession:
     tables: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return one phrase: `session 4711 (user ann, psql, from 10.0.0.7, idle in transaction, ...)`."""
+        """Return the session in one phrase: `session 4711 (user ann, psql, from 10.0.0.7, idle in
+        transaction, ...)`."""
         known = [
             f"user {self.user}" if self.user else "",
             self.program,
@@ -54,8 +55,10 @@ class BlockingSession:
 def find_lasting(
     first: Sequence[BlockingSession] | None, last: Sequence[BlockingSession] | None, apart_s: float
 ) -> tuple[BlockingSession, ...] | None:
-    """Return the sessions whose transaction was open in both looks, so far apart, the oldest first; None: the
-    database does not tell. One that was begun since is another transaction of the same session.
+    """Return the sessions with the same transaction open in both looks, the oldest first.
+
+    None: the database does not show them. `apart_s`: the time between looks. A transaction that was begun
+    since is another one of the same session.
 
     >>> old, new = BlockingSession(7, open_s=70), BlockingSession(8, open_s=2)
     >>> [each.session for each in find_lasting([old, new], [new, old], 5)]
@@ -88,9 +91,10 @@ _ALL = (
 _WRITES = frozenset({"SHARED_WRITE", "SHARED_WRITE_LOW_PRIO"})
 _ALONE = frozenset({"SHARED_NO_READ_WRITE", "EXCLUSIVE"})
 _NO_WRITES = frozenset({"SHARED_READ_ONLY", "SHARED_NO_WRITE"})
-# Both are the tables of MySQL's own source (the strategies in sql/mdl.cc). What is around a table (a server,
-# a database) has three kinds only, and those of a table never meet INTENTION_EXCLUSIVE: so one table will do.
-#: Of each kind, which ones of others it waits for as long as they have them.
+# Both are the tables of MySQL's own source (the strategies in sql/mdl.cc). The locks around a table (on a
+# server, a database) have only three kinds, and those on a table never meet INTENTION_EXCLUSIVE, so one table
+# is enough.
+#: For each kind of lock, the granted kinds that it waits for.
 _AFTER_GRANTED: Mapping[str, frozenset[str]] = {
     "INTENTION_EXCLUSIVE": frozenset({"SHARED", "EXCLUSIVE"}),
     "SHARED": frozenset({"INTENTION_EXCLUSIVE", "EXCLUSIVE"}),
@@ -104,8 +108,8 @@ _AFTER_GRANTED: Mapping[str, frozenset[str]] = {
     "SHARED_NO_READ_WRITE": _ALONE | _WRITES | _NO_WRITES | {"SHARED_READ", "SHARED_UPGRADABLE"},
     "EXCLUSIVE": frozenset(_ALL),
 }
-#: Of each kind, which ones of others that wait as well are served first (unless max_write_lock_count is set,
-#: and so many were).
+#: For each kind of lock, the waiting kinds that are served first (unless max_write_lock_count is set and that
+#: many were served).
 _AFTER_PENDING: Mapping[str, frozenset[str]] = {
     "INTENTION_EXCLUSIVE": frozenset({"SHARED", "EXCLUSIVE"}),
     "SHARED": frozenset({"EXCLUSIVE"}),
@@ -131,9 +135,11 @@ class MetadataLock:
 
 
 def pair_metadata_locks(locks: Iterable[MetadataLock]) -> list[tuple[int, int]]:
-    """Return (who waits, for whom): for those that have what excludes the lock it wants, and behind those
-    that wait and are served first. Whoever has a lock that goes together with it is not among them, nor one
-    of a kind that MySQL does not have: who is named here may be ended.
+    """Return pairs of (waiting session, session it waits for).
+
+    A session waits for those with a lock that excludes the one it wants, and behind waiting ones that are
+    served first. Sessions with a compatible lock are left out, and so are kinds of lock that MySQL does not
+    have: a session that is named here may be ended.
 
     >>> table = ("TABLE", "shop", "visits")
     >>> alter = MetadataLock(8, table, "EXCLUSIVE", False)
@@ -161,7 +167,7 @@ def _waits_for(waiter: MetadataLock, other: MetadataLock) -> bool:
 
 
 def find_roots(waiting: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the sessions that `waiting` waits for in the end. Each edge is (who waits, for whom)."""
+    """Return the sessions that `waiting` waits for in the end. Each edge is (waiting, waited for)."""
     blockers: dict[int, set[int]] = {}
     for waiter, blocker in edges:
         blockers.setdefault(waiter, set()).add(blocker)

@@ -1,8 +1,8 @@
-"""A move of a stream by hand, as `penstock why` tells of it: who did it, when, and what that means now.
+"""A move of a stream by hand, as `penstock why` reports it: who made it, when, and what it means now.
 
-Rule: it says what is known and no more. A sink's ledger knows whether a program has taken the stream since;
-no other store does, and whether a program runs, and since when, cannot be seen from outside. So the advice
-there is for both cases.
+Rule: the report says only what is known. A sink's ledger knows whether a program has taken over the stream
+since; no other store does, and from outside it cannot be seen whether a program runs, or since when. So the
+advice covers both cases.
 
 >>> HandMove("ann@desk", "rewind", 1_000, fences=True).describe()
 'ann@desk moved the stream by hand (`rewind` at 1970-01-01 00:00:01 UTC), and no program has taken it since.'
@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, slots=True)
 class HandMove:
-    """Who has moved the stream by hand, how and when; it still stands where it was put.
+    """A move by hand: by whom, how and when; the stream is still where it was put.
 
-    `fences`: in a sink's ledger, where no program has taken the stream since, and none of before may publish.
-    Elsewhere a program that runs does not see the move, and nobody can tell whether one runs.
+    `fences`: the move is in a sink's ledger, no program has taken over the stream since, and no earlier one
+    may publish. In other stores a running program does not see the move, and it is unknown whether one runs.
     """
 
     who: str

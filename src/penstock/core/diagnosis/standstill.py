@@ -1,9 +1,9 @@
-"""Why does a stream not move? Facts in, one answer out: the first cause that holds.
+"""Explains why a stream does not move: from facts to one answer, the first cause that holds.
 
 Rule: causes are asked from the outside in (brokers, topic, leader, position, data), because an inner one
-cannot be judged while an outer one holds; and what cannot be seen from outside the program is said to be so,
-not guessed. Whether a stream reads committed rows only is such a thing: unless somebody says so, both ends of
-each partition count, and an answer that depends on it says for which readers it holds.
+cannot be judged while an outer one holds. What cannot be seen from outside the program is reported as
+unknown, not guessed. Whether a stream reads only committed rows is such a thing: unless an option says so,
+both ends of each partition count, and an answer that depends on it says for which readers it holds.
 
 >>> explain(Facts("visits", unreachable="No broker answers."), now_ms=0).condition
 'BROKERS_UNREACHABLE'
@@ -20,21 +20,23 @@ from penstock.core.diagnosis.manual_moves import HandMove
 from penstock.core.model import TopicPartition
 from penstock.core.prose import choose, count, join
 
-#: What an answer comes to: `penstock why` ends with the exit code of one of these. `idle`: nothing waits.
+#: The result of a diagnosis; each has an exit code of `penstock why`. `idle`: nothing waits.
 State: TypeAlias = Literal["moving", "idle", "stuck", "unreachable", "unknown"]
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
-#: How many partitions, and how many sessions, one sentence lists.
+#: The most partitions, and the most sessions, that one sentence lists.
 _NAMED = 20
 _NOBODY_HOLDS = "no session was seen to keep a transaction open that holds locks on rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The oldest open transaction of a partition. It hides what comes after `first_offset` from readers of
-    committed rows. `written_ms`: when its producer last wrote there.
+    """The oldest open transaction of a partition.
 
-    The rest is what its coordinator knows. None: no coordinator shows it to this user, or none has it.
+    It hides what comes after `first_offset` from readers of committed rows. `written_ms`: when its producer
+    last wrote there.
+
+    The rest is what its coordinator knows. None: no coordinator has it or shows it to this user.
     """
 
     first_offset: int
@@ -47,9 +49,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class PartitionNow:
-    """One partition beside the stream's position. `stable_end` is what a reader of committed rows can see,
-    `log_end` all there is. None: there is no leader to ask. `last_written_ms`: the greatest time of a record
-    in the last record batch; None as well where that one holds no records.
+    """One partition, and the stream's position in it.
+
+    `stable_end` is the end for a reader of committed rows, `log_end` the end of the log. None: there is no
+    leader to ask. `last_written_ms`: the greatest time of a record in the last record batch; None also if
+    that batch holds no records.
     """
 
     position: int
@@ -60,22 +64,22 @@ class PartitionNow:
     hold: Hold | None = None
 
     def find_lag(self, isolation: Isolation) -> int:
-        """Return how many offsets a stream that reads so has still to read."""
+        """Return how many offsets a stream with this isolation has still to read."""
         end = self.stable_end if isolation == "read_committed" else self.log_end
         return max(0, (end or 0) - self.position)
 
     @property
     def hidden(self) -> int:
-        """How many offsets ahead of the position a reader of committed rows does not see yet."""
+        """Return how many offsets after the position a reader of committed rows does not see yet."""
         return self.find_lag("read_uncommitted") - self.find_lag("read_committed")
 
 
 @dataclass(frozen=True, slots=True)
 class WriterNow:
-    """The sink's writer row: who may publish, since when, and whether another transaction holds the row.
+    """The sink's writer row: its owner, since when, and whether another transaction locks the row.
 
-    `blockers`: the sessions that hold everybody up there, where the database tells; those that only wait for
-    them are not among them. `file`: of an SQLite sink, which has processes and no sessions.
+    `blockers`: the sessions that hold up all others, if the database shows them; sessions that only wait for
+    them are left out. `file`: that of an SQLite sink, which has processes and no sessions.
     """
 
     epoch: int
@@ -88,11 +92,14 @@ class WriterNow:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was seen. `isolation`: None where nobody said how the stream reads. `moved`: None when it was
-    looked at once; `watched_s`: the time between looks. `hand`: None where no move by hand is the last that
-    was done; `is_hand_known`: False where this user may not see such moves. `others`: the partitions of the
-    stream's topics that it has no position of, as if it stood at their beginning. `open_sessions`: who else
-    has kept a transaction with locks open at the sink all the time; None: not looked at, or not told."""
+    """The facts that a diagnosis needs.
+
+    `isolation`: None if it is unknown how the stream reads. `moved`: None if the stream was looked at only
+    once; `watched_s`: the time between looks. `hand`: None unless a move by hand was the last change;
+    `is_hand_known`: False if this user may not see such moves. `others`: the partitions of the stream's
+    topics that it has no position in, as if it were at their beginning. `open_sessions`: other sessions that
+    kept a transaction with locks open at the sink all the time; None: not looked at, or not shown.
+    """
 
     stream: str
     partitions: Mapping[TopicPartition, PartitionNow] = field(default_factory=dict)
@@ -115,18 +122,18 @@ class Facts:
 
     @property
     def lag(self) -> int:
-        """How many offsets it can read now, however it reads."""
+        """Return how many offsets the stream can read now, whatever its isolation."""
         return self.find_lag(self.isolation or "read_committed")
 
     @property
     def unread(self) -> dict[TopicPartition, PartitionNow]:
-        """The partitions without a position that hold something, or of which nobody can tell."""
+        """Return the partitions without a position that hold records, or may hold some."""
         some = sorted(self.others.items())
         return {each: now for each, now in some if now.log_end is None or now.find_lag("read_uncommitted")}
 
     @property
     def held(self) -> dict[TopicPartition, PartitionNow]:
-        """The partitions in which an open transaction hides something from this stream, or may do so."""
+        """Return the partitions in which an open transaction hides, or may hide, records from this stream."""
         if self.isolation == "read_uncommitted":
             return {}
         return {each: now for each, now in sorted(self.partitions.items()) if now.hidden}
@@ -134,7 +141,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class StandstillCause:
-    """The cause, in one or two sentences, what to do, and what it comes to."""
+    """A cause in one or two sentences, what to do, and the resulting state."""
 
     condition: str
     what: str
@@ -227,20 +234,20 @@ def _look_at_data(facts: Facts, now_ms: int) -> StandstillCause | None:
     since = (
         f"; the newest of the last records is {max(0, now_ms - max(times)) // 1000} s old" if times else ""
     )
-    # A move that fences nobody may be of long ago: while nothing waits there is nothing to be done about it.
+    # A move that fences no program may be old: while nothing waits there is nothing to do about it.
     hand = facts.hand if facts.hand is not None and facts.hand.fences else None
     if facts.unread:
         what = f"Nothing waits in the partitions that {facts.stream} has a position of{since}."
         return _add_hand(StandstillCause("PARTITIONS_UNREAD", what, "", "unknown"), hand)
     if hand is not None:
         return StandstillCause("NO_DATA", f"Nothing waits{since}. {hand.describe()}", hand.advice, "idle")
-    # Where it was put by hand it has not read what lies before.
+    # A stream that was put here by hand has not read what lies before.
     done = f"{facts.stream} has read all there is" if facts.hand is None else "Nothing waits"
     return StandstillCause("NO_DATA", f"{done}{since}.", "It moves when somebody writes.", "idle")
 
 
 def _add_unread(answer: StandstillCause, facts: Facts) -> StandstillCause:
-    """Return the answer with the partitions that the stream has no position of: a widened topic has such."""
+    """Return the answer with the partitions that have no position, such as those added to a topic."""
     if not facts.unread:
         return answer
     sizes = {each: count(now.find_lag("read_uncommitted"), "offset") for each, now in facts.unread.items()}
@@ -259,9 +266,9 @@ def _add_unread(answer: StandstillCause, facts: Facts) -> StandstillCause:
 
 
 def _tell_transactions(facts: Facts, now_ms: int) -> StandstillCause:
-    """Return what holds for a stream that has read all that readers of committed rows can see.
+    """Return the answer for a stream that has read all that readers of committed rows can see.
 
-    Whoever was not seen to stand still may go on as soon as a transaction ends, which may be at once.
+    A stream that was not seen to stand still may go on as soon as a transaction ends, perhaps at once.
     """
     hint = " ".join(dict.fromkeys(_advise(each, now.hold, now_ms) for each, now in facts.held.items()))
     if facts.isolation is None:
@@ -288,7 +295,7 @@ def _add_hand(answer: StandstillCause, hand: HandMove | None) -> StandstillCause
 
 
 def _describe_held(facts: Facts, now_ms: int) -> str:
-    """Return each open transaction once, with all the partitions of the stream that it holds back."""
+    """Return a description of each open transaction, with all partitions of the stream that it holds back."""
     by_whom: dict[str, list[str]] = {}
     for each, now in facts.held.items():
         hidden = f"{count(now.hidden, 'offset')} of {each} from {max(now.stable_end or 0, now.position)} on"
@@ -367,8 +374,10 @@ def _judge_program(facts: Facts, now_ms: int) -> StandstillCause:
 
 
 def _tell_still(waiting: str, facts: Facts, now_ms: int) -> StandstillCause:
-    """Return what was looked at and not found, and who may hold the stream up: a lock is seen to do so only
-    while the stream waits for it, and between two tries it does not."""
+    """Return the answer if no cause was found, with what may hold up the stream.
+
+    A lock can be seen to do so only while the stream waits for it, not between two tries.
+    """
     known = [f"{waiting}, and for {facts.watched_s:g} s nothing was stored."]
     if facts.writer is not None:
         since_s = max(0, now_ms - facts.writer.taken_ms) // 1000
@@ -396,7 +405,7 @@ def _tell_still(waiting: str, facts: Facts, now_ms: int) -> StandstillCause:
 
 
 def _list_innocent(facts: Facts) -> str:
-    """Return what was looked at; what was not, or is not told, is said as well."""
+    """Return what was checked, and what was not checked or not shown."""
     always = "brokers, topics and positions"
     if facts.writer is None or facts.writer_before is None:
         if facts.open_sessions is None:
@@ -415,7 +424,7 @@ def _list_innocent(facts: Facts) -> str:
 
 
 def _tell_waiting(facts: Facts) -> str:
-    """Return how much is to be read. If nobody said how the stream reads, and it matters, both figures."""
+    """Return how much is to be read; both figures if the isolation is unknown and matters."""
     every = facts.find_lag("read_uncommitted")
     told = f"{count(facts.lag, 'offset')} {'waits' if facts.lag == 1 else 'wait'}"
     if facts.isolation is None and every != facts.lag:
@@ -479,7 +488,7 @@ def _tell_metadata_lock(waiting: str, facts: Facts, victims: list[BlockingSessio
 
 
 def _enumerate(parts: list[str]) -> str:
-    """Return `a`, `a and b`, or `a, b and c`; of very many the first ones."""
+    """Return `a`, `a and b`, or `a, b and c`; of very many only the first ones."""
     if len(parts) > _NAMED:
         parts = [*parts[:_NAMED], f"{len(parts) - _NAMED} more (--json has them all)"]
     return join(parts)

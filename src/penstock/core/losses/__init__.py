@@ -1,1 +1,1 @@
-"""Offsets that will never be read: what a loss is, and the error that names each kind."""
+"""Losses, that is offsets that will never be read, and the error for each kind."""

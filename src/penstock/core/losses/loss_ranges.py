@@ -1,8 +1,8 @@
-"""Offsets that will never be read: what a loss is, and how losses are put together and told.
+"""Losses, that is offsets that will never be read: how they are merged, counted and described.
 
-Rule: a loss names its range `[start, until)` and nothing else counts it. Where the end is not known (the
-partition is gone, nobody can say how far it went) `until` equals `start`: the loss is reported, and adds no
-offsets to any sum. Why not guess an end: a sum that holds guesses is believed like one that does not.
+Rule: a loss is counted only by its range `[start, until)`. Where the end is not known (a partition that is
+gone may have gone on) `until` equals `start`: the loss is reported, and adds no offsets to any sum. Why not
+guess an end: a sum with guesses looks as reliable as one without.
 
 >>> loss = Loss("DATA_LOST", "t", 0, 5, 8, detail="Retention removed them.")
 >>> str(loss)
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 class Loss:
     """Offsets `[start, until)` of one partition, lost for the reason that `condition` names.
 
-    `topic_id` (16 bytes) tells a topic from another one of the same name; `detail` is one sentence, and
-    `goes_on` another, about what a stream does that goes on all the same.
+    `topic_id` (16 bytes) tells a topic from another one of the same name. `detail` is one sentence; `goes_on`
+    is another, about what a stream does if it continues all the same.
     """
 
     condition: str
@@ -38,7 +38,7 @@ class Loss:
 
     @property
     def size(self) -> int:
-        """How many offsets are known to be lost; 0 where the end is unknown."""
+        """Return how many offsets are known to be lost; 0 where the end is unknown."""
         return self.until - self.start
 
     @property
@@ -47,7 +47,7 @@ class Loss:
 
     @property
     def key(self) -> tuple[str, int, int, int]:
-        """What makes two reports one loss."""
+        """Return the key under which two reports are one loss."""
         return (self.topic, self.partition, self.start, self.until)
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class TopicLoss:
-    """What one topic has lost: `offsets` counts each one once, `open_ends` the losses without an end."""
+    """The losses of one topic: `offsets` counts each offset once, `open_ends` the losses without an end."""
 
     topic: str
     offsets: int
@@ -66,7 +66,7 @@ class TopicLoss:
 
 
 def describe_range(loss: Loss) -> str:
-    """The range in words.
+    """Return the range in words.
 
     >>> describe_range(Loss("DATA_LOST", "t", 0, 5, 5))
     'offsets from 5 on, how many is not known'
@@ -77,10 +77,10 @@ def describe_range(loss: Loss) -> str:
 
 
 def merge_losses(losses: Iterable[Loss]) -> tuple[Loss, ...]:
-    """The same losses in order, with ranges that touch or overlap made one.
+    """Return the losses in order, with ranges that touch or overlap merged.
 
-    Only ranges of one partition of the same topic (by its id) and with the same condition are joined; the
-    details of all of them stay. A loss without an end joins nothing but its own repetition.
+    Only ranges of one partition of the same topic (by its id) and with the same condition are joined; all
+    their details are kept. A loss without an end merges only with its own repetition.
     """
     merged: list[Loss] = []
     for loss in sorted(set(losses), key=_order):
@@ -93,9 +93,9 @@ def merge_losses(losses: Iterable[Loss]) -> tuple[Loss, ...]:
 
 
 def summarise_losses(losses: Iterable[Loss]) -> Mapping[str, TopicLoss]:
-    """What each topic has lost, by its name; ranges that overlap are counted once."""
+    """Return what each topic has lost, by name; ranges that overlap are counted once."""
     listed = list(losses)
-    # The reason does not matter for the count: one offset may be reported for two reasons.
+    # The reason does not matter for the count: an offset may be reported for two reasons.
     distinct = merge_losses(replace(loss, condition="", detail="") for loss in listed)
     sums: dict[str, TopicLoss] = {}
     for topic in sorted({loss.topic for loss in listed}):

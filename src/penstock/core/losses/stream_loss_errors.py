@@ -1,10 +1,10 @@
 """The ways in which a stream can lose rows, each with its own condition and its exact range.
 
-Names are those of Spark's connector where it has one, so that what people have learnt to look for stays
-true; `TOPIC_RECREATED` and `LOG_TRUNCATED` are ours, it does not notice them.
+Names are those of Spark's connector where it has one, so that familiar searches still work. `TOPIC_RECREATED`
+and `LOG_TRUNCATED` are ours: Spark's connector does not notice them.
 
-Rule: a loss is told from numbers that its finder hands over. It does not look a partition up in the position:
-one that was gone and is back stands among those that are gone, not among the others.
+Rule: a loss is described from numbers that its finder passes. No partition is looked up in the position: one
+that was gone and is back is still listed there as gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN = 20
 
 
 def explain_stream_losses(losses: Sequence[Loss], *, fixed_group: str | None = None) -> DataLossError:
-    """One error for what is lost: its condition is the first one's, its text names every range."""
+    """Return one error for these losses, with the first one's condition and every range in its text."""
     first = losses[0]
     hint = "Set `failOnDataLoss` to false to go on with what is there; `lossLedger` then keeps what was lost."
     if fixed_group is not None and first.condition == "PARTITIONS_DELETED":

@@ -83,8 +83,7 @@ class OffsetStore(Protocol):
         return True
 
     def renew(self, stream: str, position: StreamPosition) -> None:
-        """Keep the stored offsets of an idle stream from expiring; `position` is the stored one as it knows
-        it."""
+        """Keep the stored offsets of an idle stream from expiring; `position`: what it knows to be stored."""
         return
 
     def close(self) -> None:
@@ -148,8 +147,7 @@ def goes_back(before: StreamPosition, after: StreamPosition) -> bool:
 
 
 def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> None:
-    """Refuse a change to a position its author has not seen: the stream runs, or another change came
-    first."""
+    """Refuse a change to a position its author did not see: the stream runs, or another change was first."""
     if stored == change.before:
         return
     raise OffsetStoreError(

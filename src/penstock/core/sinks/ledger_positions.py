@@ -19,8 +19,7 @@ from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry, LedgerMove
 
 
 def plan_ledger_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[LedgerMove, ...]:
-    """Return the moves of a batch between these positions; `known` is the ledger as the stream last saw
-    it."""
+    """Return the moves of a batch between these positions; `known`: the ledger as the stream last saw it."""
     moved = [_plan(each, before, end, each in known) for each in sorted({*end.offsets, *end.gone})]
     left = sorted(set(known) - set(end.offsets) - set(end.gone))
     return (*moved, *(_forget(each, before, known[each]) for each in left))

@@ -48,8 +48,7 @@ class OffsetDigest:
 
 @dataclass(frozen=True, slots=True)
 class HeldOffsets:
-    """What a table holds of a partition or a range: the rows, the number of distinct offsets, and their
-    digest."""
+    """What a table holds of a partition or a range: a digest of the rows, and the distinct offsets."""
 
     digest: OffsetDigest
     distinct: int

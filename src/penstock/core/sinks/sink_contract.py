@@ -30,7 +30,7 @@ class BatchOutcome:
 
 
 class SinkWriter(Protocol):
-    """The only writer of a stream, for one thread. The methods below `close` have usable defaults."""
+    """The only writer of a stream, for one thread. The methods below `close` have defaults."""
 
     @property
     def position(self) -> StreamPosition | None:
@@ -60,8 +60,7 @@ class SinkWriter(Protocol):
 
 
 class Sink(Protocol):
-    """A place for results. It holds only settings, so it can be created anywhere. `move` has a usable
-    default."""
+    """A place for results. It holds only settings, so it can be created anywhere. `move` has a default."""
 
     def open(self, stream: str) -> SinkWriter:
         """Become the stream's writer and return it; an earlier writer that was only slow is now fenced."""

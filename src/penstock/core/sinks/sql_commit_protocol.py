@@ -52,8 +52,7 @@ class Published:
 
 
 class StepFailedError(Exception):
-    """A failed step, caused by the database's error. Its transaction is not kept; after a COMMIT that is
-    unknown."""
+    """A failed step, caused by the database's error. Its transaction is lost, or, if a COMMIT, in doubt."""
 
 
 # --- the steps ------------------------------------------------------------------------------------------
@@ -66,8 +65,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class LockWriter:
-    """Lock the stream's writer row until the transaction ends. Answer: its epoch, 0 if it was just
-    created."""
+    """Lock the stream's writer row until the transaction ends. Answer: its epoch, 0 if just created."""
 
     stream: str
 
