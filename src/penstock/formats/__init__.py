@@ -1,1 +1,1 @@
-"""Value bytes to typed columns: good rows and bad rows, never one lost between them."""
+"""Decodes value bytes to typed columns: each row is good or bad, and none is lost."""

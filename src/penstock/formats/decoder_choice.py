@@ -1,8 +1,8 @@
-"""From the options of typed columns to their decoders, when the query starts.
+"""Builds the decoders of typed columns from their options, when the query starts.
 
-Rules: which options belong together is decided here, once; the schema of a column is fixed here too, given or
-the newest of a subject, so a query has the same columns until it ends. Files, references to secrets and the
-registry are used here only; what workers get is complete.
+Rules: which options belong together is decided here, once. The schema of a column is fixed here too, whether
+given or the newest of a subject, so a query keeps the same columns until it ends. Files, references to
+secrets and the registry are used only here; what workers get is complete.
 
 >>> from penstock.core.options.typed_column_options import FormatTable
 >>> sorted(build_decoders(FormatTable(value_format="json", value_schema="id BIGINT")))
@@ -38,7 +38,7 @@ from penstock.formats.registry.schema_registry import (
 from penstock.formats.text.string_decoder import StringDecoder
 
 ReadBytes = Callable[[str], bytes]
-#: Unknown ids are asked for at least up to here, however few bad rows are allowed: the error then names one.
+#: The least number of unknown ids to ask for, however few bad rows are allowed: the error then names one.
 LEAST_UNKNOWN_IDS = 100
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
 
@@ -62,7 +62,8 @@ def build_decoders(
     environ: Mapping[str, str] | None = None,
     read_bytes: ReadBytes | None = None,
 ) -> dict[str, ColumnDecoder]:
-    """The decoder of each typed column asked for: `keyData`, `valueData`. Asks the registry for subjects."""
+    """Return the decoder of each requested typed column: `keyData`, `valueData`. Ask the registry for
+    subjects."""
     read = read_bytes or _read_path
     registry = _read_registry(table, os.environ if environ is None else environ, read)
     decoders: dict[str, ColumnDecoder] = {}
@@ -187,7 +188,7 @@ def _read_registry(
         if text is not None
     }
     for name, text in plain.items():
-        if not text.isprintable():  # it would not fit into a header, and the error would show it
+        if not text.isprintable():  # it would not fit into a header, and an error would show it
             raise invalid(f"schemaRegistry.{name}", "", "one line of printable characters")
     if ("username" in plain) != ("password" in plain):
         absent = "password" if "username" in plain else "username"
@@ -208,7 +209,7 @@ def _read_registry(
 
 
 def _bound_unknown_ids(table: FormatTable) -> int:
-    """Return how many ids of one batch of rows may be unknown: as many as a task surely bears bad values."""
+    """Return how many ids of a batch may be unknown: as many bad values as a task tolerates in any case."""
     if table.on_decode_error == FAIL:
         return LEAST_UNKNOWN_IDS
     return INT32_MAX if table.quota is None else max(LEAST_UNKNOWN_IDS, table.quota.floor)

@@ -1,1 +1,1 @@
-"""How kernels are compiled, cached and warmed, and the parts that all share: columns, text, numbers."""
+"""Compiling, caching and warming kernels, and their shared parts: columns, text, numbers."""

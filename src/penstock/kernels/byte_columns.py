@@ -1,7 +1,7 @@
-"""Arrow's byte columns as the plain arrays a kernel can walk, without copying their bytes.
+"""Arrow's byte columns as plain arrays that a kernel can walk, without copying their bytes.
 
-Rules: three states stay apart all the way: null, empty, and bytes. An array is never read-only: numba would
-compile every kernel twice, for those that are and for those that are not.
+Rules: null, empty and bytes stay distinct throughout. An array is never read-only, or numba would compile
+every kernel twice, for read-only and for writable arrays.
 
 Why not `column.to_pylist()`: a Python object for each record costs more than everything else together.
 
@@ -58,7 +58,7 @@ class HeaderColumn:
 
 
 def open_column(values: pa.Array, width: type[np.int32 | np.int64] = np.int32) -> ByteColumn:
-    """Return the arrays behind a `pa.binary()` column, or a large one, whose ends are `width` wide."""
+    """Return the arrays of a `pa.binary()` or large binary column, whose ends are of type `width`."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     rows = len(values)
@@ -75,7 +75,7 @@ def open_column(values: pa.Array, width: type[np.int32 | np.int64] = np.int32) -
 
 
 def byte_column(array: pa.Array) -> ByteColumn:
-    """Return the arrays behind binary values or texts of any kind; their ends are always 64 bits wide."""
+    """Return the arrays of binary values or texts of any kind; their ends are always 64 bits wide."""
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
         column = open_column(array)
@@ -91,7 +91,7 @@ def null_column(rows: int) -> ByteColumn:
 
 
 def header_column(array: pa.Array | None, rows: int) -> HeaderColumn:
-    """Open a list of (key, value) structs; no list and an empty list are both "no headers" to Kafka."""
+    """Return the arrays of a list of (key, value) structs; no list and an empty one are both "no headers"."""
     if array is None or array.null_count == rows:
         return HeaderColumn(np.zeros(rows + 1, np.int64), null_column(0), null_column(0))
     firsts = _list_offsets(array)
@@ -109,7 +109,7 @@ def _list_offsets(array: pa.Array) -> Longs:
 
 
 def _view(buffer: pa.Buffer | None) -> Array:
-    """Return a buffer's bytes as an array that may be written, though nobody does."""
+    """Return a buffer's bytes as an array that counts as writable, though no code writes to it."""
     if buffer is None or not buffer.size:
         return np.zeros(0, np.uint8)
     return np.ctypeslib.as_array((ctypes.c_uint8 * buffer.size).from_address(buffer.address))

@@ -1,12 +1,12 @@
-"""How kernels are compiled: nogil, cached on disk where possible, and never a reason to fail.
+"""Compiles kernels: without the GIL, cached on disk where possible, and never failing for lack of a cache.
 
 Rules: a machine without a writable cache place runs uncached instead of refusing to start; numba's
-`cache=True` raises when the decorator runs, so the fall-back is here and not at every kernel. And a cached
-kernel is used only with the sources it was made of (see `source_stamp`): numba looks at the file a kernel
-stands in, but most of what is compiled into it stands in others.
+`cache=True` raises when the decorator runs, so the fall-back is here and not at every kernel. A cached kernel
+is used only with the sources it was made from (see `source_stamp`): numba checks only the file that holds the
+kernel, but most of what is compiled into it is in others.
 
-Kernels get and return arrays of others and make none, so they are compiled without numba's runtime: counting
-references to their arguments took five sixths of the time of the JSON kernel.
+Kernels create no arrays, so they are compiled without numba's runtime: counting references to their arguments
+took five sixths of the time of the JSON kernel.
 
 Copies between buffers go through LLVM's memcpy: numba's slice assignment costs about 25 ns a record before
 the first byte moves, memcpy about 4 ns. memcpy checks nothing, so with numba's bounds checks on
@@ -29,30 +29,30 @@ from numba.extending import intrinsic
 
 from penstock.kernels.source_stamp import stamp_sources
 
-# Kernels are plain loops over arrays; their hints would say "Any" thirty times and still be untrue.
+# Kernels are plain loops over arrays; type hints would be "Any" thirty times and still be untrue.
 Kernel = Any
 _INNER = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
-    """Compile lazily, without the interpreter's lock, cached on disk if there is a place for it."""
+    """Return the function compiled lazily, without the GIL, and cached on disk if there is a place for it."""
     compiled: Kernel
     try:
         compiled = numba.njit(cache=True, nogil=True, _nrt=False)(function)
-        # Shaped like numba's own stamp: a time and a size.
+        # In the shape of numba's own stamp: a time and a size.
         compiled._cache._cache_file._source_stamp = stamp_sources(function.__module__), 0
-    except (RuntimeError, AttributeError, OSError):  # nowhere to write, another numba, sources not readable
+    except (RuntimeError, AttributeError, OSError):  # nowhere to write, another numba, unreadable sources
         compiled = numba.njit(nogil=True, _nrt=False)(function)
     return compiled
 
 
 def inlined(function: Callable[..., Any]) -> Kernel:
-    """A piece of a kernel, inlined by LLVM into each of its callers."""
+    """Return the function as a piece of a kernel, inlined by LLVM into each caller."""
     return numba.njit(nogil=True, forceinline=True, **_INNER)(function)
 
 
 def part(function: Callable[..., Any]) -> Kernel:
-    """A piece of a kernel that is called: for what is rare or large."""
+    """Return the function as a piece of a kernel that is called: for rare or large pieces."""
     return numba.njit(nogil=True, **_INNER)(function)
 
 
@@ -86,7 +86,7 @@ def _load(context, source, at):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def bits_of(context, value):  # type: ignore[no-untyped-def]
-    """The 64 bits of a floating point number, as a whole number."""
+    """Return the 64 bits of a floating point number as a whole number."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.bitcast(arguments[0], context.get_value_type(types.int64))
@@ -96,7 +96,7 @@ def bits_of(context, value):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def single_of(context, bits):  # type: ignore[no-untyped-def]
-    """The floating point number that these 32 bits are."""
+    """Return the floating point number with these 32 bits."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.bitcast(arguments[0], context.get_value_type(types.float32))
@@ -126,5 +126,5 @@ else:
 
     @inlined
     def load_word(source, at):  # type: ignore[no-untyped-def]
-        """Eight bytes as a little-endian number; the caller has checked that they are there."""
+        """Return eight bytes as a little-endian number; the caller has checked that they are there."""
         return _load(source, at)

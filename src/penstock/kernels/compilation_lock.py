@@ -1,12 +1,12 @@
-"""Compiling kernels once per machine, not once per worker at the same time.
+"""Compiles kernels once per machine, not in all workers at the same time.
 
-Rules: the first process compiles under a lock while the others wait and then load what it wrote; when a mark
-says that these sources are compiled for this processor, nobody takes the lock. Where nothing can be written,
-everybody compiles for himself, and nothing fails; a lock that does not come free (its holder may be stopped)
-is waited for `LOCK_PATIENCE_S` and no longer.
+Rules: the first process compiles under a lock while the others wait and then load what it wrote. If a marker
+file says that these sources are compiled for this processor, no process takes the lock. Where nothing can be
+written, each process compiles its own kernels, and nothing fails. A process waits at most `LOCK_PATIENCE_S`
+for a lock that is not released (its holder may be stopped).
 
-Why not rely on numba's cache alone: a fresh container starts all its workers together, and each would
-compile the same kernels for several seconds, on processors the others need.
+Why not rely on numba's cache alone: a fresh container starts all its workers together, and each would compile
+the same kernels for several seconds, on processors the others need.
 
     compile_in_turn("records", __name__, decode_nothing, told="the decoding kernels")
 """
@@ -34,16 +34,17 @@ log = get_logger(__name__)
 
 #: How long to wait for a process that compiles; on a busy machine it takes half of this.
 LOCK_PATIENCE_S = 60.0
-#: The kind of numba's event while we wait; a program that shows compilations listens to it too.
+#: The kind of numba event while a process waits; a program that shows compilations listens to it too.
 WAITING = "penstock:waiting"
 _LOCK_PAUSE_S = 0.05
 
 
 def compile_in_turn(name: str, module: str, compile_it: Callable[[], None], *, told: str) -> None:
-    """Let one process of this machine at a time do what compiles kernels for the first time.
+    """Call `compile_it`, which compiles kernels, in one process of this machine at a time.
 
-    `name` is a short one for files, `module` the one that leads to all these kernels by its imports, `told`
-    what they are for people. Nobody waits once it was done, or where nothing can be kept.
+    `name` is a short name for files, `module` the module that leads to all these kernels by its imports,
+    `told` their description for people. No process waits once they are compiled, or where nothing can be
+    cached.
     """
     try:
         place = _cache_place()
@@ -55,7 +56,7 @@ def compile_in_turn(name: str, module: str, compile_it: Callable[[], None], *, t
             if not mark.exists():
                 with open(place / f"penstock-{name}.lock", "a") as lock:
                     _wait_for(lock)
-                    # From here on also without the lock: numba replaces its files whole, so two at a time
+                    # From here on the lock may be missing: numba replaces its files whole, so two processes
                     # lose only time.
                     if not mark.exists():
                         _remove_old_marks(place, name, stamp)
@@ -69,15 +70,15 @@ def compile_in_turn(name: str, module: str, compile_it: Callable[[], None], *, t
 
 
 def _remove_old_marks(place: Path, name: str, stamp: str) -> None:
-    """Forget that other sources were compiled: what they gave is replaced. Other processors' marks stay."""
+    """Remove the marks of other sources, whose results are replaced. Keep other processors' marks."""
     for mark in place.glob(f"penstock-{name}-*.compiled"):
         if not mark.name.startswith(f"penstock-{name}-{stamp}-"):
-            mark.unlink(missing_ok=True)  # another process out of turn may be faster
+            mark.unlink(missing_ok=True)  # a process without the lock may be faster
 
 
 @contextlib.contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """Log why the first query on a computer takes so long; a bar is for commands."""
+    """Log why the first query on a computer takes so long; only commands show a bar."""
     log.info("Compiling %s, once on this computer; `penstock warmup` does it beforehand.", what)
     began_s = time.monotonic()
     yield
@@ -85,7 +86,7 @@ def _telling(what: str) -> Iterator[None]:
 
 
 def _wait_for(lock: IO[str]) -> None:
-    """Wait until we have the lock, or have waited long enough."""
+    """Wait until the lock is taken or `LOCK_PATIENCE_S` is over."""
     if _take(lock):
         return
     log.info("Another process is compiling these kernels. Waiting for it, at most %g s.", LOCK_PATIENCE_S)
@@ -109,11 +110,11 @@ def _take(lock: IO[str]) -> bool:
 
 @kernel
 def _cached() -> None:
-    """Show where numba keeps what it compiles of this package; never called."""
+    """Show where numba keeps the compiled code of this package; never called."""
 
 
 def _cache_place() -> Path | None:
-    """Return where numba keeps compiled kernels; None: nowhere."""
+    """Return where numba keeps compiled kernels; None if nowhere."""
     path = _cached.stats.cache_path
     if path is None:
         return None

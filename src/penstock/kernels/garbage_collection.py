@@ -1,9 +1,9 @@
-"""Keeps what is loaded for good, kernels above all, out of a worker's garbage collections.
+"""Keeps permanently loaded objects, above all kernels, out of a worker's garbage collections.
 
 Rule: once in a worker's life for each stage that loads something, at the end of its first task. PySpark
 collects after every task, before the worker takes the next one. With numba loaded that walks 140,000 objects
-which never go away: 60 ms a task; frozen, nothing. Why not ask the collector whether it was done before: to
-count what is frozen it walks all of it, 10 ms.
+which are never freed: 60 ms a task, or nothing if they are frozen. Why not ask the collector whether it was
+done before: it counts frozen objects by walking all of them, 10 ms.
 
     spare_the_collector("reading")
 """
@@ -16,7 +16,7 @@ from functools import cache
 
 @cache
 def spare_the_collector(stage: str, *, collects: bool = False) -> None:
-    """Freeze what is loaded by now; `collects` first, for a stage whose tables have left garbage."""
+    """Freeze all loaded objects; with `collects` collect first, for a stage whose tables leave garbage."""
     if collects:
         gc.collect()
     gc.freeze()

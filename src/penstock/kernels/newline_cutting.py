@@ -1,7 +1,7 @@
-"""Cuts text into lines in bulk: newlines are found in the whole block at once, and no line is touched alone.
+"""Cuts text into lines in bulk: it finds all newlines of a block at once and handles no line singly.
 
-Rule: a newline ends a line and nothing else does; bytes pass unchanged, valid text or not. Why not
-`for line in file`: a Python object for each line costs more than writing it to Kafka.
+Rule: only a newline ends a line; bytes pass unchanged, valid text or not. Why not `for line in file`: a
+Python object for each line costs more than writing it to Kafka.
 
 >>> cut_lines(b"one\\n\\nthree\\n")[0].to_pylist()
 [b'one', b'', b'three']
@@ -19,8 +19,8 @@ _NEWLINE = 0x0A
 
 
 def cut_lines(whole: bytes, longest: int | None = None) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Return the lines of a text that ends with a newline, and the numbers of those that were longer than
-    `longest` bytes and are cut there."""
+    """Return the lines of a text that ends with a newline, and the numbers of those cut at `longest`
+    bytes."""
     octets = np.frombuffer(whole, np.uint8)
     keep = octets != _NEWLINE
     ends = np.flatnonzero(~keep)

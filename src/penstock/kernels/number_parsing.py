@@ -1,9 +1,9 @@
-"""Numbers in text for the kernels: whole numbers, floating point, decimals, dates and times.
+"""Parses numbers in text for the kernels: whole numbers, floating point, decimals, dates and times.
 
-Rule: a number is right to the last bit or it is not decided here. A decimal fraction whose digits fit 53
-bits and whose power of ten is at most 22 is one exact division or product; all others are left to Arrow's
-parser, in bulk, afterwards. Why not compute with powers of ten throughout: the last bit would be wrong for
-about one number in ten with 17 digits.
+Rule: a number is right to the last bit or it is not decided here. A decimal fraction whose digits fit 53 bits
+and whose power of ten is at most 22 is one exact division or product; Arrow's parser handles all others
+afterwards, in bulk. Why not compute with powers of ten throughout: the last bit would be wrong for about one
+number in ten with 17 digits.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 
@@ -27,9 +27,9 @@ NO_NUMBER, WHOLE, FRACTION = 0, 1, 2
 
 @part
 def read_number(buf, at, end):
-    """A JSON number: (kind, position behind it, digits as a number, power of ten, negative, exact).
+    """Return a JSON number: (kind, position after it, digits as a number, power of ten, negative, exact).
 
-    `exact` is False when there are more digits than 64 bits hold; the digits are then not to be used.
+    `exact` is False if there are more digits than 64 bits hold; then do not use the digits.
     """
     negative = False
     exact = True
@@ -90,7 +90,7 @@ def read_number(buf, at, end):
 
 @part
 def easy_real(digits, power, exact):
-    """Whether `make_real` is right to the last bit."""
+    """Return whether `make_real` is right to the last bit."""
     return exact and digits <= np.uint64(1 << 53) and -22 <= power <= 22
 
 
@@ -103,9 +103,9 @@ def make_real(digits, power, negative):
 
 @part
 def rounds_as_float(value):
-    """Whether a double rounds to the same float as the decimal it was made from.
+    """Return whether a double rounds to the same float as the decimal it was made from.
 
-    It may not where it lies half-way between two floats: the decimal may be a little more or less.
+    It may not if it lies half-way between two floats: the decimal may be a little more or less.
     """
     bits = bits_of(value)
     return value == 0.0 or ((bits >> 52) & 0x7FF >= 897 and bits & 0x1FFFFFFF != 0x10000000)
@@ -113,9 +113,9 @@ def rounds_as_float(value):
 
 @part
 def spell_decimal(target, source, at, end):
-    """Write a decimal such as `+1,234.` or `.5` to `target` as JSON spells it: the end, or -1 if it is none.
+    """Write a decimal such as `+1,234.` or `.5` to `target` as in JSON; return the end, -1 if it is none.
 
-    It gets longer by one byte at most, so within one array it must not begin at 0. An exponent is copied.
+    It grows by one byte at most, so within one array it must not begin at 0. An exponent is copied.
     """
     to = np.int64(0)
     if at < end and (source[at] == 0x2B or source[at] == 0x2D):
@@ -157,7 +157,7 @@ def spell_decimal(target, source, at, end):
 
 @part
 def wide_times_ten(high, low, digit):
-    """128 bits times ten plus a digit; the caller knows that it fits."""
+    """Return 128 bits times ten plus a digit; the caller knows that it fits."""
     first = (low & _LOW_HALF) * np.uint64(10) + digit
     second = (low >> np.uint64(32)) * np.uint64(10) + (first >> np.uint64(32))
     high = high * np.uint64(10) + (second >> np.uint64(32))
@@ -166,12 +166,12 @@ def wide_times_ten(high, low, digit):
 
 @part
 def read_decimal(buf, at, end, precision, scale):
-    """A number (checked by `read_number`) as a decimal: (fits, high, low), halves rounded away from zero."""
+    """Return a number checked by `read_number` as a decimal, halves away from zero: (fits, high, low)."""
     negative = buf[at] == 0x2D
     if negative:
         at += 1
-    # First where the point stands, counted in digits from the first; then the digits in front of
-    # the place to round at are taken one by one, and missing ones are zeros.
+    # First find the point, counted in digits from the first. Then take the digits before the rounding place
+    # one by one; missing ones are zeros.
     whole = np.int64(0)
     power = np.int64(0)
     stop = at
@@ -233,7 +233,7 @@ def read_decimal(buf, at, end, precision, scale):
 
 @part
 def below_power(high, low, precision):
-    """Whether 128 bits without a sign are less than 10^precision."""
+    """Return whether unsigned 128 bits are less than 10^precision."""
     return high < _HIGHS[precision] or (high == _HIGHS[precision] and low < _LOWS[precision])
 
 
@@ -248,7 +248,7 @@ def negate(high, low):
 
 @part
 def days_of(year, month, day):
-    """Days since 1970-01-01 in the calendar that is always Gregorian, as Spark's."""
+    """Return the days since 1970-01-01 in the proleptic Gregorian calendar, as Spark does."""
     if month <= 2:
         year -= 1
     era = year // 400
@@ -260,7 +260,7 @@ def days_of(year, month, day):
 
 @part
 def read_digits(buf, at, end, most):
-    """Up to `most` digits: (value, position behind them)."""
+    """Return up to `most` digits: (value, position after them)."""
     value = np.int64(0)
     stop = min(end, at + most)
     while at < stop and 0x30 <= buf[at] <= 0x39:
@@ -271,7 +271,7 @@ def read_digits(buf, at, end, most):
 
 @part
 def trim(buf, at, end):
-    """The bounds without blanks and control characters around: (begin, end)."""
+    """Return the bounds without blanks and control characters around: (begin, end)."""
     while at < end and (buf[at] <= 0x20 or buf[at] == 0x7F):
         at += 1
     while end > at and (buf[end - 1] <= 0x20 or buf[end - 1] == 0x7F):
@@ -281,7 +281,8 @@ def trim(buf, at, end):
 
 @part
 def read_date(buf, at, end, longest_year):
-    """`year[-month[-day]]`: (days, position behind it, whether the day was given); -1 when it is no date."""
+    """Read `year[-month[-day]]`: (days, position after it, whether the day was given); -1 if it is no
+    date."""
     negative = False
     if at < end and (buf[at] == 0x2D or buf[at] == 0x2B):
         negative = buf[at] == 0x2D
@@ -317,7 +318,7 @@ def read_date(buf, at, end, longest_year):
 
 @part
 def read_day(buf, at, end):
-    """A date; a time behind it is left out: (fits, days)."""
+    """Read a date and ignore a time after it: (fits, days)."""
     at, end = trim(buf, at, end)
     days, stop, whole = read_date(buf, at, end, 7)
     fits = stop == end or (stop >= 0 and whole and (buf[stop] == 0x54 or buf[stop] == 0x20))
@@ -326,7 +327,7 @@ def read_day(buf, at, end):
 
 @part
 def read_zone(buf, at, end):
-    """`Z`, or `UTC`, `GMT`, `UT` and an offset, or one of both: (fits, seconds east).
+    """Read `Z`, or `UTC`, `GMT`, `UT` and an offset, or only one of the two: (fits, seconds east).
 
     An offset is `+h`, `+hh`, `+hhmm`, `+hhmmss`, or with colons, where hours and minutes may have one digit.
     """
@@ -373,7 +374,7 @@ def read_zone(buf, at, end):
 
 @part
 def read_timestamp(buf, at, end, zoned):
-    """A date and time: (fits, microseconds). Without a zone it is UTC; without `zoned` a zone is an error."""
+    """Read a date and time: (fits, microseconds). No zone means UTC; without `zoned` a zone is an error."""
     at, end = trim(buf, at, end)
     days, at, whole = read_date(buf, at, end, 6)
     if at < 0:
@@ -424,7 +425,7 @@ def read_timestamp(buf, at, end, zoned):
 
 @part
 def wide_at(buf, at, size, precision):
-    """A signed big-endian number of `size` bytes, all of them there: (fits the precision, high, low)."""
+    """Read a signed big-endian number of `size` bytes, all present: (fits the precision, high, low)."""
     negative = size > 0 and buf[at] >= 0x80
     while size > 16:  # bytes that only repeat the sign
         if buf[at] != (0xFF if negative else 0) or (buf[at + 1] >= 0x80) != negative:
@@ -444,7 +445,7 @@ def wide_at(buf, at, size, precision):
 
 @part
 def float_at(buf, at):
-    """Four bytes, all of them there, as a little-endian floating point number."""
+    """Return four bytes, all present, as a little-endian floating point number."""
     word = np.uint32(0)
     for i in range(4):
         word |= np.uint32(np.uint32(buf[at + i]) << np.uint32(8 * i))

@@ -1,9 +1,9 @@
-"""Stamps that tell whether compiled code was made of the sources that are there now.
+"""Stamps that tell whether compiled code was made from the present sources.
 
-Rule: what can become part of a kernel is its module and what that imports, however far; a change in any of
-them makes another stamp. Why not the times of the files: inside a zip there are none, and all versions of the
-package would share one stamp. Why not all files of a folder: whoever changes one would have all kernels
-compiled anew. Reading them takes a millisecond, once in a process.
+Rule: a kernel can contain parts of its module and of all that it imports, directly or not; a change in any of
+them changes the stamp. Why not the times of the files: inside a zip there are none, and all versions of the
+package would share one stamp. Why not all files of a folder: a change in one would recompile all kernels.
+Reading the modules takes a millisecond, once in a process.
 
 >>> len(stamp_sources("penstock.kernels.text_scanning"))
 64
@@ -21,9 +21,9 @@ _IMPORTS = re.compile(r"from (penstock[\w.]*) import (\([^)]*\)|.*)")
 
 @functools.cache
 def stamp_sources(module: str) -> str:
-    """Return a digest of a module of ours and of all others that it imports, at once or later.
+    """Return a digest of a Penstock module and of all others that it imports, directly or not.
 
-    Raises `FileNotFoundError` for a module whose source is not there, or not ours: nothing vouches for it.
+    Raise `FileNotFoundError` for a module without source or outside Penstock: nothing vouches for it.
     """
     found: dict[str, bytes] = {}
     _follow(module, found)
@@ -38,14 +38,14 @@ def _follow(module: str, found: dict[str, bytes]) -> None:
         return
     found[module], imports = source
     for origin, names in imports:
-        # What is imported from a module is in it; what is imported from a package may be modules.
+        # Names imported from a module are in it; names imported from a package may be modules.
         for each in [origin] if _read(origin) else [f"{origin}.{name}" for name in names]:
             _follow(each, found)
 
 
 @functools.cache
 def _read(module: str) -> tuple[bytes, list[tuple[str, list[str]]]] | None:
-    """Return the digest of a module and what it imports; None: no module of ours, or a package."""
+    """Return the digest of a module and its imports; None for a package or a module outside Penstock."""
     ours, *path = module.split(".")
     if ours != "penstock" or not path:
         return None

@@ -1,7 +1,7 @@
 """Bytes of text for the kernels: UTF-8, JSON strings and their escapes, base64.
 
-Rule: each function gets `end`, looks at no byte at or behind it, and returns a negative position for what is
-not what it should be. Strings are looked at eight bytes a time while nothing in them is special.
+Rule: each function gets `end`, reads no byte at or after it, and returns a negative position for invalid
+text. Strings are scanned eight bytes at a time while they hold nothing special.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -17,13 +17,14 @@ _QUOTES = np.uint64(0x2222222222222222)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _BLANKS = np.uint64(0x2020202020202020)
 
-#: What `unescape` answers instead of a size: an escape JSON does not have; half of a surrogate pair.
+#: What `unescape` returns instead of a size: for an escape that JSON does not have, and for half a surrogate
+#: pair.
 NO_TEXT, NO_CHARACTER = -1, -2
 
 
 @part
 def utf8_step(buf, at, end):
-    """The position behind one character that is not ASCII; -1 when it is not UTF-8."""
+    """Return the position after one character that is not ASCII; -1 if it is not UTF-8."""
     lead = np.int64(buf[at])
     if lead < 0xC2 or lead > 0xF4:
         return np.int64(-1)
@@ -50,7 +51,7 @@ def utf8_step(buf, at, end):
 
 @part
 def is_utf8(buf, at, end):
-    """Whether all bytes from `at` to `end` are UTF-8."""
+    """Return whether all bytes from `at` to `end` are UTF-8."""
     while at < end:
         while end - at >= 8 and load_word(buf, at) & _TOPS == 0:
             at += 8
@@ -75,7 +76,8 @@ def skip_blanks(buf, at, end):
 
 @part
 def close_string(buf, at, end):
-    """From behind the opening quote: (position of the closing one or -1, whether there are escapes)."""
+    """Return, from after the opening quote: (position of the closing quote or -1, whether there are
+    escapes)."""
     escapes = False
     while True:
         while end - at >= 8:
@@ -103,7 +105,7 @@ def close_string(buf, at, end):
             return at, escapes
         if c == 0x5C:
             escapes = True
-            at += 2  # what follows is looked at when it is unescaped
+            at += 2  # the escape is checked when it is unescaped
         elif c < 0x20:
             return np.int64(-1), escapes
         else:
@@ -114,7 +116,7 @@ def close_string(buf, at, end):
 
 @part
 def hex4(buf, at, end):
-    """Four hexadecimal digits as a number; -1 when they are not there."""
+    """Return four hexadecimal digits as a number; -1 if they are not there."""
     if end - at < 4:
         return np.int64(-1)
     value = np.int64(0)
@@ -134,9 +136,9 @@ def hex4(buf, at, end):
 
 @part
 def unescape(target, to, room, buf, at, end):
-    """Write the string's characters from `to` on: how many bytes, or NO_TEXT or NO_CHARACTER.
+    """Write the string's characters from `to` on; return how many bytes, or NO_TEXT or NO_CHARACTER.
 
-    Never more bytes than it reads, so a `room` of that size always does; it is checked all the same.
+    It never writes more bytes than it reads, so a `room` of that size is enough; it is checked all the same.
     """
     begin = to
     limit = to + room
@@ -192,7 +194,7 @@ def unescape(target, to, room, buf, at, end):
 
 @part
 def put_character(target, to, code):
-    """Write one character as UTF-8; the caller has room for four bytes."""
+    """Write one character as UTF-8; the caller guarantees room for four bytes."""
     if code < 0x80:
         target[to] = code
         return to + 1
@@ -227,9 +229,9 @@ def base64_digit(c):
 
 @part
 def decode_base64(target, to, room, buf, at, end):
-    """Write the decoded bytes from `to` on: how many; -1 when it is not base64 with its padding.
+    """Write the decoded bytes from `to` on; return how many, or -1 if it is not base64 with its padding.
 
-    Blanks and line ends may stand between two groups of four, as in Spark.
+    Blanks and line ends may separate groups of four, as in Spark.
     """
     if (end - at) // 4 * 3 > room:
         return np.int64(-1)

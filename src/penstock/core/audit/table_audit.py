@@ -133,8 +133,7 @@ def _locate(facts: TableFacts, partition: TopicPartition) -> str:
 
 
 def check_reread(facts: Reread, *, leaves_out: bool) -> Report:
-    """Check that every record has its row, and every row its record. `leaves_out`: the stream drops
-    records."""
+    """Check that every record has a row, and every row a record. `leaves_out`: the stream drops records."""
     book = Notebook()
     subject = f"{facts.table} {facts.partition}"
     if facts.problem:

@@ -35,7 +35,7 @@ def parse_secret(text: str) -> Secret:
 
 
 def parse_tls_versions(text: str) -> str:
-    """Accept only all the versions this client offers: a shorter list would be a false promise."""
+    """Accept only a list with all versions this client offers: a shorter one would be a false promise."""
     if not {"TLSv1.2", "TLSv1.3"} <= {each.strip() for each in text.split(",")}:
         raise ValueError("a list with `TLSv1.2` and `TLSv1.3`, the versions this client offers")
     return text

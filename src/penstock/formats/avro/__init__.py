@@ -1,1 +1,1 @@
-"""Avro values to typed columns."""
+"""Decodes Avro values to typed columns."""

@@ -1,4 +1,4 @@
-"""Drives the Avro kernel over a column, with a program for each writer's schema met so far."""
+"""Runs the Avro kernel over a column, with a program for each writer's schema met so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.formats.registry.schema_registry import RegisteredSchema, Registry
 from penstock.formats.registry.value_framing import FRAME_BYTES, choose_entries, read_ids
 from penstock.kernels.byte_columns import ByteColumn, open_column
 
-#: Schemas that cannot become the frame's get faults of their own from here on.
+#: The first of the faults for schemas that cannot become the frame's.
 _FIRST_REFUSED = 1000
 _REASONS = {
     k.CUT_OFF: "the value ends too early",
@@ -40,7 +40,7 @@ _idle = threading.local()
 
 
 class _Values:
-    """The memory and the programs to decode values to one frame schema."""
+    """The memory and the programs for decoding values to one schema of the frame."""
 
     def __init__(self, decoder: AvroDecoder) -> None:
         self._reader = parse_avro(decoder.schema, decoder.references)
@@ -99,7 +99,7 @@ class _Values:
 
 
 def decode_avro(decoder: AvroDecoder, values: pa.Array) -> Decoded:
-    """Decode with the memory and programs this thread has used for the decoder before, if it has."""
+    """Decode the values, with the memory and programs this thread has used for the decoder before, if any."""
     kept: dict[AvroDecoder, _Values] = _idle.__dict__.setdefault("values", {})
     found = kept.pop(decoder, None) or _Values(decoder)
     decoded = found.decode(open_column(values))

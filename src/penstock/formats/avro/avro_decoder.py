@@ -1,9 +1,9 @@
-"""Avro values into a column: with a schema registry, or bare to one schema.
+"""Decodes Avro values into a column: with a schema registry, or bare ones of one schema.
 
-Rule: the frame's schema is fixed when the query starts; every writer's schema is resolved to it, so a new
-version of the producer changes no column. With a registry each value names its writer's schema; without one
-all values are written in the schema that is given. A writer's schema that cannot become the frame's makes
-bad rows, and says why.
+Rule: the data frame's schema is fixed when the query starts; every writer's schema is resolved to it, so a
+new version of the producer changes no column. With a registry each value names its writer's schema; without
+one all values are written in the given schema. A writer's schema that cannot become the frame's makes bad
+rows, with the reason.
 
 >>> AvroDecoder('{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}').spark_type
 'struct<id:bigint>'
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AvroDecoder:
-    """Decodes to `schema` (with the schemas it refers to); `registry` None: bare values without a frame."""
+    """A decoder to `schema` (with the schemas it refers to); `registry` None: bare values without a frame."""
 
     schema: str
     references: tuple[str, ...] = ()

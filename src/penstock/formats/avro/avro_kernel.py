@@ -1,10 +1,10 @@
-"""The Avro kernel: runs a small program over every value and puts what it reads into columns.
+"""The Avro kernel: runs a small program over every value and puts the results into columns.
 
 A program (made by `avro_program`) is a table of operations: read this, skip that, loop, choose a branch.
-Rules: every length is compared with the bytes that are left before it is used; a number has at most ten
-bytes; a row may have at most as many array and map elements as it has bytes and 1024 more, so elements that
-take no bytes cannot go on for ever; a value with bytes left over is a bad row. A negative node means: check
-it and leave it out.
+Rules: every length is compared with the remaining bytes before it is used; a number has at most ten bytes; a
+row may have at most as many array and map elements as it has bytes, plus 1024, so elements that take no bytes
+cannot go on endlessly; a value with bytes left over is a bad row. A negative node means: check the value and
+leave it out.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -22,7 +22,7 @@ END, NULL, BOOLEAN, LONG, FLOAT, DOUBLE, BYTES, FIXED, ENUM, DECIMAL, STRUCT = r
 LOOP, NEXT, JUMP, UNION, PUT_LONG, PUT_TEXT, PUT_WIDE, PUT_LIST, BAD = range(11, 20)
 PROGRAM_WIDTH = 4
 
-# What LONG does with its number (`b`).
+# What LONG does with its number, in column `b`.
 AS_IS, AS_REAL, THOUSANDFOLD = 0, 1, 2
 
 # Faults of a row.
@@ -34,7 +34,8 @@ SPARE_ELEMENTS = 1024
 
 @part
 def read_long(buf, at, end):
-    """A zigzag number of at most 64 bits: (value, next position), the position negative when it is bad."""
+    """Read a zigzag number of at most 64 bits: (value, next position); the position is negative if it is
+    bad."""
     raw = np.uint64(0)
     for i in range(10):
         if at + i >= end:
@@ -53,9 +54,9 @@ def decode_rows(
     buf, ends, present, entries, skip, row, rows, table, slots, valid, text,
     program, targets, constants, frames, state, faults, nodes,
 ):  # fmt: skip
-    """Append rows from `row` on: the first row that is not done. Less than `rows` means: a node was full.
+    """Append rows from `row` on; return the first row not done. Less than `rows` means: a node was full.
 
-    `entries[row]` is where the row's program begins, or a fault negated; the first `skip` bytes of a value
+    `entries[row]` is where the row's program begins, or a negated fault; the first `skip` bytes of a value
     are its frame.
     """
     while row < rows:
@@ -83,7 +84,7 @@ def decode_rows(
 
 @part
 def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, constants, frames, state):
-    """Run the program from `pc` on: GOOD, FULL or the fault."""
+    """Run the program from `pc` on; return GOOD, FULL or the fault."""
     depth = 0
     budget = end - at + SPARE_ELEMENTS
     while True:
@@ -158,7 +159,7 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
                 size, at = read_long(buf, at, end)
                 if at < 0:
                     return -at
-                if size < 0:  # then the block's size in bytes follows, which we do not need
+                if size < 0:  # then the block's size in bytes follows, which is not needed
                     _, at = read_long(buf, at, end)
                     if at < 0:
                         return -at

@@ -1,10 +1,10 @@
-"""From a writer's schema to the frame's: the program the Avro kernel runs for one of them.
+"""Compiles a writer's schema and the data frame's into a program for the Avro kernel.
 
-Rule: what a writer's schema can mean for the frame is decided once, here, and never per record. Fields the
-frame does not ask for are skipped, fields the writer does not have get the frame's default, numbers are
-widened as Avro allows, a branch that does not fit is a fault of the rows that use it. A schema that cannot be
-resolved at all raises `Incompatible`, and its rows are bad. Names of records are compared in unions only:
-producers rename their top record more often than they mean anything by it.
+Rule: how a writer's schema maps to the data frame is decided once, here, and never per record. Fields that
+the frame does not ask for are skipped, fields that the writer does not have get the frame's default, numbers
+are widened as Avro allows, a branch that does not fit is a fault of the rows that use it. A schema that
+cannot be resolved at all raises `Incompatible`, and its rows are bad. Names of records are compared in unions
+only: producers often rename their top record without meaning anything by it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.formats.avro.avro_schema import (
 from penstock.formats.columns.column_layout import Layout
 from penstock.kernels.byte_columns import Array
 
-#: A schema that unrolls to more operations is refused: it was made to be large.
+#: The most operations of a program; a schema that unrolls to more was made to be large.
 MAX_OPERATIONS = 100_000
 _WIDER = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",)}
 _NULL = Primitive("null")
@@ -40,11 +40,11 @@ _SKIP = -1
 
 
 class Incompatible(Exception):  # noqa: N818  (an outcome, caught where programs are made)
-    """The writer's schema cannot be read as the frame's; the text says where."""
+    """A writer's schema that cannot be read as the frame's; the text says where."""
 
 
 class AvroProgram:
-    """The programs of all writers met so far, one behind the other."""
+    """The programs of all writers met so far, one after the other."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -54,7 +54,7 @@ class AvroProgram:
         self.arrays: tuple[Array, Array, Array] = self._freeze()
 
     def add(self, writer: AvroType, reader: AvroType) -> int:
-        """Append the program that reads `writer` as `reader`: where it begins."""
+        """Append the program that reads `writer` as `reader`; return where it begins."""
         before = (len(self._operations), len(self._targets), self._constants)
         try:
             self._resolve(writer, reader, 0, "")
@@ -83,7 +83,7 @@ class AvroProgram:
         return len(self._operations) - 1
 
     def _patch(self, at: int) -> None:
-        """Let the operation at `at` lead to the next one."""
+        """Make the operation at `at` jump to the next one."""
         operation, node, _, b = self._operations[at]
         self._operations[at] = (operation, node, len(self._operations), b)
 
@@ -94,7 +94,7 @@ class AvroProgram:
     # --- resolving ------------------------------------------------------------------------------------
 
     def _resolve(self, writer: AvroType, reader: AvroType | None, node: int, path: str) -> None:
-        """`reader` None: check the writer's value and leave it out."""
+        """Emit what reads `writer` as `reader`; None: check the writer's value and leave it out."""
         if isinstance(writer, Union):
             self._resolve_union(writer, reader, node, path)
         elif isinstance(reader, Union):
@@ -131,7 +131,7 @@ class AvroProgram:
             self._patch(each)
 
     def _choose(self, writer: AvroType, reader: Union, node: int, path: str) -> None:
-        """The writer has one type, the frame several."""
+        """Emit the member of `reader` for a writer of one type and a frame of several."""
         if writer == _NULL:
             if _NULL not in reader.branches:
                 raise _mismatch(writer, reader, path)
@@ -329,7 +329,7 @@ def _fits(writer: str, reader: str) -> bool:
 
 
 def _find_branch(writer: AvroType, members: Sequence[AvroType]) -> int | None:
-    """The member a value of the writer's type belongs to: the same type first, then one it widens to."""
+    """Return the member for a value of the writer's type: the same type first, then one it widens to."""
     for n, each in enumerate(members):
         if type(each) is not type(writer):
             continue

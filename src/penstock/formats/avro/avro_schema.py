@@ -1,7 +1,7 @@
-"""Avro schemas as types: what a writer wrote, what the frame wants, and which column that makes.
+"""Avro schemas as types, of writers and of the data frame, and the columns they make.
 
 Rule: every schema is a finite tree here. A type that contains itself has no columns, and a program unrolled
-from it would have no end, so it is refused when it is parsed. Columns follow Spark's Avro support: an enum is
+from it would be endless, so it is refused when it is parsed. Columns follow Spark's Avro support: an enum is
 a string, a fixed is binary, a union with null is its other branch, int and long together are a bigint, any
 other union a struct with one member per branch.
 
@@ -19,16 +19,16 @@ from typing import Any, TypeAlias
 from penstock.core.errors import OptionError
 from penstock.formats.columns.column_types import ColumnType, Decimal, Field, List, Map, Scalar, Struct
 
-#: Deeper nesting is refused: the kernel's stack of open arrays and maps is that high.
+#: The deepest nesting: the kernel's stack of open arrays and maps has this height.
 MAX_DEPTH = 32
-#: More parts than this are refused in a frame's schema.
+#: The most parts of a frame's schema.
 MAX_TYPES = 5000
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One of Avro's simple types, with what it stands for."""
+    """One of Avro's simple types, with its logical type."""
 
     name: str
     logical: str = ""
@@ -38,7 +38,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     name: str
     size: int
@@ -49,7 +49,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of some names; `default` stands for a name the reader does not know."""
+    """One of some names; `default` replaces a name that the reader does not know."""
 
     name: str
     symbols: tuple[str, ...]
@@ -92,7 +92,7 @@ AvroType: TypeAlias = Primitive | Fixed | Enum | ArrayOf | MapOf | Union | AvroR
 
 
 def parse_avro(text: str, references: Iterable[str] = ()) -> AvroType:
-    """A schema from its JSON. `references` are schemas whose named types it may use, in order."""
+    """Return a schema from its JSON. `references` are schemas whose named types it may use, in order."""
     known: dict[str, AvroType | None] = {}
     for each in references:
         _parse(_load(each), "", known, 0)
@@ -159,7 +159,7 @@ def _parse_named(
     if "." not in name:
         space = own if isinstance(own, str) else namespace
         name = f"{space}.{name}" if space else name
-    known[name] = None  # being defined: whoever meets it now is inside it
+    known[name] = None  # being defined: a use of it now is inside it
     found: AvroType
     if node["type"] == "enum":
         symbols = tuple(str(each) for each in node.get("symbols", ()))
@@ -199,7 +199,7 @@ _LOGICAL = {
 
 
 def _logical(node: Mapping[str, Any], kind: str) -> tuple[str, int, int]:
-    """A logical type we know, where it may stand; all others are ignored, as Avro asks."""
+    """Return a known logical type where it is allowed; ignore all others, as Avro requires."""
     logical = node.get("logicalType")
     if not isinstance(logical, str) or kind not in _LOGICAL.get(logical, ()):
         return "", 0, 0
@@ -214,14 +214,14 @@ def _logical(node: Mapping[str, Any], kind: str) -> tuple[str, int, int]:
 
 
 def column_type(avro: AvroType) -> ColumnType:
-    """The column a schema makes."""
+    """Return the column type of a schema."""
     if _count_types(avro, {}) > MAX_TYPES:
         raise _unsupported("", f"more than {MAX_TYPES} parts, most of them repeated")
     return _column_type(avro, "")
 
 
 def _count_types(avro: AvroType, known: dict[int, int]) -> int:
-    """How many types it has when shared ones are written out. Few lines of schema can make billions."""
+    """Return the number of types with shared ones expanded. Few lines of schema can make billions."""
     if id(avro) not in known:
         inner: tuple[AvroType, ...] = ()
         if isinstance(avro, AvroRecord):
@@ -275,12 +275,13 @@ def _union_type(avro: Union, path: str) -> ColumnType:
 
 
 def member_types(avro: Union) -> tuple[AvroType, ...]:
-    """The branches that are values."""
+    """Return the branches that are not null."""
     return tuple(each for each in avro.branches if each != Primitive("null"))
 
 
 def simplify_union(avro: Union) -> AvroType:
-    """A union that is one column: its only value branch, or the wider of two numbers; else itself."""
+    """Return the type of a union that is one column: its only value branch or the wider number; else
+    itself."""
     members = member_types(avro)
     if len(members) == 1:
         return members[0]

@@ -1,14 +1,14 @@
-"""Where kernels put decoded values: the columns of one type, flattened into a few plain arrays.
+"""Stores the decoded values of kernels: the columns of one type, flattened into a few plain arrays.
 
-A column type is a tree; its nodes are the rows of `table`, in the order of a walk from the root (a node's
-first child is the next node, STOP is the first node behind its subtree). Each node owns a part of three
-pools: `slots` (a number; for texts and lists the end of each entry), `valid` (a byte per entry) and `text`.
+A column type is a tree; its nodes are the rows of `table`, in depth-first order (a node's first child is the
+next node, STOP is the first node after its subtree). Each node owns a part of three pools: `slots` (a number;
+for texts and lists the end of each entry), `valid` (a byte per entry) and `text`.
 
 Rules: every write is preceded by a comparison with the node's room, and a full node is not an error: the
-function returns False, the kernel takes the row back with `truncate`, and the caller makes more room and
-goes on at that row. A struct's own entry comes first, its children follow in any order, and `close_struct`
-fills in those that did not come. Why not one array per column: numba would compile a kernel per schema.
-Why not a tuple of arrays instead of four arguments: numba counts references to each array at each use.
+function returns False, the kernel removes the row with `truncate`, and the caller makes more room and goes on
+at that row. A struct's own entry comes first, its children follow in any order, and `close_struct` fills in
+the absent ones. Why not one array per column: numba would compile a kernel per schema. Why not a tuple of
+arrays instead of four arguments: numba counts references to each array at each use.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -22,16 +22,16 @@ from penstock.kernels.compilation import bits_of, copy_bytes, part
 BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL = range(8)
 STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, STRUCT, LIST, MAP = range(8, 16)
 
-# What a child that did not come is.
+# The value of an absent child.
 NULL, ZERO, EMPTY_LIST, FIRST_NAME, EMPTY_STRUCT = range(5)
 
-# What a kernel returns instead of a row's fault, and how rows are numbered: 0 is good.
+# Results of a kernel for a row that has no fault: 0 is good.
 GOOD, FULL = 0, -1
 
 
-# Columns of `table`, one row per node; a last row says what was full: [node, bytes].
+# Columns of `table`, one row per node; an extra last row holds what was full: [node, bytes].
 KIND, STOP, PARENT, COUNT, BASE, ROOM, TEXT_BASE, TEXT_USED, TEXT_ROOM = range(9)
-WIDTH, PRECISION, SCALE, MISSING = range(9, 13)  # slots per entry (two for decimals); how to fill gaps
+WIDTH, PRECISION, SCALE, MISSING = range(9, 13)  # WIDTH: slots per entry (two for decimals); MISSING: how to fill gaps
 NAME_AT, NAME_SIZE, FIRST_AT, FIRST_SIZE = range(
     13, 17
 )  # in `text`: the field's name; for FIRST_NAME: zero's
@@ -95,7 +95,7 @@ def has_text_room(table, slots, valid, text, node, size):
 
 @part
 def put_text(table, slots, valid, text, node, buf, at, size):
-    """Append bytes of `buf`; the caller has checked that they are inside it."""
+    """Append bytes of `buf`; the caller has checked that they lie inside it."""
     if not has_room(table, slots, valid, text, node) or not has_text_room(
         table, slots, valid, text, node, size
     ):
@@ -106,7 +106,7 @@ def put_text(table, slots, valid, text, node, buf, at, size):
 
 @part
 def end_text(table, slots, valid, text, node, size):
-    """Append an entry whose bytes have just been written behind `text_used`; there is room for it."""
+    """Append an entry whose bytes have just been written after TEXT_USED; there is room for it."""
     table[node, TEXT_USED] += size
     at = table[node, BASE] + table[node, COUNT]
     slots[at] = table[node, TEXT_USED]
@@ -117,7 +117,7 @@ def end_text(table, slots, valid, text, node, size):
 
 @part
 def put_list(table, slots, valid, text, node):
-    """Append a list or a map: its elements are those its child got since the entry before."""
+    """Append a list or a map: its elements are those its child got since the previous entry."""
     return put(table, slots, valid, text, node, table[node + 1, COUNT])
 
 
@@ -146,7 +146,7 @@ def put_null(table, slots, valid, text, node):
 
 @part
 def put_missing(table, slots, valid, text, node):
-    """Append what stands for a part that did not come."""
+    """Append the value of an absent part."""
     how = table[node, MISSING]
     if how == EMPTY_LIST:
         return put_list(table, slots, valid, text, node)
@@ -164,7 +164,7 @@ def put_missing(table, slots, valid, text, node):
 
 @part
 def close_struct(table, slots, valid, text, node):
-    """Fill in what did not come."""
+    """Fill in the absent children of a struct's newest entry."""
     child = node + 1
     while child < table[node, STOP]:
         if table[child, COUNT] < table[node, COUNT] and not put_missing(table, slots, valid, text, child):
@@ -175,7 +175,7 @@ def close_struct(table, slots, valid, text, node):
 
 @part
 def truncate(table, slots, valid, text, node, entries):
-    """Keep only the first `entries` of a node, and of everything below it what belongs to them."""
+    """Keep only the first `entries` of a node, and what belongs to them below it."""
     for i in range(node, table[node, STOP]):
         keep = entries
         if i > node:

@@ -1,8 +1,8 @@
-"""A column type as the arrays kernels fill, and those arrays as an Arrow column.
+"""Turns a column type into arrays for kernels to fill, and these arrays into an Arrow column.
 
-Rule: the memory kernels write is kept and used again for the next batch, so Arrow gets copies: narrowing
-numbers to their type copies anyway, and fresh pages for every batch cost more than the copying. Rooms start
-from the size of the input and only ever grow.
+Rule: the memory that kernels write is reused for the next batch, so Arrow gets copies: narrowing numbers to
+their type copies anyway, and fresh pages for every batch cost more than copying. Room starts at the size of
+the input and only grows.
 
 >>> from penstock.formats.columns.column_types import Field
 >>> layout = Layout.of(Struct((Field("id", Scalar("bigint")), Field("tags", List(Scalar("string"))))))
@@ -44,7 +44,7 @@ class _Node:
     path: str
     name: str
     parent: int
-    repeated: bool  # below a list: may have more entries than there are rows
+    repeated: bool  # below a list, so it may have more entries than rows
     stop: int = 0
 
 
@@ -105,11 +105,11 @@ def _kind(column: ColumnType) -> int:
 
 
 class Workspace:
-    """The memory one decoding fills: `begin`, run a kernel on `arrays`, `grow` when it says so, `finish`."""
+    """The memory of one decoding: `begin`, run a kernel on `arrays`, `grow` if it asks to, `finish`."""
 
     @staticmethod
     def new_memory(items: int, kind: Any) -> Array:
-        """An uninitialised array; the fuzz run gives memory that ends at a protected page."""
+        """Return an uninitialised array; the fuzz run returns memory that ends at a protected page."""
         return np.empty(items, kind)
 
     def __init__(
@@ -153,7 +153,7 @@ class Workspace:
         table = self.table[:-1]
         table[:, s.COUNT] = table[:, s.TEXT_USED] = 0
         least = np.where(self._repeated, 64, rows)
-        # Texts of a batch are shared among the columns; a batch that is not average grows its room once.
+        # A batch's text bytes are shared among the columns; an unusual batch grows its room once.
         share = total_bytes // max(1, int(self._texts.sum())) + 64
         texts = np.where(self._texts, share, 0)
         if (table[:, s.ROOM] < least).any() or (table[:, s.TEXT_ROOM] < texts).any():
@@ -162,7 +162,7 @@ class Workspace:
             self._allocate(keep=False)
 
     def grow(self) -> None:
-        """Make room for what the kernel could not place; everything placed so far is kept."""
+        """Make room for what the kernel could not place; keep everything placed so far."""
         node, size = (int(each) for each in self.table[-1, :2])
         row = self.table[node]
         if size:
@@ -194,11 +194,11 @@ class Workspace:
 
     @property
     def arrays(self) -> tuple[Array, Array, Array, Array]:
-        """What kernels take; other arrays after `grow`."""
+        """Return the arrays that kernels take; `grow` replaces them."""
         return self.table, self.slots, self.valid, self.text
 
     def finish(self) -> pa.Array:
-        """The column, as memory of its own."""
+        """Return the column, in memory of its own."""
         return self._array(0)
 
     def _array(self, node: int) -> pa.Array:
@@ -233,10 +233,10 @@ class Workspace:
 
 
 def explain(faults: Array, nodes: Array, describe: Callable[[int, int], str]) -> pa.StringArray | None:
-    """Return reasons beside rows, None if no row is bad; `describe(fault, node)` is asked once per pair."""
+    """Return each row's reason, None if no row is bad; `describe(fault, node)` is called once per pair."""
     if not faults.any():
         return None
-    # One number per pair: sorting pairs themselves took three times as long as decoding bad rows does.
+    # One number per pair: sorting the pairs took three times as long as decoding bad rows.
     width = int(nodes.max()) + 1
     pairs, which = np.unique(faults * width + nodes, return_inverse=True)
     split = [divmod(int(each), width) for each in pairs]

@@ -34,7 +34,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type without parts, by Spark's name."""
+    """A type without parts, under Spark's name."""
 
     name: str
 
@@ -49,7 +49,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A number of at most `precision` digits, `scale` of them behind the point."""
+    """A number of at most `precision` digits, `scale` of them after the point."""
 
     precision: int
     scale: int
@@ -80,7 +80,7 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Pairs, in the order they were written."""
+    """Key-value pairs, in the order they were written."""
 
     key: ColumnType
     value: ColumnType
@@ -121,5 +121,5 @@ ColumnType: TypeAlias = Scalar | Decimal | List | Map | Struct
 
 
 def quote(name: str) -> str:
-    """A field's name as DDL wants it: in backticks unless it is plain."""
+    """Return a field's name for DDL: in backticks unless it is plain."""
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"

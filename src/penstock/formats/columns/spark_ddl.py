@@ -1,7 +1,8 @@
-"""Spark's DDL text into column types: `id BIGINT, tags ARRAY<STRING>` or `struct<id:bigint,...>`.
+"""Parses Spark's DDL into column types: `id BIGINT, tags ARRAY<STRING>` or `struct<id:bigint,...>`.
 
-Rule: what Spark would read differently is refused, never guessed. Why not ask Spark: schemas are checked at
-`load()` and in workers, where no session can parse for us, and the types we can fill are fewer than Spark's.
+Rule: text that Spark would read differently is refused, never guessed. Why not ask Spark: schemas are checked
+at `load()` and in workers, where there is no session to parse them, and the types that can be filled are
+fewer than Spark's.
 
 >>> parse_ddl("id BIGINT, price DECIMAL(10, 2)").ddl
 'struct<id:bigint,price:decimal(10,2)>'
@@ -21,12 +22,12 @@ _SYNONYMS = {
     "date": "date", "timestamp": "timestamp", "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz",
 }  # fmt: skip
 _TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<mark>[<>(),:])|(?P<text>'[^']*'))")
-#: Deeper nesting is refused, here and in documents: a stack in the kernels is that high.
+#: The deepest nesting, here and in documents: a stack in the kernels has this height.
 MAX_DEPTH = 32
 
 
 def parse_ddl(text: str) -> Struct:
-    """A struct, from its DDL or from a list of columns."""
+    """Return the struct of a DDL text or of a list of columns."""
     tokens = _Tokens(text)
     if tokens.peek_word() == "struct" and tokens.peek_mark(1) == "<":
         found = _read_type(tokens, 0)
@@ -38,7 +39,7 @@ def parse_ddl(text: str) -> Struct:
 
 
 class _Tokens:
-    """The words and marks of a DDL text, taken one by one."""
+    """The words and marks of a DDL text, for taking them one by one."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
@@ -162,7 +163,7 @@ def _read_fields(tokens: _Tokens, closing: str, depth: int) -> tuple[Field, ...]
 
 
 def _drop_remarks(tokens: _Tokens) -> None:
-    """`NOT NULL` and `COMMENT '...'` change nothing here: a bad row is null whatever the schema says."""
+    """Step over `NOT NULL` and `COMMENT '...'`: a bad row is null whatever the schema says."""
     if tokens.peek_word() == "not" and tokens.peek(1)[1].lower() == "null":
         tokens.take(), tokens.take()
     if tokens.peek_word() == "comment" and tokens.peek(1)[0] == "text":

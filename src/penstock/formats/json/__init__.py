@@ -1,1 +1,1 @@
-"""JSON values to typed columns."""
+"""Decodes JSON values to typed columns."""

@@ -1,6 +1,6 @@
-"""Drives the JSON kernel over a column and finishes what it leaves to Arrow.
+"""Runs the JSON kernel over a column and has Arrow parse the numbers it leaves.
 
-Numbers the kernel cannot make exactly (more than 53 bits of digits, large powers of ten) are noted with
+Numbers the kernel cannot make exactly (more than 53 bits of digits, large powers of ten) are recorded with
 their place; Arrow parses all of them at once afterwards.
 """
 
@@ -40,7 +40,7 @@ _idle = threading.local()
 
 
 class _Documents:
-    """The memory to decode documents of one type."""
+    """The memory for decoding documents of one type."""
 
     def __init__(self, column: ColumnType) -> None:
         self.layout = Layout.of(column)
@@ -89,7 +89,7 @@ class _Documents:
 
 
 def parse_reals(data: Array, starts: Array, sizes: Array, kind: pa.DataType) -> Array:
-    """The numbers that stand at these places, each right to the last bit of its kind."""
+    """Return the numbers at these places, each right to the last bit of its kind."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     where = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
@@ -102,7 +102,7 @@ def parse_reals(data: Array, starts: Array, sizes: Array, kind: pa.DataType) -> 
 def decode_json(
     column: ColumnType, values: pa.Array, *, framed: bool = False, strict: bool = False
 ) -> Decoded:
-    """Decode with memory that this thread has used for the type before, if it has."""
+    """Decode the values, in memory that this thread has used for the type before, if any."""
     kept: dict[Any, _Documents] = _idle.__dict__
     documents = kept.pop(column.ddl, None) or _Documents(column)
     decoded = documents.decode(open_column(values), FRAME_BYTES if framed else 0, strict)

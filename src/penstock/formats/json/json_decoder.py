@@ -1,11 +1,11 @@
-"""JSON documents into a struct column, to a schema given in Spark's words.
+"""Decodes JSON documents into a struct column, by a schema in Spark's DDL.
 
 Semantics, those of `from_json`: a field that is missing or null is null, one that is not in the schema is
 checked and left out, the last of two equal names counts, an object or a number asked for as `string` is its
-own text. A field that has another type is null, the others are kept, and the row has a reason that names the
-field: half a row with a null in it looks like data. With `strict` such a row is null as a whole. A document
-that is not one JSON object always is. A time without a zone is UTC. What else differs from `from_json` is on
-the page of differences.
+own text. A field of another type is null, the others are kept, and the row has a reason that names the field,
+because half a row with a null in it looks like data. With `strict` such a row is null as a whole. A document
+that is not one JSON object is always null. A time without a zone is UTC. The page of differences lists all
+other differences from `from_json`.
 
 >>> decoder = JsonDecoder("id BIGINT, name STRING")
 >>> decoder.spark_type
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JsonDecoder:
-    """Decodes documents to the schema: a list of columns or `struct<...>`, as DDL."""
+    """A decoder of documents by a schema in DDL: a list of columns or `struct<...>`."""
 
     schema: str
     strict: bool = False
@@ -53,7 +53,7 @@ def parse_schema(schema: str) -> Struct:
 
 
 def check_json_type(column: ColumnType, path: str) -> None:
-    """Refuse what JSON cannot hold: the keys of its objects are texts."""
+    """Refuse types that JSON cannot hold: the keys of its objects are texts."""
     if isinstance(column, Struct):
         for each in column.fields:
             check_json_type(each.type, f"{path}.{each.name}" if path else each.name)

@@ -1,14 +1,13 @@
-"""The JSON kernel: documents straight into columns of a given type, in one pass.
+"""The JSON kernel: decodes documents directly into columns of a given type, in one pass.
 
-Rules: a value is exactly one JSON object, checked to its last byte, also where a field is not asked for; a
-document that is not is taken back whole and reported. A value that does not have the type asked for is
-reported too: it makes the field it belongs to null, as `from_json` does, or with `strict` the whole row.
-Lists and maps have no holes: the field is the nearest one of a struct around the value.
-The stack is an array of fixed height, so depth cannot exhaust anything.
+Rules: a value is exactly one JSON object, checked to its last byte, including fields that are not asked for;
+any other document is removed whole and reported. A value of the wrong type is reported too: its field becomes
+null, as in `from_json`, or with `strict` the whole row. Lists and maps have no holes: the field is the
+nearest one of a struct around the value. The stack is an array of fixed height, so depth cannot exhaust it.
 
-Why not pyarrow.json: measured on 100-byte documents it makes 0.8 M rows a second on a core where this makes
-several; it needs values joined by newlines (so another scanner first, lest one value end inside the next),
-and it refuses a whole block for one wrong field without saying which row.
+Why not pyarrow.json: measured on 100-byte documents it makes 0.8 M rows a second on a core where this kernel
+makes several. It needs values joined by newlines (so another scanner first, lest one value end inside the
+next), and it refuses a whole block for one wrong field without naming the row.
 """
 # mypy: disable-error-code="no-untyped-def"
 # ruff: noqa: SIM110  (numba has no generators)
@@ -47,7 +46,7 @@ def decode_documents(
     faults,
     nodes,
 ):
-    """Append rows from `row` on: the first row that is not done. Less than `rows` means: a node was full.
+    """Append rows from `row` on; return the first row not done. Less than `rows` means: a node was full.
 
     The first `skip` bytes of a value are its frame, which begins with a zero byte.
     """
@@ -79,7 +78,7 @@ def decode_documents(
 
 @part
 def decode_document(buf, at, end, strict, table, slots, valid, text, frames, late, state, scratch):
-    """Append one document to the sink: GOOD, FULL or the fault."""
+    """Append one document to the columns; return GOOD, FULL or the fault."""
     depth = np.int64(0)
     node = np.int64(0)
     raw_depth, raw_node, raw_at = np.int64(-1), np.int64(0), np.int64(0)
@@ -102,7 +101,7 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
                         return -after
                     if not null_field(table, slots, valid, text, frames, depth, node, -after, late, state):
                         return s.FULL
-                    node = np.int64(-1)  # and once more, to get past it
+                    node = np.int64(-1)  # scanned once more, to get past it
                     continue
                 at = after
                 step = _AFTER
@@ -188,7 +187,7 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
 
 @part
 def null_field(table, slots, valid, text, frames, depth, node, fault, late, state):
-    """Make the field null that a bad value at `node` belongs to, and ignore what else it holds."""
+    """Set the field of a bad value at `node` to null, and ignore the rest of the field."""
     field = node
     while table[table[field, s.PARENT], s.KIND] != s.STRUCT:
         field = table[field, s.PARENT]
@@ -199,7 +198,7 @@ def null_field(table, slots, valid, text, frames, depth, node, fault, late, stat
     if state[v.FAULT] == 0:
         state[v.FAULT], state[v.NODE] = fault, node
     s.truncate(table, slots, valid, text, field, table[owner, s.COUNT] - 1)
-    last = state[v.LATE] - 1  # what the field has left to Arrow came last: so many bad fields cost no more
+    last = state[v.LATE] - 1  # the field's numbers for Arrow came last, so many bad fields cost no more
     while last >= state[v.LATE_BEFORE] and late[last, 1] >= table[late[last, 0], s.COUNT]:
         last -= 1
     state[v.LATE] = last + 1
@@ -216,7 +215,7 @@ def same_bytes(buf, at, other, other_at, size):
 
 @inlined
 def decode_key(buf, at, end, table, slots, valid, text, frame, late, state, scratch):
-    """From behind the quote of a key: (node of its value or -1, position behind the colon or a fault)."""
+    """Read a key from after its quote: (node of its value or -1, position after the colon or a fault)."""
     close, escapes = close_string(buf, at, end)
     if close < 0:
         return np.int64(-1), np.int64(-v.BAD_TEXT)
@@ -237,7 +236,7 @@ def decode_key(buf, at, end, table, slots, valid, text, frame, late, state, scra
         if not s.put_text(table, slots, valid, text, inner + 1, key, key_at, size):
             return np.int64(-1), np.int64(-100)
         return table[inner + 1, s.STOP], after
-    # Documents of a topic have their fields in one order nearly always: try the one behind the last first.
+    # Documents of a topic nearly always have their fields in one order: first try the one after the last.
     child = frame[2]
     if not (child < table[inner, s.STOP] and is_named(table, slots, valid, text, child, key, key_at, size)):
         child = inner + 1

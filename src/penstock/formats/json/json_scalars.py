@@ -1,7 +1,7 @@
-"""Scalars of a JSON document: one value that is no object and no array, for a column of any type.
+"""Decodes scalars of JSON documents (values that are no object and no array) for a column of any type.
 
 Rule: a value is read to its end or refused with a fault: SYNTAX or BAD_TEXT where it is not JSON, a fault of
-one field where it is JSON of another type. It answers the position behind it, a negative fault, or -100 when
+one field where it is JSON of another type. The result is the position after it, a negative fault, or -100 if
 there is no room. `NaN` and the infinities are read as Python and Java write them, though JSON has none.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -16,16 +16,17 @@ from penstock.kernels import number_parsing as n
 from penstock.kernels.compilation import inlined, part
 from penstock.kernels.text_scanning import NO_TEXT, close_string, decode_base64, unescape
 
-# Faults of a row; those from WRONG_TYPE on are faults of one field.
+# Faults of a row; from WRONG_TYPE on they are faults of one field.
 NOT_AN_OBJECT, CUT_OFF, SYNTAX, BAD_TEXT, TOO_DEEP, TRAILING, NO_FRAME = range(1, 8)
 WRONG_TYPE, OUT_OF_RANGE, HALF_PAIR = range(8, 11)
 
-# `state`: how many numbers are left to Arrow, how many were before this row; the row's fault and its node.
+# `state`: how many numbers are left to Arrow, how many of them are from before this row, the row's fault and
+# its node.
 LATE, LATE_BEFORE, FAULT, NODE = range(4)
 STATE_WIDTH = 4
-#: What `late` says about a number: node, entry, position, size.
+#: The columns of `late`, one row per number: node, entry, position, size.
 LATE_WIDTH = 4
-#: In `need`: it is `late` that was full.
+#: In `need`: `late` was full.
 LATE_FULL = -1
 
 _SMALLEST = np.array([0, -(1 << 7), -(1 << 15), -(1 << 31), -(1 << 63)], np.int64)
@@ -48,7 +49,7 @@ _FALSE = (0x66, 0x61, 0x6C, 0x73, 0x65)
 
 @inlined
 def decode_scalar(buf, at, end, table, slots, valid, text, node, late, state, scratch):
-    """Append a value that is no object and no array: the position behind it or a fault."""
+    """Append a value that is no object and no array; return the position after it or a fault."""
     c = buf[at]
     if c == 0x22:
         close, escapes = close_string(buf, at + 1, end)
@@ -80,7 +81,7 @@ def decode_scalar(buf, at, end, table, slots, valid, text, node, late, state, sc
             return stop if s.put(table, slots, valid, text, node, value) else np.int64(-100)
         if wanted == s.DOUBLE or wanted == s.FLOAT:
             if n.easy_real(digits, power, exact):
-                # A whole number has no negative zero. Two floats may be equally near to a double.
+                # A whole number has no negative zero. A double may be equally near to two floats.
                 value = n.make_real(digits, power, negative and (kind != n.WHOLE or digits > np.uint64(0)))
                 if wanted == s.DOUBLE or n.rounds_as_float(value):
                     return stop if s.put_real(table, slots, valid, text, node, value) else np.int64(-100)
@@ -127,7 +128,7 @@ def leave_to_arrow(table, slots, valid, text, node, at, size, late, state):
 
 @part
 def decode_other_number(buf, at, stop, kind, digits, negative, exact, table, slots, valid, text, node):
-    """A number for a decimal, a text or a timestamp."""
+    """Append a number to a decimal, a text or a timestamp column."""
     wanted = table[node, s.KIND]
     if wanted == s.STRING:
         return stop if s.put_text(table, slots, valid, text, node, buf, at, stop - at) else np.int64(-100)
@@ -150,7 +151,8 @@ def decode_other_number(buf, at, stop, kind, digits, negative, exact, table, slo
 
 @part
 def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scratch):
-    """A string for anything, its bytes being `[at, close)`: the position behind its quote or a fault."""
+    """Append the string `[at, close)` to a column of any type; return the position after its quote or a
+    fault."""
     kind = table[node, s.KIND]
     size = close - at
     if kind == s.STRING:
@@ -212,7 +214,8 @@ def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scra
 
 @part
 def decode_special(buf, at, end, table, slots, valid, text, node):
-    """`NaN` or an infinity without quotes, as Python writes them: the position behind it or a fault."""
+    """Append an unquoted `NaN` or infinity, as Python writes them; return the position after it or a
+    fault."""
     value, stop = special_real(buf, at, end)
     if value == 0.0:
         return np.int64(-SYNTAX)
@@ -233,7 +236,8 @@ _INFINITY = (0x49, 0x6E, 0x66, 0x69, 0x6E, 0x69, 0x74, 0x79)
 
 @part
 def special_real(buf, at, end):
-    """`NaN`, `+INF`, `-INF`, `Infinity` with or without a sign: (value, position behind it) or (0.0, any)."""
+    """Read `NaN`, `+INF`, `-INF`, `Infinity` with or without a sign: (value, position after it) or (0.0,
+    any)."""
     if is_word(buf, at, end, _NAN):
         return np.nan, at + 3
     sign = 0.0

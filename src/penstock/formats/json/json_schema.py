@@ -1,9 +1,9 @@
-"""JSON values with a JSON Schema: which columns it makes, and values behind a schema registry's frame.
+"""Decodes JSON values by a JSON Schema, bare or after a schema registry's frame.
 
-Rule: the frame's columns come from the schema once, when the query starts; values are then read as JSON is.
-What a JSON Schema leaves open (several types, no type, an object without properties) is a string column with
-the value's own text, and `format` is a remark, not a rule, so a date stays a string. A reference is followed
-inside the schema; one that leads back to itself has no columns and is refused.
+Rule: the data frame's columns come from the schema once, when the query starts; values are then read as plain
+JSON. What a JSON Schema leaves open (several types, no type, an object without properties) is a string column
+with the value's own text, and `format` is only a remark, so a date stays a string. References inside the
+schema are followed; one that leads back to itself has no columns and is refused.
 
 >>> json_schema_type('{"type":"object","properties":{"id":{"type":"integer"}}}').ddl
 'struct<id:bigint>'
@@ -31,9 +31,9 @@ _SCALARS = {"integer": "bigint", "number": "double", "string": "string", "boolea
 
 @dataclass(frozen=True, slots=True)
 class JsonSchemaDecoder:
-    """Decodes to a JSON Schema's columns. `framed`: values begin with a registry's schema id.
+    """A decoder to a JSON Schema's columns. `framed`: values begin with a registry's schema id.
 
-    `strict`: a value of which one field is bad is null as a whole.
+    `strict`: a value with one bad field is null as a whole.
     """
 
     schema: str
@@ -55,7 +55,7 @@ class JsonSchemaDecoder:
 
 @functools.lru_cache(maxsize=64)
 def json_schema_type(text: str) -> Struct:
-    """The columns of a schema whose top is an object."""
+    """Return the columns of a schema whose top is an object."""
     try:
         root = json.loads(text)
     except ValueError as error:

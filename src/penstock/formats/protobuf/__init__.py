@@ -1,1 +1,1 @@
-"""Protobuf messages to typed columns."""
+"""Decodes Protobuf messages to typed columns."""

@@ -1,7 +1,7 @@
-"""Drives the Protobuf kernel over a column, and has messages in two pieces put together first.
+"""Runs the Protobuf kernel over a column, and has messages in two pieces joined.
 
-Such messages, and maps with a key twice, are legal and nobody writes them; the few rows that hold one are
-parsed and serialized by Google's library, which joins the pieces and keeps the last value of a key, and
+Such messages, and maps with a key twice, are legal but unused in practice. Google's library parses and
+serializes the few rows that hold one, which joins the pieces and keeps the last value of a key; then they are
 decoded again with the rest of their batch.
 """
 
@@ -43,7 +43,7 @@ _idle = threading.local()
 
 
 class _Messages:
-    """The memory and the tables to decode one message type."""
+    """The memory and the tables for decoding one message type."""
 
     def __init__(self, decoder: ProtobufDecoder) -> None:
         self._registry = decoder.registry
@@ -88,7 +88,7 @@ class _Messages:
             self._workspace.grow()
 
     def _open(self, source: ByteColumn) -> tuple[Array, Array]:
-        """Where each message begins, and which type it is: 0, or a negated fault."""
+        """Return where each message begins, and its type: 0, or a negated fault."""
         starts = source.ends[:-1].astype(np.int64)
         if self._registry is None:
             return starts, np.zeros(source.rows, np.int64)
@@ -107,7 +107,7 @@ class _Messages:
         return inner, np.where(known == 0, judged[which.reshape(-1)], known)
 
     def _learn(self, registry: RegistrySettings, ids: list[int]) -> list[int]:
-        """Make sure that the messages of each schema are known: 0 for each that is, or a negated fault."""
+        """Make the messages of each schema known; return 0 for each schema, or a negated fault."""
         new = find_schemas(registry, [each for each in ids if each not in self._names], serialized=True)
         for schema_id, schema in new.items():
             if schema is None:
@@ -119,7 +119,7 @@ class _Messages:
         return [0 if each in self._names else -k.NO_SCHEMA for each in ids]
 
     def _judge(self, schema_id: int, path: tuple[int, ...]) -> int:
-        """Return 0 when the message at this path of the schema's file is the frame's."""
+        """Return 0 if the message at this path of the schema's file is the frame's, else a negated fault."""
         names = self._names.get(schema_id)
         if names is None or names.get(path) != self._descriptor.full_name:
             return -k.WRONG_MESSAGE
@@ -148,7 +148,7 @@ class _Messages:
 
 
 def _message_names(text: str) -> dict[tuple[int, ...], str]:
-    """The full name of every message of a file, by its path of indexes."""
+    """Return the full name of every message of a file, by its path of indexes."""
     from google.protobuf import descriptor_pb2
 
     files = descriptor_pb2.FileDescriptorSet.FromString(join_files([text]))
@@ -165,7 +165,7 @@ def _message_names(text: str) -> dict[tuple[int, ...], str]:
 
 
 def decode_protobuf(decoder: ProtobufDecoder, values: pa.Array) -> Decoded:
-    """Decode with the memory and tables this thread has used for the decoder before, if it has."""
+    """Decode the values, with the memory and tables this thread has used for the decoder before, if any."""
     kept: dict[ProtobufDecoder, _Messages] = _idle.__dict__.setdefault("messages", {})
     found = kept.pop(decoder, None) or _Messages(decoder)
     decoded = found.decode(values)

@@ -1,8 +1,8 @@
-"""Protobuf messages into a struct column: with a schema registry, or bare to one message type.
+"""Decodes Protobuf messages into a struct column: with a schema registry, or bare ones of one type.
 
-Rule: the frame's message type is fixed when the query starts; fields are found by their numbers, so older and
-newer producers read alike. With a registry the value names its file and message; a value of another message
-type is a bad row, because its numbers mean other things.
+Rule: the data frame's message type is fixed when the query starts; fields are found by their numbers, so
+values of older and newer producers are read alike. With a registry the value names its file and message; a
+value of another message type is a bad row, because its numbers mean other things.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufDecoder:
-    """`descriptors` is a serialized FileDescriptorSet, `message` the full name of a type in it."""
+    """A decoder of messages. `descriptors`: a serialized FileDescriptorSet, `message`: a type's full name in
+    it."""
 
     descriptors: bytes = field(repr=False)
     message: str

@@ -1,10 +1,10 @@
-"""The Protobuf kernel: messages on the wire straight into columns.
+"""The Protobuf kernel: decodes serialized messages directly into columns.
 
-What is known about the message types is a table of fields (made by `protobuf_plan`), sorted by number within
-each message. Rules: a tag and a number have at most ten bytes, a length stays inside its message, unknown
-fields are skipped (groups too, to a fixed depth), the last of several values of one field counts, and of a
-oneof only the last member. A message that comes in two pieces (allowed, and never written by anybody's
-library) is reported as SPLIT, so that the caller can have it put together; so is a map with a key twice.
+The message types are known from a table of fields (made by `protobuf_plan`), sorted by number within each
+message. Rules: a tag and a number have at most ten bytes, a length stays inside its message, unknown fields
+are skipped (groups too, to a fixed depth), the last of several values of one field counts, and of a oneof
+only the last member. A message in two pieces (allowed, but no library writes it) is reported as SPLIT, so
+that the caller can have it joined; so is a map with a key twice.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -20,10 +20,10 @@ from penstock.kernels.text_scanning import is_utf8
 # Columns of the table of fields.
 NUMBER, KIND, NODE, REPEATED, ONEOF, MESSAGE, NAMES_AT, NAMES_COUNT = range(8)
 FIELD_WIDTH = 8
-#: The table of messages: first field, behind the last field, node, whether it is an entry of a map.
+#: The table of messages: first field, the place after the last field, node, whether it is a map entry.
 MESSAGE_WIDTH = 4
 
-# How a field is written.
+# The encodings of a field.
 VARINT, ZIGZAG, BOOL, INT32, UINT32, SINT32, UINT64, ENUM, FIXED64, SFIXED32, UFIXED32 = range(11)
 DOUBLE, FLOAT, STRING, BYTES, NESTED = range(11, 16)
 
@@ -32,17 +32,17 @@ CUT_OFF, BAD_NUMBER, BAD_TAG, BAD_LENGTH, BAD_TEXT, TOO_DEEP, SPLIT = range(1, 8
 NO_FRAME, NO_SCHEMA, WRONG_MESSAGE = range(8, 11)
 
 MAX_DEPTH = 64
-#: So many entries of a map are compared with each other; larger maps are left to Google's library.
+#: The most entries of a map that are compared with each other; larger maps are left to Google's library.
 MAX_COMPARED = 128
 
-# `state`: the node a fault is about; 1 when messages in pieces have been joined and keys told apart.
+# `state`: the node a fault is about; 1 if split messages have been joined and duplicate keys removed.
 NODE_AT, JOINED = 0, 1
 STATE_WIDTH = 2
 
 
 @part
 def read_varint(buf, at, end):
-    """(64 bits, next position), the position negative when it is bad."""
+    """Return (64 bits, next position); the position is negative if the number is bad."""
     raw = np.uint64(0)
     for i in range(10):
         if at + i >= end:
@@ -50,7 +50,7 @@ def read_varint(buf, at, end):
         byte = np.uint64(buf[at + i])
         raw |= (byte & np.uint64(127)) << np.uint64(7 * i)
         if byte < np.uint64(128):
-            return raw, at + i + 1  # bits beyond the 64th are dropped, as every parser does
+            return raw, at + i + 1  # bits beyond the 64th are dropped, as in every parser
     return raw, np.int64(-BAD_NUMBER)
 
 
@@ -59,9 +59,9 @@ def decode_rows(
     buf, starts, ends, present, roots, row, rows, table, slots, valid, text,
     fields, messages, enums, frames, state, faults, nodes,
 ):  # fmt: skip
-    """Append rows from `row` on: the first row that is not done. Less than `rows` means: a node was full.
+    """Append rows from `row` on; return the first row not done. Less than `rows` means: a node was full.
 
-    `roots[row]` is the row's message type, or a fault negated.
+    `roots[row]` is the row's message type, or a negated fault.
     """
     while row < rows:
         if present[row] == 0:
@@ -88,14 +88,14 @@ def decode_rows(
 
 @part
 def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, enums, frames, state):
-    """Append one message and everything in it: GOOD, FULL or the fault."""
+    """Append one message and everything in it; return GOOD, FULL or the fault."""
     depth = 0
     message = root
     if not s.put(table, slots, valid, text, messages[root, 2], np.int64(0)):
         return s.FULL
-    want = table[messages[root, 2], s.COUNT]  # how many entries each part has when the message is over
+    want = table[messages[root, 2], s.COUNT]  # how many entries each part has after the message
     while True:
-        while at >= end:  # the message is over, and with it perhaps the one around it
+        while at >= end:  # the message ends, and perhaps the one around it too
             if not close_message(table, slots, valid, text, messages, message, want):
                 return s.FULL
             if (
@@ -125,7 +125,7 @@ def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, 
         expected = wire_type(kind)
         repeated = fields[field, REPEATED] != 0
         packed = repeated and wire == 2 and expected != 2
-        if wire != expected and not packed:  # not how this field is written: as good as unknown
+        if wire != expected and not packed:  # another encoding than this field's: treat it as unknown
             at = skip_value(buf, at, end, wire, number)
             if at < 0:
                 return -at
@@ -173,7 +173,7 @@ def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, 
 
 @part
 def find_field(fields, first, stop, number):
-    """The row of the field with this number among a message's, by halving; -1 when there is none."""
+    """Return the row of the message's field with this number, by bisection; -1 if there is none."""
     while first < stop:
         middle = (first + stop) >> 1
         here = fields[middle, NUMBER]
@@ -199,7 +199,7 @@ def wire_type(kind):
 
 @part
 def skip_value(buf, at, end, wire, number):
-    """The position behind a value nobody asked for, or a fault negated."""
+    """Return the position after a value that is not wanted, or a negated fault."""
     if wire == 0:
         _, at = read_varint(buf, at, end)
         return at
@@ -218,10 +218,10 @@ def skip_value(buf, at, end, wire, number):
 
 @part
 def skip_group(buf, at, end, number):
-    """The position behind the end of a group. Its depth is counted, and its inner numbers must pair up."""
+    """Return the position after the end of a group. Its depth is counted; its inner numbers must pair up."""
     depth = 1
-    # The numbers of open groups, innermost last, as one array would need memory: only the outermost is
-    # compared, and the count of the others.
+    # An array of the numbers of open groups would need memory, so only the outermost number is compared, and
+    # the count of the others.
     while depth > 0:
         tag, at = read_varint(buf, at, end)
         if at < 0:
@@ -257,7 +257,7 @@ def skip_group(buf, at, end, number):
 
 @part
 def put_value(buf, at, end, kind, node, table, slots, valid, text, fields, field, enums):
-    """Append one number: the position behind it, a fault negated, or -100: full."""
+    """Append one number; return the position after it, a negated fault, or -100: full."""
     done = False
     if kind <= ENUM:
         raw, at = read_varint(buf, at, end)
@@ -308,7 +308,7 @@ def put_value(buf, at, end, kind, node, table, slots, valid, text, fields, field
 
 @part
 def put_symbol(table, slots, valid, text, node, value, fields, field, enums):
-    """Append an enum's name; a number without a name (a newer producer's) as its digits."""
+    """Append an enum's name; append a number without a name (from a newer producer) as its digits."""
     first, count = fields[field, NAMES_AT], fields[field, NAMES_COUNT]
     low, high = first, first + count
     while low < high:
@@ -341,7 +341,7 @@ def put_symbol(table, slots, valid, text, node, value, fields, field, enums):
 
 @part
 def close_message(table, slots, valid, text, messages, message, want):
-    """Fill in what did not come; an entry of a map is the key and the value behind the map's node."""
+    """Fill in absent fields; a map entry is the key and the value after the map's node."""
     node = messages[message, 2]
     if messages[message, 3] == 0:
         return s.close_struct(table, slots, valid, text, node)
@@ -361,7 +361,7 @@ def close_message(table, slots, valid, text, messages, message, want):
 
 @part
 def may_have_twin(table, slots, text, node, want):
-    """Whether the last key of an open map has come before, or there are too many to say."""
+    """Return whether the last key of an open map has come before, or there are too many to compare."""
     entries = table[node, s.COUNT]
     first = slots[table[node, s.BASE] + entries - 1] if entries > 0 else np.int64(0)
     last = want - 1
@@ -393,7 +393,8 @@ def may_have_twin(table, slots, text, node, want):
 
 @part
 def take_back(table, slots, valid, text, fields, messages, message, field, want):
-    """Before a field that is not repeated is put: forget its value so far, and those of its oneof."""
+    """Drop the value so far of a field that is not repeated, and those of its oneof, before a new one is
+    put."""
     oneof = fields[field, ONEOF]
     if table[fields[field, NODE], s.COUNT] == want:
         s.truncate(table, slots, valid, text, fields[field, NODE], want - 1)
@@ -406,7 +407,7 @@ def take_back(table, slots, valid, text, fields, messages, message, field, want)
 
 @kernel
 def read_indexes(buf, starts, ends, indexes):
-    """The message indexes behind a registry's frame: `starts` move behind them.
+    """Read the message indexes after a registry's frame and move `starts` past them.
 
     A row of `indexes` is the path to the message in its file, -1 where it ends; a path that is cut off or
     longer than a row begins with -2.

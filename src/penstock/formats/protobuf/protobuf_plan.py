@@ -1,10 +1,10 @@
-"""What the Protobuf kernel must know about a message: its columns, and a table of its fields.
+"""The plan of a message for the Protobuf kernel: its columns, and a table of its fields.
 
 Choices: an enum is its name (a number without a name, from a newer producer, is its digits), unsigned 64-bit
-numbers are decimal(20,0), unsigned 32-bit ones bigint, maps and repeated fields that did not come are empty.
-A field without presence (proto3's plain ones) that did not come has its zero value: a producer that writes 0
-sends nothing, and null would lose what it meant. A field with presence (optional, oneof, proto2, messages)
-that did not come is null. A message that contains itself has no columns and is refused.
+numbers are decimal(20,0), unsigned 32-bit ones bigint, absent maps and repeated fields are empty. An absent
+field without presence (a plain one of proto3) has its zero value: a producer that writes 0 sends nothing, and
+null would lose its meaning. An absent field with presence (optional, oneof, proto2, messages) is null. A
+message that contains itself has no columns and is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.formats.columns.column_layout import Layout
 from penstock.formats.columns.column_types import ColumnType, Decimal, Field, List, Map, Scalar, Struct
 from penstock.kernels.byte_columns import Array
 
-#: More fields than this, messages inside messages written out, are refused.
+#: The most fields of a message, with the messages inside it expanded.
 MAX_FIELDS = 5000
 _COLUMNS: dict[str, ColumnType] = {
     "DOUBLE": Scalar("double"), "FLOAT": Scalar("float"), "INT64": Scalar("bigint"), "UINT64": Decimal(20, 0),
@@ -35,7 +35,7 @@ _COLUMNS: dict[str, ColumnType] = {
 
 
 def load_message(descriptors: bytes, name: str) -> Any:
-    """The descriptor of a message in a serialized FileDescriptorSet, or an `OptionError`."""
+    """Return the descriptor of a message in a serialized FileDescriptorSet, or raise an `OptionError`."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message
     except ImportError as error:
@@ -93,7 +93,7 @@ def _add_file(pool: Any, name: str, known: dict[str, Any], open_files: set[str])
 
 
 def join_files(texts: Iterable[str]) -> bytes:
-    """A FileDescriptorSet of files that a registry gave as base64 text."""
+    """Return a serialized FileDescriptorSet of files that a registry gave as base64 text."""
     from google.protobuf import descriptor_pb2, message
 
     files = descriptor_pb2.FileDescriptorSet()
@@ -112,7 +112,7 @@ def join_files(texts: Iterable[str]) -> bytes:
 
 
 def first_message(text: str) -> str:
-    """The full name of the first message of a file that a registry gave."""
+    """Return the full name of the first message of a file that a registry gave."""
     from google.protobuf import descriptor_pb2
 
     file = descriptor_pb2.FileDescriptorSet.FromString(join_files([text])).file[0]
@@ -122,7 +122,7 @@ def first_message(text: str) -> str:
 
 
 def column_type(descriptor: Any) -> Struct:
-    """The column a message makes."""
+    """Return the column type of a message."""
     found = _struct_of(descriptor, (), [0])
     if found is None:
         raise _unsupported(descriptor.full_name, "it has no fields")
@@ -142,7 +142,7 @@ def _struct_of(descriptor: Any, around: tuple[str, ...], count: list[int]) -> St
 
 
 def _field_type(each: Any, around: tuple[str, ...], count: list[int]) -> ColumnType | None:
-    """None: a message without fields, for which Spark has no column either."""
+    """Return the type of a field; None for a message without fields, which has no column in Spark either."""
     if _is_map(each):
         key, value = (
             _field_type(each.message_type.fields_by_name[name], around, count) for name in ("key", "value")
@@ -181,7 +181,7 @@ def _unsupported(name: str, why: str) -> OptionError:
 
 @dataclass
 class Plan:
-    """The tables of the kernel for one message type."""
+    """The kernel's tables for one message type."""
 
     fields: Array
     messages: Array
@@ -205,7 +205,7 @@ class _Planner:
         self.first_names: dict[int, str] = {}
 
     def add_message(self, descriptor: Any, node: int, entry: bool) -> int:
-        """Plan a message whose struct (or whose map, if it is an entry) is `node`: its number."""
+        """Plan a message whose struct (or map, if it is an entry) is `node`; return the message's number."""
         here = len(self._messages)
         rows: list[list[int]] = []
         self._messages.append(rows)

@@ -1,1 +1,1 @@
-"""Schema registries: asking them, and the frame around values that name a schema."""
+"""Schema registries: asking for schemas, and the frame of values that name one."""

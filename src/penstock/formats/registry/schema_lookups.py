@@ -1,16 +1,16 @@
-"""Which schemas the ids in a batch of values mean: what is known, what is asked, what counts as unknown.
+"""Finds the schemas of the ids in a batch of values: what is known, what to ask, what counts as unknown.
 
-Rules: no id is called unknown without having been asked for, twice, some time apart: a replica of a registry
-hears of a new schema late, and its rows are good. What an id means never changes, so schemas are kept for the
-life of the process (a bounded number). That an id is unknown is believed for as long as it has been so, a
-minute at most. Five bytes of noise look like an id, so one call is bounded, in unknown ids and in time.
-Beyond either bound it fails and judges no row.
+Rules: an id counts as unknown only after two questions, some time apart: a replica of a registry learns of a
+new schema late, and its rows are good. The meaning of an id never changes, so schemas are kept for the life
+of the process (a bounded number). An unknown id stays unknown without a new question for as long as it has
+been so already, a minute at most. Five bytes of noise look like an id, so one call is bounded, in unknown ids
+and in time. Beyond either bound it fails and judges no row.
 
-Why the bound follows the quota of bad rows: an id is the id of at least one row. More unknown ids than bad
-rows are allowed would fail the task anyway, and fewer do not fail here, on whichever worker it is tried: what
-one process has learned is not known to the next. Of a share the floor counts, since nobody knows here how
-many rows the task has: a large task may fail here that would have borne them, and the error says what to set.
-Why not call the rest unknown: one producer of noise would turn everybody's good rows into bad ones.
+Why the bound follows the quota of bad rows: each id has at least one row. More unknown ids than allowed bad
+rows would fail the task anyway, and fewer do not fail here on any worker: one process does not know what
+another has learned. Of a share only the floor counts, because the number of the task's rows is unknown here:
+a large task may fail here that would have tolerated them, and the error says what to set. Why not call the
+rest unknown: one producer of noise would turn the good rows of others into bad ones.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ MAX_UNKNOWN_KEPT = 50_000
 #: second each, and some more.
 LOOKUP_TIMEOUT_S = 300.0
 LONGEST_BELIEF_S = 60.0
-#: Settings, id, and whether it is asked for as a file descriptor.
+#: Settings, id, and whether the schema is wanted as a file descriptor.
 _Key: TypeAlias = tuple[RegistrySettings, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """The first and the last time an id was asked for and not there."""
+    """The first and the last time that an id was asked for and missing."""
 
     since: float
     last: float
 
     def is_settled(self, least_s: float) -> bool:
-        """Whether the last question came late enough after the first to count."""
+        """Return whether the last question came late enough after the first to count."""
         return self.last - self.since >= least_s
 
     def is_believed(self, now: float, least_s: float) -> bool:
-        """Whether rows with this id are bad without another question."""
+        """Return whether rows with this id are bad without another question."""
         known_s = max(self.last - self.since, 1.0)
         return self.is_settled(least_s) and now < self.last + min(known_s, LONGEST_BELIEF_S)
 
 
 class _Kept:
-    """What this process has learned of registries."""
+    """What this process has learned from registries."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ _kept = _Kept()
 
 
 def forget_schemas() -> None:
-    """Drop what this process knows of registries."""
+    """Drop what this process has learned from registries."""
     _kept.clear()
 
 

@@ -1,12 +1,12 @@
-"""Asking a schema registry (Confluent's protocol) for schemas, by id and by subject.
+"""Asks a schema registry (Confluent's protocol) for schemas, by id and by subject.
 
-Rules: an unknown id makes bad rows (`lookups` says when one counts as unknown), but a registry that does not
-answer is an error of the task, to be tried again: its rows are not bad. A 404 counts as "unknown" only when
-the registry itself says so; a proxy's 404 would turn a whole topic into bad rows. Redirects are not followed:
-they would carry the password to another host. Proxies that the environment names are not used.
+Rules: an unknown id makes bad rows (`schema_lookups` decides when one counts as unknown), but a registry that
+does not answer is an error of the task, to be tried again: the rows are not bad. A 404 counts as "unknown"
+only when the registry itself says so; a proxy's 404 would turn a whole topic into bad rows. Redirects are not
+followed: they would carry the password to another host. Proxies named in the environment are not used.
 
-Why a connection is kept: a batch may hold thousands of different ids, and one question is one round trip;
-a connection for each would take several times as long.
+Why a connection is kept: a batch may hold thousands of different ids, and one question is one round trip; a
+connection for each would take several times as long.
 
 >>> parse_urls("http://one:8081, https://two/registry/")
 ('http://one:8081', 'https://two/registry')
@@ -35,16 +35,16 @@ _UNKNOWN_CODES = (40401, 40402, 40403)  # subject, version, schema
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """How to reach a registry; travels in work orders, so files are read where options are parsed."""
+    """The settings for a registry; they travel in work orders, so files are read where options are parsed."""
 
     urls: tuple[str, ...]
     basic_auth: Secret | None = None  # name:password
     bearer_token: Secret | None = None
     ca_pem: str | None = field(default=None, repr=False)
     timeout_ms: int = 10_000
-    #: How long after the first question an id that was not there is asked for again.
+    #: How long after the first question to ask again for an id that was not there.
     second_look_ms: int = 1_000
-    #: How many ids of one batch of rows may be unknown before the others are no longer asked for.
+    #: How many ids of one batch of rows may be unknown before asking stops.
     max_unknown_ids: int = 10_000
 
 
@@ -59,7 +59,7 @@ class RegisteredSchema:
 
 
 def parse_urls(text: str) -> tuple[str, ...]:
-    """Addresses from a comma-separated text; a `ValueError` says what is wrong."""
+    """Return the addresses in a comma-separated text; a `ValueError` says what is wrong."""
     urls = tuple(each.strip().rstrip("/") for each in text.split(",") if each.strip())
     for each in urls:
         parts = urllib.parse.urlsplit(each)
@@ -73,11 +73,11 @@ def parse_urls(text: str) -> tuple[str, ...]:
 
 
 class Registry:
-    """Questions to one registry. Connections are kept until the end of `with`. For one thread."""
+    """A client of one registry, for one thread. It keeps connections until the end of `with`."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
-        self._urls = list(settings.urls)  # the one that answered last comes first
+        self._urls = list(settings.urls)  # the last one to answer comes first
         self._connections: dict[str, http.client.HTTPConnection] = {}
         self._tls = _make_tls(settings) if any(url.startswith("https:") for url in settings.urls) else None
 
@@ -91,12 +91,12 @@ class Registry:
             each.close()
 
     def find_schema(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema | None:
-        """Return the schema with this id, None when there is none. `serialized`: as a file descriptor."""
+        """Return the schema with this id, None if there is none. `serialized`: as a file descriptor."""
         answer = self._ask(f"/schemas/ids/{schema_id}{_form(serialized)}")
         return None if answer is None else self._read_schema(answer, serialized)
 
     def find_latest(self, subject: str, *, serialized: bool = False) -> RegisteredSchema | None:
-        """Return the newest schema of a subject, None when there is none."""
+        """Return the newest schema of a subject, None if there is none."""
         answer = self._ask(f"/subjects/{_quote(subject)}/versions/latest{_form(serialized)}")
         return None if answer is None else self._read_schema(answer, serialized)
 
@@ -134,7 +134,8 @@ class Registry:
     # --- the wire -------------------------------------------------------------------------------------
 
     def _ask(self, path: str) -> dict[str, Any] | None:
-        """Return the answer of the first address that gives one; None when it says there is no such thing."""
+        """Return the answer of the first address that gives one; None if it says that there is no such
+        schema."""
         trouble = "no address was tried"
         for url in list(self._urls):
             try:
@@ -161,7 +162,7 @@ class Registry:
     def _get(self, url: str, path: str) -> tuple[int, bytes]:
         connection = self._connections.get(url)
         if connection is not None and connection.sock is not None:
-            # A server closes a connection that was idle for long. Only silence is not worth a second try.
+            # A server closes a connection that was idle for long. Only silence does not deserve a second try.
             with contextlib.suppress(ConnectionError, http.client.HTTPException, ssl.SSLError):
                 return self._exchange(connection, url, path)
         if connection is None:
@@ -179,7 +180,7 @@ class Registry:
             return answer.status, body
         finally:
             if not is_whole:
-                connection.close()  # what is left of this answer is not the beginning of the next one
+                connection.close()  # the rest of this answer must not begin the next one
 
     def _make_connection(self, url: str) -> http.client.HTTPConnection:
         parts, timeout_s = urllib.parse.urlsplit(url), self._settings.timeout_ms / 1000
@@ -189,7 +190,7 @@ class Registry:
 
 
 def find_latest(settings: RegistrySettings, subject: str, *, serialized: bool = False) -> RegisteredSchema:
-    """Return the newest schema of a subject; raise an `OptionError` when there is none."""
+    """Return the newest schema of a subject; raise an `OptionError` if there is none."""
     with Registry(settings) as registry:
         found = registry.find_latest(subject, serialized=serialized)
     if found is None:
@@ -255,7 +256,8 @@ def _error_code(body: bytes) -> int | None:
 
 
 def _tell(error: OSError | http.client.HTTPException) -> str:
-    """Return what went wrong with an exchange. What is not HTTP is not repeated: it may be anything."""
+    """Return what went wrong with an exchange. An answer that is not HTTP is not quoted: it may be
+    anything."""
     return describe_os_error(error) if isinstance(error, OSError) else "its answer is cut off or is not HTTP"
 
 

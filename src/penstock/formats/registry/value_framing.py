@@ -1,6 +1,6 @@
-"""The frame around a value that comes with a schema registry: a zero byte and the schema's id.
+"""The frame of a value with a schema registry: a zero byte and the schema's id.
 
-Rule: ids are read in bulk and each different one is looked up once, those of most rows first.
+Rule: ids are read in bulk and each distinct one is looked up once, those with the most rows first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FRAME_BYTES = 5
 
 
 def read_ids(source: ByteColumn) -> Array:
-    """The schema id of each value; -1 where there is no value or no frame."""
+    """Return the schema id of each value; -1 where there is no value or no frame."""
     ids = np.full(source.rows, -1, np.int64)
     starts = source.ends[:-1].astype(np.int64)
     framed = np.flatnonzero((source.present != 0) & (np.diff(source.ends) >= FRAME_BYTES))
@@ -31,9 +31,9 @@ def read_ids(source: ByteColumn) -> Array:
 
 
 def choose_entries(ids: Array, find_entries: Callable[[list[int]], Sequence[int]], no_frame: int) -> Array:
-    """Choose where each row's program begins, or a negated fault; -1 is a row without a frame.
+    """Return where each row's program begins, or a negated fault; id -1 is a row without a frame.
 
-    `find_entries` is asked once for all ids, in the order of how many rows have them.
+    `find_entries` is called once for all ids, those with the most rows first.
     """
     different, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
     entries = np.full(len(different), -no_frame, np.int64)

@@ -1,1 +1,1 @@
-"""Values that are UTF-8 text."""
+"""Decodes values that are UTF-8 text."""

@@ -1,7 +1,7 @@
-r"""Values that are text: checked UTF-8, and nothing else done to them.
+r"""Decodes text values: checks that they are UTF-8 and does nothing else.
 
 Rule: bytes that are not UTF-8 are a bad row, not replacement characters: those would be different data that
-looks right. The bytes are not copied when all rows are good.
+looks right. If all rows are good, the bytes are not copied.
 
 >>> import pyarrow as pa
 >>> StringDecoder().decode(pa.array([b"ok", b"\xff", None])).errors.to_pylist()
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StringDecoder:
-    """Decodes UTF-8 text."""
+    """A decoder of UTF-8 text."""
 
     @property
     def spark_type(self) -> str:

@@ -1,4 +1,4 @@
-"""Which values are UTF-8: asked only for a batch in which one is not."""
+"""Finds which values are UTF-8; used only for a batch in which one is not."""
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def mark_text(buf, ends, present, good):
 
 
 def find_text(values: pa.Array) -> pa.Array:
-    """True where a value is there and is UTF-8."""
+    """Return True for each value that is present and UTF-8."""
     source = open_column(values)
     good = np.zeros(source.rows, np.bool_)
     mark_text(source.data, source.ends, source.present, good)
