@@ -1,8 +1,8 @@
-"""A query listener that tells a stream what Spark does not: how long batches took, and the last end.
+"""A query listener that gives a stream what Spark does not: how long batches took, and the last end.
 
-Optional. With it, backpressure measures batches exactly whatever the trigger (a source alone cannot tell
-work from waiting), and `commitOffsetsToGroup` also covers a query's last batch, which Spark never tells the
-source about.
+Optional. With it, backpressure measures batches exactly whatever the trigger (a source alone cannot tell work
+from waiting), and `commitOffsetsToGroup` also covers a query's last batch, which Spark never reports to the
+source.
 
     spark.streams.addListener(QueryListener(options))   # the options given to readStream, if it is to commit
     report = read_report(query.lastProgress)            # lag, losses, ends; None where Spark has asked nobody
@@ -35,15 +35,17 @@ _FLUSH_S = 10.0
 
 
 class QueryListener(StreamingQueryListener):
-    """Add one to a session; with options, it commits for the streams that have the same
-    `commitOffsetsToGroup`. Give each query a group of its own: one group has one position."""
+    """A listener for a session; with options, it commits for streams with the same `commitOffsetsToGroup`.
+
+    Give each query a group of its own: one group has one position.
+    """
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
         self._group, self._commit = (None, None) if options is None else _find_group(options)
         self._commits: dict[tuple[str, int], GroupCommits[Offsets]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
-        """Nothing to do yet."""
+        """Do nothing yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 (Spark's name)
         trigger_ms = int(event.progress.durationMs.get("triggerExecution", 0))
@@ -60,7 +62,7 @@ class QueryListener(StreamingQueryListener):
                 self._offer((str(event.progress.id), place), end)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 (Spark's name)
-        """Nothing happened."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
         for stream in [each for each in self._commits if each[0] == str(event.id)]:
@@ -83,11 +85,11 @@ class QueryListener(StreamingQueryListener):
 
 
 def read_report(progress: Any, *, source: int = 0) -> dict[str, Any] | None:
-    """Return what a source told with this progress (ends, lag, losses), or None where it told nothing.
+    """Return what a source reported with this progress (ends, lag, losses), or None if it reported nothing.
 
-    `progress` is `query.lastProgress`, one of `query.recentProgress`, or a listener's `event.progress`.
-    There is nothing before the first batch, and nothing for a batch that is repeated after a restart: Spark
-    finds its end in the checkpoint and asks no source where the log ends (in Spark's `MicroBatchExecution`,
+    `progress` is `query.lastProgress`, one of `query.recentProgress`, or a listener's `event.progress`. There
+    is no report before the first batch, and none for a batch that is repeated after a restart: Spark finds
+    its end in the checkpoint and asks no source where the log ends (in Spark's `MicroBatchExecution`,
     `constructNextBatch` returns at once for a batch that has been planned). Spark shows that as the text
     `null`, in a listener's event as `None`. The next batch has a report again.
     """
@@ -100,7 +102,7 @@ def read_report(progress: Any, *, source: int = 0) -> dict[str, Any] | None:
 
 
 def _pick(told: Any, name: str) -> Any:
-    """Return a field of what Spark tells, which is an object or a mapping."""
+    """Return a field of what Spark reports, which is an object or a mapping."""
     return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)
 
 

@@ -1,6 +1,6 @@
-"""Any queue as a Spark source, with all that Penstock knows about positions, limits, losses and restarts.
+"""Any queue as a Spark source, with Penstock's handling of positions, limits, losses and restarts.
 
-Subclass `QueueDataSource`, give it a name and a `Log` (see `penstock.core.model`: a `LogView` that tells
+Subclass `QueueDataSource`, give it a name and a `Log` (see `penstock.core.model`: a `LogView` that gives
 topics and bounds, a `Reader` that turns a work order into Arrow batches), and register it. Options that
 Penstock knows (`subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...) mean what they mean for Kafka;
 all others are yours, in `self.own_options`. The guide "Your own queue" builds one.
@@ -34,12 +34,12 @@ _KAFKA_ONLY = {
     *(spec.key.lower() for spec in option_specs(FormatTable).values()),
 }
 _KNOWN = {spec.key.lower() for spec in option_specs(StreamTable).values()} - _KAFKA_ONLY
-#: Whose commits `startingOffsets=committed` means.
+#: The group whose commits `startingOffsets=committed` means.
 _GROUP = "kafka.group.id"
 
 
 def make_schema(columns: Sequence[str]) -> pa.Schema:
-    """What a reader's batches must look like: Spark takes nothing else for these columns."""
+    """Return the schema of a reader's batches: Spark accepts nothing else for these columns."""
     import pyarrow as pa
 
     from penstock.kafka.records.record_schema import ARROW_TYPES
@@ -52,7 +52,7 @@ class QueueDataSource(DataSource):
 
     @abstractmethod
     def open_log(self) -> Log:
-        """The queue, from `self.own_options`. It is pickled to the workers."""
+        """Return the queue, made from `self.own_options`. It is pickled to the workers."""
 
     @property
     def own_options(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Places for results that keep the offsets, too, for users: rows and offsets in one transaction.
+"""Sinks that also keep the offsets, for users: rows and offsets in one transaction.
 
 from penstock.sinks import SqlSink, Table, create_tables
 """

@@ -62,8 +62,7 @@ def build_decoders(
     environ: Mapping[str, str] | None = None,
     read_bytes: ReadBytes | None = None,
 ) -> dict[str, ColumnDecoder]:
-    """Return the decoder of each requested typed column: `keyData`, `valueData`. Ask the registry for
-    subjects."""
+    """Return the decoder of each requested typed column (`keyData`, `valueData`); may ask the registry."""
     read = read_bytes or _read_path
     registry = _read_registry(table, os.environ if environ is None else environ, read)
     decoders: dict[str, ColumnDecoder] = {}

@@ -281,8 +281,7 @@ def trim(buf, at, end):
 
 @part
 def read_date(buf, at, end, longest_year):
-    """Read `year[-month[-day]]`: (days, position after it, whether the day was given); -1 if it is no
-    date."""
+    """Read `year[-month[-day]]`: (days, position after it, whether the day was given); -1 if no date."""
     negative = False
     if at < end and (buf[at] == 0x2D or buf[at] == 0x2B):
         negative = buf[at] == 0x2D

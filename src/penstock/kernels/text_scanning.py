@@ -76,8 +76,7 @@ def skip_blanks(buf, at, end):
 
 @part
 def close_string(buf, at, end):
-    """Return, from after the opening quote: (position of the closing quote or -1, whether there are
-    escapes)."""
+    """Find the end of a string from after its quote: (the closing quote or -1, whether there are escapes)."""
     escapes = False
     while True:
         while end - at >= 8:

@@ -1,12 +1,12 @@
-"""Every order in which programs that are made of steps can run: a small model checker.
+"""A small model checker: it runs programs that are made of steps in every possible order.
 
-A program is a generator that yields steps and is sent their answers; a world says what a step can do. All
-interleavings of several programs, and at each step all that the world allows (an answer, a failure, a crash),
-are walked through, and the world is asked to judge every state and every end.
+A program is a generator that yields steps and is sent their answers; a world says what a step can do. The
+checker walks through all interleavings of several programs and, at each step, all outcomes that the world
+allows (an answer, a failure, a crash). The world judges every state and every end.
 
 Rule: a program is a function of its answers. So the state of a run is the world and each program's answers,
-and two ways to the same state are one: that is what keeps the search small. Why not random runs: a protocol
-breaks in the one order nobody thought of, and a search that ended has tried it.
+and two ways to the same state are one, which keeps the search small. Why not random runs: a protocol breaks
+in the one unforeseen order, and a finished search has tried it.
 
     found = explore(World(), {"a": make_a, "b": make_b}, most_states=100_000)
     assert found.violations == []
@@ -25,21 +25,21 @@ Program: TypeAlias = Callable[[], Generator[Any, Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The program is sent this value."""
+    """A reply that sends this value to the program."""
 
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """This is raised in the program."""
+    """A reply that raises this error in the program."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The program is killed here and begins again."""
+    """A reply that kills the program here and starts it again."""
 
 
 Reply: TypeAlias = Answer | Failure | Restart
@@ -47,34 +47,34 @@ Reply: TypeAlias = Answer | Failure | Restart
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A program that is over: what it returned, or the error that ended it."""
+    """A finished program: what it returned, or the error that ended it."""
 
     value: Any = None
     error: str = ""
 
 
 class World(Protocol):
-    """Immutable and hashable: a step gives new worlds."""
+    """A state of the world around the programs. Immutable and hashable: a step returns new worlds."""
 
     def perform(self, who: str, step: Any) -> Iterable[tuple[str, World, Reply]]:
-        """All that can happen at this step: a word for the trace, the world after it, the reply.
+        """Return all outcomes of this step: a word for the trace, the world after it, the reply.
 
-        Nothing at all: the program waits for somebody else.
+        No outcome: the program waits for another one.
         """
 
     def end(self, who: str, ended: Ended) -> Iterable[tuple[str, World, bool]]:
-        """The program is over: the world after that, and whether it begins again."""
+        """Return what can follow a program's end: a word, the world then, and whether it begins again."""
 
     def judge(self) -> str | None:
-        """What is wrong with this state, if something is."""
+        """Return what is wrong with this state, or None."""
 
     def judge_end(self) -> str | None:
-        """What is wrong when no program can go on."""
+        """Return what is wrong with a state in which no program can go on, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong, and how it came to be."""
+    """A fault, and the trace that led to it."""
 
     what: str
     trace: tuple[str, ...]
@@ -82,14 +82,14 @@ class Violation:
 
 @dataclass(slots=True)
 class Exploration:
-    """How large the search was, and what it found."""
+    """The size of the search, and what it found."""
 
     states: int = 0
     ends: int = 0
     violations: list[Violation] = field(default_factory=list)
 
 
-#: A program's answers so far; failures by their type and arguments, which is all a protocol may look at.
+#: A program's answers so far; failures by type and arguments, which are all a protocol may look at.
 _History: TypeAlias = tuple[Hashable, ...]
 _Histories: TypeAlias = tuple[tuple[str, _History], ...]
 _OVER = ("over",)
@@ -98,7 +98,7 @@ _OVER = ("over",)
 def explore(
     world: World, programs: Mapping[str, Program], *, most_states: int, most_violations: int = 1
 ) -> Exploration:
-    """Walk through all of it. More states than allowed is an error: half a search proves nothing."""
+    """Walk through all states. More than `most_states` is an error: half a search proves nothing."""
     found = Exploration()
     known: dict[tuple[str, _History], Any] = {}
 
@@ -162,7 +162,7 @@ def _list_moves(
 
 
 def _replay(program: Program, history: _History) -> Any:
-    """The step that the program wants next, after these answers."""
+    """Return the step that the program yields next, after these answers."""
     steps = program()
     try:
         step = next(steps)
@@ -171,7 +171,7 @@ def _replay(program: Program, history: _History) -> Any:
             step = steps.throw(value[0](*value[1])) if kind == "failure" else steps.send(_thaw(value))
     except StopIteration as end:
         return Ended(value=end.value)
-    except PenstockError as error:  # what it says to its users is for the world to judge; a bug goes through
+    except PenstockError as error:  # the world judges an error for users; a bug passes through
         return Ended(error=f"{type(error).__name__}: {error}")
     finally:
         steps.close()

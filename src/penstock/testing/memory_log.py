@@ -1,10 +1,10 @@
-"""A log in memory that keeps Kafka's rules: for tests of anything that plans or reads.
+"""A log in memory that follows Kafka's rules, for tests of planning and reading.
 
-Rule: it passes the same contract suite as the real log, so what works here works there: half-open ranges,
-offsets that are never given twice, holes (compaction, transaction markers, aborted records), retention that
-moves the start, recreated topics with a new id, elections that raise the leader epoch and may lose the log's
-end. Why not a mock per test: a mock answers what its author
-believed; the contract suite shows this one answering what a broker answers.
+Rule: it passes the same contract suite as the real log, so that code which works here works there: half-open
+ranges, offsets that are never assigned twice, holes (compaction, transaction markers, aborted records),
+retention that moves the start, recreated topics with a new id, elections that raise the leader epoch and may
+lose the log's end. Why not a mock per test: a mock answers what its author believed; the contract suite shows
+that this log answers as a broker does.
 
 >>> log = MemoryLog()
 >>> log.create_topic("orders")
@@ -104,7 +104,7 @@ class MemoryLog:
             have.extend(_Partition() for _ in range(count - len(have)))
 
     def delete_topic(self, name: str) -> None:
-        """Delete; creating it again gives it another id and offsets from 0."""
+        """Delete a topic; creating it again gives it another id and offsets from 0."""
         with self.changed:
             del self._topics[name]
             self.changed.notify_all()
@@ -141,33 +141,33 @@ class MemoryLog:
             self.changed.notify_all()
 
     def compact(self, topic: str, partition: int, removed: Collection[int]) -> None:
-        """Take records out of the middle; their offsets stay used."""
+        """Remove records from the middle; their offsets stay used."""
         with self.changed:
             log = self._topics[topic].partitions[partition]
             log.records = [record for record in log.records if record.offset not in removed]
 
     def truncate_before(self, topic: str, partition: int, offset: int) -> None:
-        """Retention: everything below `offset` is gone."""
+        """Drop everything below `offset`, as retention does."""
         with self.changed:
             log = self._topics[topic].partitions[partition]
             log.start = max(log.start, min(offset, log.end))
             log.records = [record for record in log.records if record.offset >= log.start]
 
     def truncate_after(self, topic: str, partition: int, offset: int) -> None:
-        """An unclean election: everything from `offset` on is gone, and new records take its place."""
+        """Drop everything from `offset` on, as an unclean election does; new records take its place."""
         with self.changed:
             log = self._topics[topic].partitions[partition]
             log.end = max(log.start, min(offset, log.end))
             log.records = [record for record in log.records if record.offset < log.end]
             log.open_since = {who: first for who, first in log.open_since.items() if first < log.end}
             log.aborted = {each for each in log.aborted if each < log.end}
-            # Kept though they may be bare now: an epoch's end must not lie behind the log's own end.
+            # Kept though they may be empty now: an epoch's end must not lie beyond the log's own end.
             log.epochs = [(epoch, min(first, log.end)) for epoch, first in log.epochs]
             log.begin_epoch()
             self.changed.notify_all()
 
     def move_leader(self, topic: str, partition: int) -> None:
-        """A clean election: another broker leads, nothing is lost."""
+        """Elect another leader cleanly; nothing is lost."""
         with self.changed:
             self._topics[topic].partitions[partition].begin_epoch()
 
@@ -203,7 +203,7 @@ class MemoryLog:
         return MemoryLogView(self, isolation_level == "read_committed")
 
     def reader(self, report: Callable[[DataLossError], None] | None = None) -> MemoryReader:
-        """`report` hears of each loss that is stepped over because the order says so."""
+        """Return a reader; `report` gets each loss that is skipped because the order says so."""
         return MemoryReader(self, report)
 
     def find(self, wanted: TopicPartition) -> _Partition:
@@ -260,7 +260,8 @@ class MemoryLogView:
     def _first_since(self, wanted: TopicPartition, time_ms: int) -> int | None:
         log = self._log.find(wanted)
         end = log.visible_end(self._committed_only)
-        # Times need not rise with offsets: the first record that is late enough counts, whatever follows.
+        # Times need not rise with offsets: the first record that is late enough counts, whatever comes after
+        # it.
         late = (r.offset for r in log.records if r.timestamp_ms >= max(0, time_ms))
         first = next(late, None)
         return first if first is not None and first < end else None
@@ -294,11 +295,11 @@ class MemoryLogView:
         return Peek(ahead[0].timestamp_ms, stored / (ahead[-1].offset + 1 - position))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the view holds nothing."""
 
 
 class MemoryReader:
-    """A `Reader` of a `MemoryLog`; `order.client` only tells the isolation level."""
+    """A `Reader` of a `MemoryLog`; of `order.client` it uses only the isolation level."""
 
     def __init__(self, log: MemoryLog, report: Callable[[DataLossError], None] | None = None) -> None:
         self._log = log
@@ -381,7 +382,7 @@ class MemoryReader:
         log: _Partition,
         committed_only: bool,
     ) -> bool:
-        """Wait for a row at `position`; False when the log ends there and stays so."""
+        """Wait for a row at `position`; return False if the log ends there and does not grow."""
         deadline = time.monotonic() + order.poll_timeout_ms / 1000
         while log.visible_end(committed_only) <= position:
             remaining = deadline - time.monotonic()

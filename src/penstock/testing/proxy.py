@@ -1,21 +1,20 @@
-"""A TCP proxy that misbehaves on demand: cuts, delays, silence, at a moment the test chooses.
+"""A TCP proxy with faults on demand: cuts, delays and silence at a moment the test chooses.
 
-Rule: a fault changes when bytes arrive or that they do not arrive, never what they say, and never their
-order. Faults are switched while connections are open; leaving the `with` block leaves no thread and no
-socket. A proxy in front of a real broker tests the client *and* the broker's view of a fault; a mock of
-either would only repeat what its author believed.
+Rule: a fault changes when or whether bytes arrive, never their content or order. Faults are switched while
+connections are open; leaving the `with` block leaves no thread and no socket. A proxy in front of a real
+broker tests the client's *and* the broker's view of a fault; a mock of either would only repeat its author's
+beliefs.
 
 With `kafka=True` the proxy reads the frame around each request, so that a fault can wait for one kind of
-request (by its API key) and `counts.requests` tells how many of each went by. Leave it off for TLS and for
-other protocols.
+request (by its API key) and `counts.requests` counts each kind. Leave it off for TLS and for other protocols.
 
     with FaultProxy(("127.0.0.1", 9092)) as proxy:
         client = connect(proxy.address)
         proxy.hold_answers()      # the broker hears us, we hear nothing
         proxy.pass_on()           # what was held arrives now
 
-A broker tells clients its own address, and they go around the proxy. So start the proxy first, let the
-broker advertise it, then point the proxy at the broker:
+A broker gives clients its own address, and they bypass the proxy. So start the proxy first, let the broker
+advertise it, then point the proxy at the broker:
 
     with FaultProxy() as proxy, LocalKafka(advertise={0: proxy.address}) as kafka:
         proxy.lead_to(("127.0.0.1", kafka.brokers[0].port))
@@ -45,7 +44,7 @@ _CONNECT_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """What happens to a piece of traffic; `api_keys` narrows it to those requests and their answers."""
+    """A fault in the traffic; `api_keys` limits it to these requests and their answers."""
 
     kind: Literal["pass", "delay", "hold", "swallow", "cut"] = "pass"
     direction: Direction = "both"
@@ -58,7 +57,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class ProxyCounts:
-    """What went by. `connections` counts accepted ones, `requests` is by API key and needs `kafka=True`."""
+    """Counts of traffic. `connections`: accepted ones; `requests`: by API key, needs `kafka=True`."""
 
     connections: int = 0
     open: int = 0
@@ -69,7 +68,7 @@ class ProxyCounts:
 
 
 class FaultProxy:
-    """Listens on a free loopback port (or `port`) and leads to `target`."""
+    """A proxy that listens on a free loopback port (or `port`) and forwards to `target`."""
 
     def __init__(self, target: Address | None = None, *, port: int = 0, kafka: bool = False) -> None:
         self.counts = ProxyCounts()
@@ -80,7 +79,7 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._listening = False
-        # Bound but not listening: the port is ours, and a client that knocks is refused.
+        # Bound but not listening: the port is reserved, and a client that connects is refused.
         self._socket = _bind(port)
         self.address: Address = ("127.0.0.1", self._socket.getsockname()[1])
         self._loop = asyncio.new_event_loop()
@@ -108,35 +107,35 @@ class FaultProxy:
         self._loop.close()
 
     def lead_to(self, target: Address) -> None:
-        """Connections made from now on go to this address."""
+        """Forward connections made from now on to this address."""
         self.target = target
 
     # --- faults -----------------------------------------------------------------------------------
 
     def pass_on(self) -> None:
-        """No fault. Held answers arrive; connections whose bytes were swallowed are cut."""
+        """End the fault. Held answers arrive; connections whose bytes were swallowed are cut."""
         self._switch(_Fault())
 
     def delay(
         self, delay_ms: int, *, direction: Direction = "both", api_keys: Collection[int] | None = None
     ) -> None:
-        """Each piece arrives so much later, in order; a delayed request arrives even if its sender left."""
+        """Delay each piece, in order; a delayed request arrives even if its sender left."""
         self._switch(_Fault("delay", direction, delay_ms, self._check_keys(api_keys)))
 
     def hold_answers(self, *, api_keys: Collection[int] | None = None) -> None:
-        """The server gets the requests and its answers wait here, until the fault is switched."""
+        """Pass requests to the server but hold its answers until the fault is switched."""
         self._switch(_Fault("hold", "answers", 0, self._check_keys(api_keys)))
 
     def swallow(self) -> None:
-        """Nothing arrives in either direction and no connection closes: a silent network."""
+        """Let nothing arrive in either direction and close no connection: a silent network."""
         self._switch(_Fault("swallow"))
 
     def cut_before_answer(self, *, api_keys: Collection[int] | None = None) -> None:
-        """When the server answers (one of these requests), cut that connection instead; once, then pass."""
+        """When the server answers (one of these requests), cut that connection once instead; then pass."""
         self._switch(_Fault("cut", "answers", 0, self._check_keys(api_keys)))
 
     def refuse(self) -> None:
-        """New connections are refused, as if no program listened. Open ones go on; see `cut`."""
+        """Refuse new connections, as if no program listened. Open ones go on; see `cut`."""
         self._call(self._stop_listening())
 
     def accept(self) -> None:
@@ -144,11 +143,11 @@ class FaultProxy:
         self._call(self._listen())
 
     def cut(self) -> int:
-        """Close both sides of every open connection now; returns how many there were."""
+        """Close both sides of every open connection now; return how many there were."""
         return self._call(self._cut_links(set(self._links)))
 
     def half_close(self) -> int:
-        """Tell every client that the server will send no more; what the clients send still arrives."""
+        """Tell every client that the server will send no more; what clients send still arrives."""
         return self._call(self._half_close())
 
     # --- on the proxy's own thread ------------------------------------------------------------------
@@ -172,7 +171,7 @@ class FaultProxy:
 
     def set_fault(self, fault: _Fault) -> None:
         self.fault = fault
-        self.changed.set()  # wakes whoever waits for a change; they get a fresh event for the next
+        self.changed.set()  # wakes all that wait for a change; they get a fresh event for the next
         self.changed = asyncio.Event()
 
     async def _listen(self) -> None:
@@ -193,7 +192,7 @@ class FaultProxy:
         self._socket.close()
 
     def _accept_one(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):  # it left before we came
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):  # the client left first
             connection, _ = self._socket.accept()
             task = self._loop.create_task(self._serve(connection))
             self._serving.add(task)
@@ -241,20 +240,20 @@ class FaultProxy:
 
     async def _close(self) -> None:
         self._close_listener()
-        while self._serving:  # one accepted just now becomes a link, and is cut, in a later round
+        while self._serving:  # a just accepted one becomes a link, and is cut, in a later round
             await self._cut_links(set(self._links))
             await asyncio.wait(self._serving, timeout=0.1)
 
 
 class _Link:
-    """One client's connection and ours to the server, with a queue for each direction."""
+    """One client's connection and the proxy's to the server, with a queue for each direction."""
 
     def __init__(self, proxy: FaultProxy, to_client: asyncio.StreamWriter, to_server: asyncio.StreamWriter):
         self.proxy = proxy
         self.to_client = to_client
         self.to_server = to_server
         self.lost_bytes = False
-        self._api_keys: dict[int, int] = {}  # of requests whose answer was not delivered, by correlation id
+        self._api_keys: dict[int, int] = {}  # by correlation id, of requests without a delivered answer
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, from_client: asyncio.StreamReader, from_server: asyncio.StreamReader) -> None:
@@ -281,7 +280,7 @@ class _Link:
     async def _move(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction
     ) -> None:
-        """Read pieces, note when each is due; a second task delivers them, so a delay is no rate limit."""
+        """Read pieces and note when each is due; a second task delivers them, so a delay is no rate limit."""
         queue: asyncio.Queue[tuple[float, bytes, int | None]] = asyncio.Queue(maxsize=1024)
         delivery = asyncio.create_task(self._deliver(queue, sink, direction))
         self._tasks.append(delivery)
@@ -330,7 +329,7 @@ class _Link:
             while proxy.fault.kind == "hold" and proxy.fault.meets(direction, api_key):
                 await proxy.changed.wait()
             if proxy.fault.kind == "swallow":
-                # An end is swallowed too: the other side must not learn that anybody left.
+                # An end is swallowed too: the other side must not learn that the sender left.
                 self.lost_bytes = True
                 if not piece:
                     return
@@ -348,7 +347,7 @@ class _Link:
             else:
                 proxy.counts.bytes_to_client += len(piece)
                 if api_key is not None:
-                    # Only now: a held answer is one its client still waits for.
+                    # Only now: until here the client still waits for a held answer.
                     self._api_keys.pop(_correlation_of(piece), None)
             # A receiver that left does not stop the other direction: a delayed request must still arrive.
             with contextlib.suppress(ConnectionError):

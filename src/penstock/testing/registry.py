@@ -1,8 +1,8 @@
 """A schema registry on this computer, for tests and demonstrations: Confluent's protocol, in memory.
 
-It registers and returns Avro, JSON and Protobuf schemas (the latter as base64 file descriptors, which is also
-what it gives for `?format=serialized`), knows references between them, can ask for a login, and can be told
-to fail. It compares nothing: compatibility is not its business.
+It registers and returns Avro, JSON and Protobuf schemas (the latter as base64 file descriptors, also for
+`?format=serialized`), supports references between them, can require a login, and can fail on demand. It does
+not check compatibility.
 
 >>> with RegistryServer() as registry:
 ...     registry.register("orders-value", '"string"')
@@ -25,12 +25,11 @@ from typing import Any
 
 
 class RegistryServer:
-    """Serves from `with` to its end. `basic_auth` is `name:password`; `tls` a server context for https.
+    """A server that runs inside `with`. `basic_auth` is `name:password`; `tls` a server context for https.
 
-    `requests` lists the paths asked for; a status put into `fail_with` answers everything that comes. An id
-    put into `lagging` is answered as unknown that many times, as a replica does that has not heard of it yet.
-    `before_answer` is called before each answer. `connections` counts the connections that were made. Ids are
-    given from `first_id` on.
+    `requests` lists the paths asked for; a status in `fail_with` answers every request. An id in `lagging` is
+    answered as unknown that many times, as by a replica that has not learned of it yet. `before_answer` is
+    called before each answer. `connections` counts the connections made. Ids start at `first_id`.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class RegistryServer:
         return self._server.connections
 
     def hang_up(self) -> None:
-        """Close every connection that is open, as a server does with those that have been idle for long."""
+        """Close every open connection, as a server does with idle ones."""
         self._server.hang_up()
 
     def __enter__(self) -> RegistryServer:
@@ -83,7 +82,7 @@ class RegistryServer:
         kind: str = "AVRO",
         references: Iterable[Mapping[str, object]] = (),
     ) -> int:
-        """Keep a schema as the subject's newest version: its id, the same for the same schema."""
+        """Store a schema as the subject's newest version; return its id, the same for the same schema."""
         entry: dict[str, Any] = {
             "schemaType": kind, "schema": schema, "references": [dict(each) for each in references],
         }  # fmt: skip
@@ -97,7 +96,7 @@ class RegistryServer:
             return schema_id
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, dict[str, Any]]:
-        """What a GET gives: a status and a document."""
+        """Return what a GET gives: a status and a document."""
         self.requests.append(path)
         self.before_answer()
         if self.fail_with is not None:
@@ -160,7 +159,7 @@ class _Server(ThreadingHTTPServer):
                 each.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is its own business, and nothing to print."""
+        """Print nothing for a client that leaves in the middle of a request."""
 
 
 def _handler(registry: RegistryServer) -> type[BaseHTTPRequestHandler]:
@@ -199,6 +198,6 @@ def _handler(registry: RegistryServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Say nothing: a library does not write to the terminal."""
+            """Print nothing: a library does not write to the terminal."""
 
     return Handler

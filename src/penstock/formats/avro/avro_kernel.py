@@ -34,8 +34,7 @@ SPARE_ELEMENTS = 1024
 
 @part
 def read_long(buf, at, end):
-    """Read a zigzag number of at most 64 bits: (value, next position); the position is negative if it is
-    bad."""
+    """Read a zigzag number of at most 64 bits: (value, next position); a bad one has a negative position."""
     raw = np.uint64(0)
     for i in range(10):
         if at + i >= end:

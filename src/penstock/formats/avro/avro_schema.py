@@ -280,8 +280,7 @@ def member_types(avro: Union) -> tuple[AvroType, ...]:
 
 
 def simplify_union(avro: Union) -> AvroType:
-    """Return the type of a union that is one column: its only value branch or the wider number; else
-    itself."""
+    """Return a union's type if it is one column: its only value branch or the wider number; else itself."""
     members = member_types(avro)
     if len(members) == 1:
         return members[0]

@@ -31,7 +31,8 @@ GOOD, FULL = 0, -1
 
 # Columns of `table`, one row per node; an extra last row holds what was full: [node, bytes].
 KIND, STOP, PARENT, COUNT, BASE, ROOM, TEXT_BASE, TEXT_USED, TEXT_ROOM = range(9)
-WIDTH, PRECISION, SCALE, MISSING = range(9, 13)  # WIDTH: slots per entry (two for decimals); MISSING: how to fill gaps
+# WIDTH: slots per entry (two for decimals). MISSING: how to fill gaps.
+WIDTH, PRECISION, SCALE, MISSING = range(9, 13)
 NAME_AT, NAME_SIZE, FIRST_AT, FIRST_SIZE = range(
     13, 17
 )  # in `text`: the field's name; for FIRST_NAME: zero's

@@ -151,8 +151,7 @@ def decode_other_number(buf, at, stop, kind, digits, negative, exact, table, slo
 
 @part
 def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scratch):
-    """Append the string `[at, close)` to a column of any type; return the position after its quote or a
-    fault."""
+    """Append the string `[at, close)` to any column; return the position after its quote or a fault."""
     kind = table[node, s.KIND]
     size = close - at
     if kind == s.STRING:
@@ -214,8 +213,7 @@ def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scra
 
 @part
 def decode_special(buf, at, end, table, slots, valid, text, node):
-    """Append an unquoted `NaN` or infinity, as Python writes them; return the position after it or a
-    fault."""
+    """Append an unquoted `NaN` or infinity, as Python writes them; return the next position or a fault."""
     value, stop = special_real(buf, at, end)
     if value == 0.0:
         return np.int64(-SYNTAX)
@@ -236,8 +234,7 @@ _INFINITY = (0x49, 0x6E, 0x66, 0x69, 0x6E, 0x69, 0x74, 0x79)
 
 @part
 def special_real(buf, at, end):
-    """Read `NaN`, `+INF`, `-INF`, `Infinity` with or without a sign: (value, position after it) or (0.0,
-    any)."""
+    """Read `NaN`, `+INF`, `-INF`, `Infinity` with or without sign: (value, position after) or (0.0, any)."""
     if is_word(buf, at, end, _NAN):
         return np.nan, at + 3
     sign = 0.0

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufDecoder:
-    """A decoder of messages. `descriptors`: a serialized FileDescriptorSet, `message`: a type's full name in
-    it."""
+    """A decoder of messages. `descriptors`: a serialized FileDescriptorSet, `message`: a full name in it."""
 
     descriptors: bytes = field(repr=False)
     message: str

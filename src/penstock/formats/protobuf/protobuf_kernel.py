@@ -393,8 +393,7 @@ def may_have_twin(table, slots, text, node, want):
 
 @part
 def take_back(table, slots, valid, text, fields, messages, message, field, want):
-    """Drop the value so far of a field that is not repeated, and those of its oneof, before a new one is
-    put."""
+    """Drop the value so far of a field that is not repeated, and those of its oneof, for a new value."""
     oneof = fields[field, ONEOF]
     if table[fields[field, NODE], s.COUNT] == want:
         s.truncate(table, slots, valid, text, fields[field, NODE], want - 1)

@@ -135,7 +135,7 @@ class Registry:
 
     def _ask(self, path: str) -> dict[str, Any] | None:
         """Return the answer of the first address that gives one; None if it says that there is no such
-        schema."""
+        thing."""
         trouble = "no address was tried"
         for url in list(self._urls):
             try:
@@ -256,7 +256,7 @@ def _error_code(body: bytes) -> int | None:
 
 
 def _tell(error: OSError | http.client.HTTPException) -> str:
-    """Return what went wrong with an exchange. An answer that is not HTTP is not quoted: it may be
+    """Return what went wrong with an exchange. Do not quote an answer that is not HTTP: it may be
     anything."""
     return describe_os_error(error) if isinstance(error, OSError) else "its answer is cut off or is not HTTP"
 
