@@ -223,10 +223,10 @@ class LogView(Protocol):
 
 @runtime_checkable
 class Reader(Protocol):
-    """A reader of work orders: it yields Arrow batches with exactly `order.columns`, in offset order per
-    range.
+    """A reader of work orders: it yields Arrow batches of `order.columns`, in offset order per range.
 
-    It never ends early without an error, and never returns an offset outside its range or twice.
+    Batches have exactly these columns. A reader never ends early without an error, and never returns an
+    offset outside its range or twice.
     """
 
     def read(self, order: WorkOrder) -> Iterator[pa.RecordBatch]: ...

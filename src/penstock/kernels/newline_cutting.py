@@ -19,8 +19,7 @@ _NEWLINE = 0x0A
 
 
 def cut_lines(whole: bytes, longest: int | None = None) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Return the lines of a text that ends with a newline, and the numbers of those cut at `longest`
-    bytes."""
+    """Return the lines of a text that ends with a newline, and the numbers of those cut at `longest`."""
     octets = np.frombuffer(whole, np.uint8)
     keep = octets != _NEWLINE
     ends = np.flatnonzero(~keep)

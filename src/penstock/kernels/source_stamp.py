@@ -21,7 +21,7 @@ _IMPORTS = re.compile(r"from (penstock[\w.]*) import (\([^)]*\)|.*)")
 
 @functools.cache
 def stamp_sources(module: str) -> str:
-    """Return a digest of a Penstock module and of all others that it imports, directly or not.
+    """Return a digest of a Penstock module and all it imports, directly or not, at once or later.
 
     Raise `FileNotFoundError` for a module without source or outside Penstock: nothing vouches for it.
     """

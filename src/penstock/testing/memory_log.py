@@ -87,7 +87,7 @@ class MemoryLog:
         self._topics: dict[str, _Topic] = {}
         self._committed: dict[tuple[str, TopicPartition], int] = {}
 
-    # --- making history -----------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
         with self.changed:
@@ -197,7 +197,7 @@ class MemoryLog:
         with self.changed:
             self._committed.update({(group, partition): offset for partition, offset in offsets.items()})
 
-    # --- looking at it ------------------------------------------------------------------------------
+    # --- views and readers --------------------------------------------------------------------------
 
     def view(self, isolation_level: str = "read_uncommitted") -> MemoryLogView:
         return MemoryLogView(self, isolation_level == "read_committed")

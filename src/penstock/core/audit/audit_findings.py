@@ -109,11 +109,12 @@ class NotedRange:
 
 @dataclass(frozen=True, slots=True)
 class TableBook:
-    """What the ledger holds of one table of a stream: its mode, the batches that wrote rows, and generations.
+    """What the ledger holds of one table of a stream: its mode, the batches that wrote rows (by token), and
+    generations that began in a special way.
 
-    A generation can begin with the table empty, because a rewind had deleted all its rows, or with a person's
-    word that records read again may count twice (`allowed`). `deleted`: the generations that began without
-    the rows of what is read again, because a rewind had deleted them.
+    `emptied`: the generations that began with the table empty, because a rewind had deleted all its rows.
+    `allowed`: those that began with a person's word that records read again may count twice. `deleted`: those
+    that began without the rows of what is read again, because a rewind had deleted them.
     """
 
     name: str

@@ -37,8 +37,7 @@ class BlockingSession:
     tables: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return one phrase such as `session 4711 (user ann, psql, from 10.0.0.7, idle in transaction,
-        ...)`."""
+        """Return one phrase: `session 4711 (user ann, psql, from 10.0.0.7, idle in transaction, ...)`."""
         known = [
             f"user {self.user}" if self.user else "",
             self.program,

@@ -44,7 +44,7 @@ _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A batch read's parsed options; a stream has more. `client`: the driver's, `executor_client`: the
+    """A batch read's parsed options; a stream has more. `client` is the driver's, `executor_client` the
     tasks'."""
 
     selection: Selection

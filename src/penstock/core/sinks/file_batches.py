@@ -129,7 +129,7 @@ def _begins_before(batch: StoredBatch, position: StreamPosition) -> bool:
     return any(each.start < position.offsets[each.topic_partition] for each in known)
 
 
-# --- what a writer finds --------------------------------------------------------------------------------
+# --- errors of a writer ---------------------------------------------------------------------------------
 
 
 def find_folder_refusal(

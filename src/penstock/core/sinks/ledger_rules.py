@@ -63,9 +63,9 @@ class LedgerMove:
     """One partition's part of a batch: from `start`, the ledger's required position, to `until`.
 
     `is_first`: the ledger must not know the partition yet. `topic_id` is of the log that was read, `known_id`
-    of the log in the ledger: they differ when the stream has passed on to a recreated topic. `read_from` is
-    where reading began, if that is not `start`: the offsets between were lost. `is_forgotten`: the stream no
-    longer reads the partition, and its position is dropped.
+    of the log that the ledger must name: they differ when the stream has passed on to a recreated topic.
+    `read_from` is where reading began, if that is not `start`: the offsets between were lost. `is_forgotten`:
+    the stream no longer reads the partition, and its position is dropped.
     """
 
     partition: TopicPartition
@@ -158,7 +158,7 @@ def _list_missing(batch: LedgerBatch, ledger: Ledger) -> Missing:
     return missing
 
 
-# --- what is told ---------------------------------------------------------------------------------------
+# --- errors and descriptions ----------------------------------------------------------------------------
 
 
 def explain_went_back(

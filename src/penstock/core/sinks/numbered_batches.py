@@ -56,7 +56,7 @@ def _is_at(position: StreamPosition, other: StreamPosition) -> bool:
     return (position.offsets, position.gone) == (other.offsets, other.gone)
 
 
-# --- what is told -----------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------
 
 
 def _explain_lost(

@@ -48,7 +48,7 @@ class OffsetDigest:
 
 @dataclass(frozen=True, slots=True)
 class HeldOffsets:
-    """What a table holds of a partition or a range: a digest of the rows, and the distinct offsets."""
+    """What a table holds of a partition or a range: a digest of its rows, and how many distinct offsets."""
 
     digest: OffsetDigest
     distinct: int

@@ -213,8 +213,7 @@ def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
         try:
             yield Commit()
         except StepFailedError as error:
-            # Done or not? The writer row is free only when that transaction has ended, so its holder can
-            # tell.
+            # Done or not? The writer row is free only when that transaction has ended, so its holder knows.
             yield Abandon()
             in_doubt = True
             refused.append(error)
@@ -287,7 +286,7 @@ def _is_done(batch: LedgerBatch, ledger: Ledger) -> bool:
     return bool(entries) and all(ledger.get(each) == entry for each, entry in entries.items())
 
 
-# --- what is told ---------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------
 
 
 def _failed(condition: str, what: str, stream: str, error: StepFailedError) -> SinkError:

@@ -123,8 +123,7 @@ class Pacing:
     def budget(
         self, state: PaceState, lags: Mapping[Key, int], interval_ms: int | None = None
     ) -> dict[Key, int] | None:
-        """Return each partition's records for the next batch, never more than its lag; None: there is no
-        bound.
+        """Return the next batch's records of each partition, never more than its lag; None: no bound.
 
         The rate is shared by lag. Each share is held under `max_rate_per_partition`, which wins, and over
         `min_rate_per_partition`, times the batch's duration (`interval_ms`, or the target); a partition that

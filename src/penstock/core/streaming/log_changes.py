@@ -77,7 +77,7 @@ class Course:
         return sum(self.sizes.values())
 
 
-# --- what to ask ----------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------------
 
 
 def name_stream_topics(selection: Selection, position: StreamPosition) -> tuple[str, ...] | None:
@@ -136,7 +136,7 @@ def find_doubtful(
     return starts, epochs
 
 
-# --- what has happened --------------------------------------------------------------------------------
+# --- changes of the log -------------------------------------------------------------------------------
 
 
 def chart(

@@ -134,8 +134,7 @@ class Registry:
     # --- the wire -------------------------------------------------------------------------------------
 
     def _ask(self, path: str) -> dict[str, Any] | None:
-        """Return the answer of the first address that gives one; None if it says that there is no such
-        thing."""
+        """Return the answer of the first address that gives one; None if it knows of no such thing."""
         trouble = "no address was tried"
         for url in list(self._urls):
             try:
@@ -256,8 +255,8 @@ def _error_code(body: bytes) -> int | None:
 
 
 def _tell(error: OSError | http.client.HTTPException) -> str:
-    """Return what went wrong with an exchange. Do not quote an answer that is not HTTP: it may be
-    anything."""
+    """Return what went wrong with an exchange. An answer that is not HTTP may be anything: do not quote
+    it."""
     return describe_os_error(error) if isinstance(error, OSError) else "its answer is cut off or is not HTTP"
 
 
