@@ -5,7 +5,7 @@ from waiting), and `commitOffsetsToGroup` also covers a query's last batch, whic
 source.
 
     spark.streams.addListener(QueryListener(options))   # the options given to readStream, if it is to commit
-    report = read_report(query.lastProgress)            # lag, losses, ends; None if Spark did not ask the source
+    report = read_report(query.lastProgress)            # lag, losses, ends; None if Spark asked no source
 """
 
 from __future__ import annotations

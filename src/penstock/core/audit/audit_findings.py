@@ -109,8 +109,7 @@ class NotedRange:
 
 @dataclass(frozen=True, slots=True)
 class TableBook:
-    """What the ledger holds of one table of a stream: its mode, the batches that wrote rows (by token), and
-    generations that began in a special way.
+    """What the ledger holds of one table of a stream. `tokens`: of the batches that put rows into it.
 
     `emptied`: the generations that began with the table empty, because a rewind had deleted all its rows.
     `allowed`: those that began with a person's word that records read again may count twice. `deleted`: those
