@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.testing.checker import Exploration
 from tests.proof.recording import record
-from tests.unit import test_protocol_failover as failover
+from tests.unit.core.sinks import test_protocol_failover as failover
 from tests.unit.core.sinks.test_protocol_model import BUGS, search, unchanged
 
 FAULTS: tuple[dict[str, int], ...] = (

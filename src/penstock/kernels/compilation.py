@@ -39,8 +39,11 @@ def kernel(function: Callable[..., Any]) -> Kernel:
     compiled: Kernel
     try:
         compiled = numba.njit(cache=True, nogil=True, _nrt=False)(function)
-        # In the shape of numba's own stamp: a time and a size.
-        compiled._cache._cache_file._source_stamp = stamp_sources(function.__module__), 0
+        # The stamp replaces numba's own version, which is read first: unpickling an index of other sources
+        # fails if it names a class that is gone.
+        stamp = stamp_sources(function.__module__)
+        compiled._cache._cache_file._version = f"{numba.__version__}|{stamp}"
+        compiled._cache._cache_file._source_stamp = stamp
     except (RuntimeError, AttributeError, OSError):  # nowhere to write, another numba, unreadable sources
         compiled = numba.njit(nogil=True, _nrt=False)(function)
     return compiled

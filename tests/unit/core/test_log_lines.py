@@ -8,10 +8,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock.apps.accesslog.blocking import enforcement_api
 from penstock.apps.accesslog.shipping import followed_files
@@ -19,8 +21,9 @@ from penstock.core.errors import BrokerError, DataLossError
 from penstock.core.log_lines import get_logger, in_stream
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import TopicPartition
+from penstock.core.options.batch_options import parse_batch_options
 from penstock.engines.reading.loss_book import LossBook
-from penstock.engines.source.data_source import _warn
+from penstock.engines.source.data_source import _prepare
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.deadlines import Attempts, Deadline
 from penstock.stores.offsets.group_commits import GroupCommits
@@ -85,7 +88,11 @@ def fail_to_answer(text: str) -> None:
 
 
 def warn_about_options(text: str) -> None:
-    _warn([f"`{text}` has no effect in a batch read."])
+    options = parse_batch_options(
+        {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "columns": "value"}, unique="u"
+    )
+    warned = replace(options, warnings=(f"`{text}` has no effect in a batch read.",))
+    _prepare(warned, StructType([StructField("value", BinaryType())]))
 
 
 PATHS = [lose, step_over, try_again, fail_to_commit, find_no_file, fail_to_answer, warn_about_options]
