@@ -5,7 +5,7 @@ own by the row it is given. It bypasses the data source, whose scan turns each r
 form before anything can look at it: functions given to `stages` run here, in the fetching worker, on the
 Arrow batches as they leave the kernels, and only what they return crosses to the JVM.
 
-Used twice, a frame reads Kafka twice, the same offsets each time; `frame.cache()` it if that is slow.
+Used twice, a frame reads Kafka twice, the same offsets each time; call `frame.cache()` if that is slow.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class StreamWatch:
         clock: Callable[[], float] = time.monotonic,
         recall_view: Callable[[], LogView] | None = None,
     ) -> None:
-        """`recall_view` opens a view that may answer about topics from what it learned a short time ago."""
+        """Watch `source`. `recall_view` opens a view that may answer about topics from recent memory."""
         self._options, self._source, self._clock = options, source, clock
         self._recall_view = recall_view
         self._patience = LookRetries(

@@ -129,7 +129,7 @@ def read_text(spark: SparkSession, checkpoint: str, name: str) -> str:
         stream.close()
 
 
-# --- what is told -----------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------
 
 
 def _not_found(path: str) -> OffsetStoreError:

@@ -192,8 +192,8 @@ class GroupMember:
         if fresh:
             deadline = Deadline.after_ms(self._timeout_ms, "default.api.timeout.ms")
             commits = fetch_commits(routing_for(self._settings), self.group, fresh, deadline)
-            # Commit only partitions the group has: a start chosen here is committed before anything is read.
-            # Otherwise records that arrive before the next member starts would never be shown.
+            # Only the group's own commits: a start chosen here must still be committed, even if nothing is
+            # read. Otherwise records that arrive before the next member starts would never be shown.
             self._committed |= {each: commit.offset for each, commit in commits.items() if commit}
             self._place(commits)
 
@@ -315,7 +315,7 @@ def _translate(settings: ClientSettings, group: str) -> dict[str, Any]:
         "request_timeout_ms": settings.request_timeout_ms,
         "retry_backoff_ms": settings.retry_backoff_ms,
         "metadata_max_age_ms": settings.metadata_max_age_ms,
-        # The client requires each of these settings to be larger than the one before.
+        # The client requires: connections_max_idle_ms > request_timeout_ms > fetch_max_wait_ms.
         "fetch_max_wait_ms": 0,
         "connections_max_idle_ms": max(_DEFAULT_IDLE_MS, 2 * settings.request_timeout_ms),
         "bootstrap_timeout_ms": settings.default_api_timeout_ms,

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 # Metadata this young is good enough even when metadata.max.age.ms is 0.
 _LEAST_AGE_MS = 1_000
 # A new topic is unknown to some brokers for about this many pauses (5 s in all); after them it is reported as
-# missing, because nobody wants to wait a full minute for a misspelt name.
+# missing, because a full minute is too long to wait for a misspelt name.
 _LOOKS_FOR_A_MISSING_TOPIC = 8
 
 

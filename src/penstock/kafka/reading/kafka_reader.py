@@ -1,7 +1,7 @@
 """The reading side of the data plane: a work order goes in, Arrow batches come out.
 
 Rules: a range is finished when the position after the last whole batch has reached its end, not
-when a number of rows was seen; a short answer is waited for and then an error, never an early end; nothing
+after some number of rows; a short answer is waited for and then an error, never an early end; nothing
 resets itself: a position the log no longer holds is a `DataLossError`, or, with loss checking off, a logged
 step forward inside the range, never back.
 

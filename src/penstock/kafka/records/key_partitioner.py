@@ -21,7 +21,7 @@ import numpy.typing as npt
 from penstock.kernels.byte_columns import ByteColumn, Bytes, Longs
 from penstock.kernels.compilation import kernel
 
-#: The partition of a row without a key.
+#: In the result: the row has no key.
 NO_KEY = -1
 
 

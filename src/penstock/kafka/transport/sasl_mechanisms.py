@@ -4,7 +4,7 @@ Rule: a mechanism is a generator. It yields what to send, receives what the serv
 when the login succeeds or raises `AuthenticationRefused`. So SCRAM's checks (the server's nonce starts with
 ours, at least 4096 rounds, at most a million, no unknown mandatory extension, the server's signature) can be
 tested with vectors and hostile servers. Why not kafka-python's classes: they accept a single round,
-which hands the password to whoever answers, and they write user names with `,` or `=` unescaped.
+which hands the password to any server that answers, and they write user names with `,` or `=` unescaped.
 
 >>> next(plain("alice", Secret("pencil")))
 b'\\x00alice\\x00pencil'
