@@ -100,7 +100,7 @@ def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
         if switch.reason is None:
             switch.set(signal.Signals(number).name)
             return
-        # A second signal is meant seriously: do whatever the signal did before us.
+        # A second signal is serious: do whatever the signal did before our handler was set.
         signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -196,7 +196,7 @@ class StreamWatch:
         offsets, ends = self._reported
         lags = measure_lags(offsets, ends, {}, {}, now_ms=0)
         behind = {each: lag.records for each, lag in lags.items() if lag.records}
-        if self._options.max_bytes is None:  # otherwise the batches' own looks must do
+        if self._options.max_bytes is None:  # otherwise the batches' own looks are used
             self._peek({each: offsets[each] for each in behind}, behind)
         now_ms = time.time_ns() // 1_000_000
         lags = measure_lags(offsets, ends, self._recall_times(offsets), self._recall_sizes(), now_ms=now_ms)

@@ -107,7 +107,7 @@ class TopicTail:
     ) -> None:
         self._view, self._reader, self._settings = view, reader, settings
         self._positions: dict[TopicPartition, int] = {}
-        self._epochs: dict[TopicPartition, int] = {}  # leader epochs; no record before the position has a newer one
+        self._epochs: dict[TopicPartition, int] = {}  # leader epochs; no record so far has a newer one
         self._topic_ids: dict[TopicPartition, bytes | None] = {}
         self._open: Iterator[ConsumedRecord] | None = None
         self.place(starts, epochs)

@@ -74,7 +74,7 @@ class Decompressor:
         return self.held(self.append(codec, np.frombuffer(data, np.uint8), 0))
 
     def append(self, codec: int, source: npt.NDArray[np.uint8], at: int) -> int:
-        """Decompress behind the first `at` bytes and return the new end, or -1 when there is no room left.
+        """Decompress after the first `at` bytes and return the new end, or -1 when there is no room left.
 
         Many small batches are decompressed into one piece of memory, so that one kernel call decodes
         them all. On -1, use what is held, then append this batch at 0, where there is always room.
