@@ -1,2 +1,2 @@
-"""Direct streams: a loop on the driver that decides the offset ranges of each batch, and keeps the offsets
-where you say."""
+"""Direct streams: a loop on the driver that decides the offset ranges of each batch, and stores the offsets
+where you choose."""

@@ -1,13 +1,13 @@
-"""The loop of a direct stream: one batch after another, each at its time, each tried until it is done.
+"""The loop of a direct stream: runs one batch after another, each at its time, and retries it until done.
 
-Rules: a batch begins only when the one before it is over, so what is stored only grows. A failing batch is
+Rules: a batch begins only when the previous one is over, so what is stored only grows. A failing batch is
 tried again as a whole, with the same ranges and the same frame; when it has failed too often the stream ends,
-and what is stored is the end of the batch before (or of this one, at most once). Asked to stop, the loop
-finishes the batch it is in, and storing its offsets has all the time that it has else: only looks at the log
-are cut short. Where the first partitions begin is stored before they are read: `latest` would
-mean another place after a crash. A server that is away is waited for, however often a batch has failed for
-it: `core.outages` says how long. What tasks cannot reach is only waited for once they have reached it: the
-driver was there before the loop began, and they may be told another address, or be elsewhere.
+and the stored offsets are the end of the previous batch (or of this one, at most once). Asked to stop, the
+loop finishes its batch, and storing the offsets may take as long as ever: only looks at the log
+are cut short. Where the first partitions begin is stored before they are read: after a crash, `latest` would
+mean another place. An unavailable server is waited for, however often a batch has failed because of
+it: `core.outages` says how long. What tasks cannot reach is waited for only once they have reached it before:
+the driver got there before the loop began, but tasks may have another address or run on another host.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: A batch that failed is tried again after so long, and longer each time.
+#: The pause before a failed batch is tried again; it grows with each failure.
 _RETRY_PAUSE_S = 0.2
-#: When a server failed us, or a task: 1 s, then 5 s. A database that restarts is back by then, mostly.
+#: The pauses when a server failed us or a task: 1 s, then 5 s. By then a restarted database is mostly back.
 _SERVER_PAUSE_S = 1.0
 _SERVER_PATIENCE = 5.0
 _LONGEST_PAUSE_S = 30.0
@@ -50,8 +50,8 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """`delivery` None: the loop stores nothing by itself. `is_manual`: the user's functions commit.
-    `outage_s`: how long servers are waited for that are away."""
+    """Settings of the loop. `delivery` None: it stores nothing by itself. `is_manual`: the user's functions
+    commit. `outage_s`: how long to wait for servers that are away."""
 
     interval_ms: int
     attempts: int
@@ -63,8 +63,8 @@ class LoopSettings:
 
 @dataclass(frozen=True)
 class Job:
-    """What is done with a batch. `work` gives the rows written, where a sink counts them; `tell` is told.
-    `register` stores where a stream begins that has found its first partitions while it runs; `reach` fails
+    """What to do with a batch. `work` returns the rows written, if a sink counts them; `tell` takes events.
+    `register` stores where a stream begins if it finds its first partitions while it runs; `reach` fails
     while the sink does not answer."""
 
     make_frame: Callable[..., DataFrame]
@@ -77,7 +77,7 @@ class Job:
 
 class BatchLoop:
     """One run. Used by one thread; `planned` may be read from others. `tasks_answered`: a batch with records
-    is done, so its tasks have reached what they need."""
+    has been done, so its tasks have reached what they need."""
 
     def __init__(
         self,
@@ -103,30 +103,30 @@ class BatchLoop:
         self._last_failure = ""
 
     def run(self, most: int | None, until_idle: bool) -> int:
-        """How many batches were done, those without records included where they are asked for."""
+        """Run the batches and return how many were done, counting empty ones if those were asked for."""
         while not self._switch.is_set and (most is None or self._done < most):
             if not self._wait_for_tick():
                 break
             is_new = self._run_batch()
-            with self._switch.hearing():  # what is renewed is stored already
+            with self._switch.hearing():  # whatever is renewed is already stored
                 self._keeper.renew()
             if not is_new and until_idle:
                 break
         return self._done
 
     def _wait_for_tick(self) -> bool:
-        """Wait for the next batch's time; False when asked to stop meanwhile."""
+        """Wait until the next batch is due; return False when asked to stop meanwhile."""
         now_ms = time.time_ns() // 1_000_000
         if not self._settings.interval_ms:
             self._tick = now_ms
             return True
         self._tick = next_tick(self._tick, now_ms, self._settings.interval_ms)
-        # At most one interval: a clock that was set back would make it wait until it has caught up.
+        # At most one interval: if the clock was set back, it must not wait until the clock has caught up.
         wait_ms = min(max(0, self._tick - now_ms), self._settings.interval_ms)
         return not self._switch.wait(wait_ms / 1000)
 
     def _run_batch(self) -> bool:
-        """Plan and do one batch; False when there was nothing new."""
+        """Plan and run one batch; return False if there was nothing new."""
         begun_ms, begun = time.time_ns() / 1e6, time.monotonic()
         before = self.planned
         end = self._find_end(before)
@@ -136,7 +136,7 @@ class BatchLoop:
         assert self._tick is not None
         if not is_new and not self._settings.empty_batches:
             if not self._settings.interval_ms:
-                self._switch.wait(0.01)  # nothing waits for records here: look again soon
+                self._switch.wait(0.01)  # there is no blocking wait for records: look again soon
             return False
         if not before.offsets and end.offsets:
             before = self._unregistered = replace(end, offsets=end.starts)
@@ -157,14 +157,14 @@ class BatchLoop:
         self._job.tell("completed", report)
         if run.when_done is not None:
             run.when_done(report)
-        if self._pace is not None and is_new:  # one without records tells nothing about speed
+        if self._pace is not None and is_new:  # a batch without records says nothing about speed
             took_ms = report.planning_ms + report.processing_ms + report.storing_ms
             self._pace.observe(int(time.monotonic() * 1000), took_ms, report.delay_ms)
         log.info("Batch %d: %d offsets in %.0f ms.", report.id, report.offsets, report.processing_ms)
         return is_new
 
     def _find_end(self, before: StreamPosition) -> StreamPosition:
-        """Return how far the next batch goes. Asked to stop while the brokers are away, there is none."""
+        """Return the end of the next batch, or `before` when asked to stop while the brokers are away."""
         has_failed = False
         while True:
             begun_s = self._clock()
@@ -181,7 +181,7 @@ class BatchLoop:
                     return before
             else:
                 if end is before:
-                    self._end_outage()  # where a batch follows, that must be done first
+                    self._end_outage()  # if a batch follows, it must be done first
                 elif has_failed:
                     self._tell_answer("The brokers answer")
                 return end
@@ -190,8 +190,8 @@ class BatchLoop:
         return is_outage(error) and (self.tasks_answered or not comes_from_task(error))
 
     def _may_sit_out(self, error: Exception, begun_s: float) -> bool:
-        """Return whether this is an outage that may last on; say so now and then, and at its end. `begun_s`:
-        when what failed was begun."""
+        """Return whether this is an outage that may continue; log it now and then, and at its end.
+        `begun_s`: when the failed call began."""
         if not self._is_outage(error):
             return False
         now_s = self._clock()
@@ -221,15 +221,15 @@ class BatchLoop:
             log.warning("The stream goes on, after %s without success.", _write_whole(lasted_s))
 
     def _tell_answer(self, who: str) -> None:
-        """Say that what failed before has answered, which is all that is known yet."""
+        """Log that what failed before has answered, which is all that is known yet."""
         span = _write_whole(self._outage.measure(self._clock()))
         log.warning(
             "%s again, %s after the first failure. Nothing is done yet: the batch follows.", who, span
         )
 
     def _telling(self, report: BatchReport) -> AbstractContextManager[None]:
-        """Return what says now and then, in an outage, that an attempt is under way: its tasks may wait for
-        what is away, and the driver hears of that when they have failed."""
+        """Return a context that logs now and then, in an outage, that an attempt is running: its tasks may
+        wait for an unavailable server, and the driver learns of that only when they have failed."""
         if not self._outage.is_on:
             return nullcontext()
 
@@ -250,7 +250,7 @@ class BatchLoop:
         return repeating(tell, TOLD_AFTER_S)
 
     def _await_sink(self) -> bool:
-        """Wait until the sink answers, so that no batch is worked out in vain; False when asked to stop."""
+        """Wait until the sink answers, so that no batch is run in vain; return False if asked to stop."""
         has_failed = False
         while not self._switch.wait(self._outage.choose_pause_s()):
             begun_s = self._clock()
@@ -270,7 +270,7 @@ class BatchLoop:
         self, report: BatchReport, before: StreamPosition, end: StreamPosition
     ) -> tuple[BatchReport, BatchRun]:
         attempts = 1 if self._settings.delivery == "at-most-once" else self._settings.attempts
-        attempt, failures = 1, 0  # `failures`: without those that were waited out
+        attempt, failures = 1, 0  # `failures`: without the outages that were waited out
         when_done = None
         while True:
             batch, run = self._make_batch(report, before, end)
@@ -285,14 +285,14 @@ class BatchLoop:
                 was_running, run.is_running = run.is_running, False
                 report = self._close_report(report, run, since, error=str(error))
                 self._job.tell("failed", report)
-                # At most once, work that has begun is never repeated; storing before it may be.
+                # With at-most-once, work that has begun is never repeated; storing before it may be.
                 may_wait = self._settings.delivery != "at-most-once" or not was_running
                 if may_wait and self._may_sit_out(error, begun_s):
                     log.info("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
                     if not self._await_sink():
                         raise
                 else:
-                    # Of an outage that lasts longer than its limit all counts.
+                    # In an outage that exceeds its limit, every attempt counts.
                     failures = attempt if self._is_outage(error) else failures + 1
                     if failures >= attempts or not _may_repeat(error):
                         raise
@@ -338,7 +338,7 @@ class BatchLoop:
         return rows
 
     def _store(self, run: BatchRun) -> None:
-        """Timed here, inside the batch: what it costs is part of what the batch costs."""
+        """Store the batch's end, timed inside the batch: this is part of the batch's cost."""
         since = time.monotonic()
         try:
             self._keep(run.end, goes_back(run.before, run.end))
@@ -346,8 +346,8 @@ class BatchLoop:
             run.storing_ms += (time.monotonic() - since) * 1000
 
     def _keep(self, position: StreamPosition, may_go_back: bool) -> None:
-        """Store a position. A store that is away is waited for here: the work is done, or not yet begun, and
-        to do it again for the store's sake would only double it."""
+        """Store a position, waiting if the store is away: the work is done, or has not begun, and repeating
+        it because of the store would only double it."""
         while True:
             begun_s = self._clock()
             try:
@@ -379,7 +379,7 @@ class BatchLoop:
 
 
 def _write_whole(seconds: float) -> str:
-    """Return a time in whole seconds, never less than it was."""
+    """Return a time as text in whole seconds, rounded up."""
     return write_span(math.ceil(seconds))
 
 
@@ -387,11 +387,11 @@ def _choose_pause_s(error: Exception, failures: int) -> float:
     if not find_verdict(error):
         return min(_LONGEST_PAUSE_S, _RETRY_PAUSE_S * failures)
     pause_s = _SERVER_PAUSE_S
-    for _ in range(1, failures):  # no power: that of a large number of attempts is no number any more
+    for _ in range(1, failures):  # not a power: with many attempts that would overflow
         pause_s = min(_LONGEST_PAUSE_S, pause_s * _SERVER_PATIENCE)
     return pause_s
 
 
 def _may_repeat(error: Exception) -> bool:
-    """What the user's code or Spark has raised may pass; ours say whether they can, from tasks as well."""
+    """Return whether a retry may help: with errors of user code or Spark it may; ours say, in tasks too."""
     return find_verdict(error) is not False

@@ -1,4 +1,4 @@
-"""How much a direct stream's next batch takes: fixed bounds, or what the last batches show can be done."""
+"""Decides how much a direct stream's next batch takes: fixed bounds, or what recent batches could handle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.core.streaming.log_changes import Course
 
 
 class DirectPace:
-    """The loop tells it how long each batch really took, so it needs no clock. `learns`: backpressure."""
+    """Bounds batches. The loop reports how long each took, so it needs no clock. `learns`: backpressure."""
 
     def __init__(self, pacing: Pacing, *, learns: bool) -> None:
         self._pacing, self._learns = pacing, learns
@@ -21,7 +21,7 @@ class DirectPace:
         self._was_limited = False
 
     def learn(self) -> None:
-        """The loop calls `observe` when a batch is over; there is nothing to guess here."""
+        """Do nothing: the loop calls `observe` when a batch is over, so there is nothing to guess."""
 
     def begin(self, course: Course, end: StreamPosition) -> None:
         self._records = sum(end.offsets[each] - begin for each, begin in course.begins.items())
@@ -45,4 +45,4 @@ class DirectPace:
         return {"recordsPerSecond": self._state.rate, "targetMs": self._pacing.target_ms}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resources are open."""

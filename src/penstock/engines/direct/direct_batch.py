@@ -1,8 +1,8 @@
-"""One batch of a direct stream: its frame, its ranges, and the one moment in which it may be committed.
+"""One batch of a direct stream: its frame, its ranges, and the only time in which it may be committed.
 
-Rules: ranges are decided on the driver before the frame exists and never change, so a batch that is tried
-again reads the same records. Counts are the ranges' own, taken once, however often the frame is used. A batch
-can be committed only while it runs: kept in a variable and committed later it would say nothing about what
+Rules: ranges are decided on the driver before the frame exists and never change, so a retried batch
+reads the same records. Counts are those of the ranges, taken once, however often the frame is used. A batch
+can be committed only while it runs: kept in a variable and committed later, it would say nothing about what
 was processed.
 """
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from penstock.engines.direct.order_frames import ArrowFunction
 
-#: Told when an asynchronous commit is over: its own batch's ranges, and the error if it failed.
+#: Called when an asynchronous commit is over, with that batch's ranges, and the error if it failed.
 CommitCallback = Callable[[tuple[OffsetRange, ...], BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What is known of a batch, at the moment it was made.
+    """What is known of a batch at the moment the report was made.
 
-    `planned`: where the stream goes on; `committed`: what is stored, None where nothing ever was.
-    `rows_written` is what a sink says; None without one, and where a commit that nobody answered was found
-    done. `error`: why the attempt failed; None in the report of a batch that is done.
+    `planned`: where the stream goes on; `committed`: what is stored, None if nothing ever was.
+    `rows_written` is the sink's count; None without a sink, and if a commit that got no answer turned out
+    to be done. `error`: why the attempt failed; None in the report of a batch that is done.
     """
 
     id: int
@@ -53,12 +53,12 @@ class BatchReport:
 
     @property
     def offsets(self) -> int:
-        """How many offsets all ranges have. Records are as many or fewer: what compaction took, what was
-        aborted and the markers of transactions have offsets, too. Count the frame's rows for records."""
+        """Return how many offsets all ranges have. Records may be fewer: what compaction removed, aborted
+        records and transaction markers have offsets, too. Count the frame's rows for records."""
         return sum(each.size for each in self.ranges)
 
     def __str__(self) -> str:
-        """A line per range that is not empty: topic, partition, from, to."""
+        """Return a line for each range that is not empty: topic, partition, from, to."""
         return "\n".join(
             f"topic: {each.topic}\tpartition: {each.partition}\toffsets: {each.start} to {each.until}"
             for each in self.ranges
@@ -67,10 +67,10 @@ class BatchReport:
 
 
 class BatchRun:
-    """What the loop gives a batch to work with. `store` keeps a position; `store_later` in the background.
+    """What the loop gives a batch to work with. `store` stores a position; `store_later` in the background.
 
-    `when_done`: what the batch wants called when it is done. It is kept over attempts: a later attempt may
-    find that the commit of this one has succeeded, though nobody answered it.
+    `when_done` is a function to call when the batch is done. It is kept over attempts: a later attempt may
+    find that this one's commit succeeded although it got no answer.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class BatchRun:
 
 
 class Batch:
-    """What a function given to `for_each_batch` gets."""
+    """One batch, as passed to the function given to `for_each_batch`."""
 
     def __init__(self, number: int, time_ms: int, ranges: tuple[OffsetRange, ...], run: BatchRun) -> None:
         self.id, self.time_ms, self.ranges = number, time_ms, ranges
@@ -100,17 +100,17 @@ class Batch:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """The batch's rows. Each use of it reads them from Kafka; `.cache()` it where that is dear."""
+        """Return the batch's rows. Each use reads them from Kafka; `.cache()` the frame if that is slow."""
         return self._run.make_frame()
 
     def arrow(self, function: ArrowFunction, schema: str | StructType | pa.Schema) -> DataFrame:
-        """Return a frame of what `function` makes of the rows: `DirectStream.arrow`, for this batch alone."""
+        """Return a frame of the rows `function` makes: `DirectStream.arrow`, for this batch alone."""
         return self._run.make_frame(function, schema)
 
     def when_done(self, function: Callable[[BatchReport], None]) -> None:
         """Call `function(report)` as soon as this batch is done, after the stream's listeners.
 
-        Each attempt may set another one; the last one set is called.
+        Each attempt may set another function; only the last one set is called.
         """
         self._run.when_done = function
 
@@ -124,11 +124,11 @@ class Batch:
 
     @property
     def end(self) -> StreamPosition:
-        """What is stored when the batch is committed: the next offset of each partition."""
+        """Return what a commit of this batch stores: the next offset of each partition."""
         return self._run.end
 
     def read_state(self, table: str) -> DataFrame:
-        """A table of the stream's sink, as it was when this batch began: what all batches before have left.
+        """Return a table of the stream's sink as of this batch's start: the result of all batches before.
 
         Change it and return the changed rows for the same table: they are published with the batch.
         """
@@ -142,7 +142,7 @@ class Batch:
         return rows
 
     def commit(self) -> None:
-        """Store the batch's end now; returns when it is durable."""
+        """Store the batch's end now; return when it is durable."""
         run = self._demand_running()
         if run.store is None:
             raise _not_manual()
@@ -153,7 +153,7 @@ class Batch:
             run.storing_ms += (time.monotonic() - begun) * 1000
 
     def commit_async(self, callback: CommitCallback | None = None) -> None:
-        """Store the batch's end soon. A crash before that repeats the batch: at least once, no more."""
+        """Store the batch's end soon. A crash before that repeats the batch: this is only at least once."""
         run = self._demand_running()
         if run.store_later is None:
             if run.store is None:

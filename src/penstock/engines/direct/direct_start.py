@@ -1,5 +1,5 @@
-"""Where a direct stream starts. The order of who decides is `core.streaming.start_precedence`; here the log
-is looked at, so that positions such as `Latest()` become numbers."""
+"""Finds where a direct stream starts. `core.streaming.start_precedence` decides what takes precedence; this
+looks at the log, so that positions such as `Latest()` become numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_start(
     stored: StreamPosition | None,
     seek: Mapping[TopicPartition, Position],
 ) -> StreamPosition:
-    """The first position of a run."""
+    """Return the first position of a run."""
     if stored is not None and not stored.offsets and not stored.gone and not seek:
         raise OffsetStoreError(
             "STORED_OFFSETS_LOST",
@@ -44,7 +44,7 @@ def find_start(
         if each not in known.offsets and each not in known.gone and each not in forced.offsets
     }
     explicit = watch.resolve(options.make_reading(asked)) if asked else _NOWHERE
-    # A stream that has run before finds its new partitions while it runs, and reads them from their start.
+    # A stream that has run before finds new partitions while it runs, and reads them from their start.
     rule = watch.resolve(options.first_reading) if stored is None else _NOWHERE
     choice = choose_start(
         forced=forced.offsets,
@@ -62,7 +62,7 @@ def plan_seek(
     seek: Mapping[TopicPartition, Position],
     stored: StreamPosition,
 ) -> Change | None:
-    """Return the move by hand that a seek is; None if the stream stands there already."""
+    """Return the change of position that a seek asks for; None if the stream is there already."""
     start = find_start(watch, options, stored, seek)
     if start == stored:
         return None
@@ -70,7 +70,7 @@ def plan_seek(
 
 
 def doubt_seek(error: BrokerError) -> BrokerError:
-    """Return what a stream raises that was asked to stop before its seek was over."""
+    """Return the error for a stream that was asked to stop before its seek was over."""
     return BrokerError(
         "STOPPED_WAITING",
         f"{error.what} Its `seek` was not carried out, or not everywhere.",
@@ -80,7 +80,7 @@ def doubt_seek(error: BrokerError) -> BrokerError:
 
 
 def _name_logs(position: StreamPosition, looks: tuple[StreamPosition, ...]) -> StreamPosition:
-    """The same, with what was seen of the logs wherever the position does not tell which it is about."""
+    """Return the same position, adding the log identities seen in `looks` where it has none."""
     ids, epochs = dict(position.topic_ids), dict(position.leader_epochs)
     for seen in looks:
         for topic, topic_id in seen.topic_ids.items():

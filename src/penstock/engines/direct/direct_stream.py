@@ -1,12 +1,12 @@
 """The direct stream: a loop on the driver that decides each batch's ranges and makes their results durable.
 
-One batch: wait for its time; look at the log; decide the ranges (`core.streaming.next_batch`); give the user
-a frame over exactly these; keep the offsets before, after or together with the results, as the delivery
-says; tell. Batches run one after another, in this one thread, so what is stored only ever grows.
+One batch: wait until it is due; look at the log; decide the ranges (`core.streaming.next_batch`); give the
+user a frame over exactly these; store the offsets before, after or together with the results, as the delivery
+says; notify the listeners. Batches run one after another, in one thread, so what is stored only ever grows.
 
 Two positions are kept apart: `planned` moves when a batch is decided, `committed` when it is stored. After a
-crash only the second counts. Without a store nothing outlives the program: each run starts where the start
-says. Spark has no part in this but to run the frames: no checkpoint, no listener.
+crash only the second counts. Without a store nothing outlives the program: each run begins at its configured
+start. Spark only runs the frames: no checkpoint, no listener.
 
     stream = DirectStream(spark, Subscribe("clicks"), {"bootstrap.servers": "b:9092"}, name="visits",
                           offsets=FileOffsetStore("offsets"))
@@ -69,14 +69,14 @@ COMMITS: tuple[Commit, ...] = ("automatic", "manual")
 
 
 class DirectStream:
-    """One stream. Made, given what to do with each batch, then run once.
+    """One stream. Create it, say what to do with each batch, then run it once.
 
     `kafka`: Kafka's own settings; `options`: those of `format("penstock")`. `name` is the stream's in its
-    store (the group id, unless given). `offsets`: a store, or where one is: `"kafka"`, a folder, a database.
-    `delivery`: when offsets are stored; `commit="manual"` leaves that to `batch.commit()`. `seek` overrules
-    what is stored; `must_resume`: it is an error if nothing is. `batch_attempts`: how often a failing batch
-    is tried, with the same ranges. `empty_batches`: call the functions when there is nothing new, too.
-    `stop_file`: a file whose appearance ends the stream.
+    store (the group id, unless given). `offsets`: a store, or its address: `"kafka"`, a folder, a database.
+    `delivery`: when offsets are stored; `commit="manual"` leaves that to `batch.commit()`. `seek` overrides
+    what is stored; `must_resume`: raise an error if nothing is. `batch_attempts`: how often a failing batch
+    is tried, with the same ranges. `empty_batches`: also call the functions when there is nothing new.
+    `stop_file`: a file that ends the stream when it appears.
     """
 
     def __init__(
@@ -138,17 +138,17 @@ class DirectStream:
 
     @property
     def planned(self) -> StreamPosition:
-        """Where the next batch begins."""
+        """Return where the next batch begins."""
         return _NOWHERE if self._loop is None else self._loop.planned
 
     @property
     def stop_reason(self) -> str | None:
-        """Who has asked to stop; None: nobody has yet. May be read from other threads."""
+        """Return what asked the stream to stop, or None. May be read from other threads."""
         return self._switch.reason
 
     @property
     def committed(self) -> StreamPosition | None:
-        """What is stored; None where nothing is kept."""
+        """Return what is stored; None if nothing is kept."""
         return self._keeper.committed
 
     # --- what to do with each batch ---------------------------------------------------------------------
@@ -156,7 +156,7 @@ class DirectStream:
     def arrow(self, function: ArrowFunction, schema: str | StructType | pa.Schema) -> DirectStream:
         """Run `function` on the Arrow batches of each task, in the worker that fetches them.
 
-        It gets an iterator of a task's batches and gives batches of `schema`; frames have these columns then.
+        It takes an iterator of a task's batches and yields batches of `schema`, the columns of the frames.
         """
         self._refuse_after_start()
         self._stages.append(function)
@@ -164,7 +164,7 @@ class DirectStream:
         return self
 
     def map(self, function: RecordFunction, schema: str | StructType | pa.Schema) -> DirectStream:
-        """Turn each record into a row with plain Python. For small jobs: it is slow, as Python is."""
+        """Turn each record into a row with plain Python. For small jobs: it is as slow as Python."""
         wanted = read_schema(schema)
         return self.arrow(handle_records(function, wanted), wanted)
 
@@ -175,10 +175,10 @@ class DirectStream:
         return self
 
     def write(self, sink: Sink, transform: Callable[[Batch], Any] | None = None) -> DirectStream:
-        """Make what `transform` gives (a frame, or one per table) durable together with the offsets."""
+        """Make what `transform` returns (a frame, or one per table) durable together with the offsets."""
         self._refuse_after_start()
         if not self._is_named:
-            raise _name_missing()  # two programs without a name would take each other's place in the sink
+            raise _name_missing()  # two programs without a name would use the same place in the sink
         if self._sink is not None:
             raise OptionError(
                 "TWO_SINKS",
@@ -196,7 +196,7 @@ class DirectStream:
     # --- running ----------------------------------------------------------------------------------------
 
     def run(self, *, batches: int | None = None, until_idle: bool = False) -> RunOutcome:
-        """Run in this thread until somebody asks to stop, so many batches have run, or nothing is left.
+        """Run in this thread until asked to stop, until `batches` have run, or until nothing is left.
 
         In the main thread, SIGTERM and SIGINT ask to stop: the running batch is finished and stored.
         """
@@ -207,7 +207,7 @@ class DirectStream:
             return self._run(batches, until_idle)
 
     def start(self) -> DirectStream:
-        """Run in a thread of its own. Signals do not reach it: call `stop()`, then `await_termination()`."""
+        """Run in a separate thread. Signals do not reach it: call `stop()`, then `await_termination()`."""
         self._refuse_after_start()
         self._has_run = True
 
@@ -225,11 +225,11 @@ class DirectStream:
         return self
 
     def stop(self) -> None:
-        """Ask to stop after the running batch. Returns at once."""
+        """Ask to stop after the running batch, and return at once."""
         self._switch.set("stop()")
 
     def await_termination(self, timeout_s: float | None = None) -> RunOutcome | None:
-        """Wait for the end of a started stream; None when it still runs. Raises what has ended it."""
+        """Wait for a started stream to end; return None if it still runs. Raise the error that ended it."""
         if self._thread is None:
             raise OptionError("NOT_STARTED", "This stream was not started.", hint="Call `start()` first.")
         self._thread.join(timeout_s)
@@ -244,7 +244,7 @@ class DirectStream:
         return self._thread is not None and self._thread.is_alive()
 
     def _open_store(self, offsets: OffsetStore | str | None) -> OffsetStore | None:
-        """A store, or the address of one; `kafka` is a group of the cluster that is read."""
+        """Return a store, or open the one at an address; `kafka` is a group of the cluster that is read."""
         if not isinstance(offsets, str):
             return offsets
         if offsets != "kafka":
@@ -265,7 +265,7 @@ class DirectStream:
             if self._seek:
                 raise doubt_seek(error) from error
             if self._is_writer:
-                raise  # another program is fenced: who started this one should know that it did no more
+                raise  # another program is fenced: the user should know that this one did no more
             return RunOutcome(self._switch.reason or "", 0)  # nothing has been changed
 
     def _run_batches(self, most: int | None, until_idle: bool) -> RunOutcome:
@@ -352,8 +352,8 @@ class DirectStream:
     def _find_start(
         self, watch: StreamWatch, writer: SinkWriter | None, seek: Mapping[TopicPartition, Position]
     ) -> StreamPosition:
-        """Where this run begins; a stream seen for the first time is registered in its store. `seek`: what
-        the sink has not been moved to yet."""
+        """Return where this run begins; register a stream seen for the first time in its store. `seek`:
+        the part that the sink has not been moved to yet."""
         keeper = self._keeper
         with self._switch.hearing():
             stored = beside = keeper.load()
@@ -387,8 +387,8 @@ class DirectStream:
         return start
 
     def _register(self, start: StreamPosition, before: StreamPosition, writer: SinkWriter | None) -> None:
-        """Store where the stream begins. Now, not with the first batch: `latest` would mean another place
-        after a crash."""
+        """Store where the stream begins. Do it now, not with the first batch: after a crash `latest` would
+        mean another place."""
         if writer is not None:
             writer.write({}, before, replace(start, starts=start.offsets))
             self._keeper.committed = start
@@ -417,10 +417,10 @@ class DirectStream:
         return None if rows is None else self._spark.createDataFrame(rows)
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
-        # An attempt whose COMMIT was not answered may have been written. What `transform` would make of the
+        # An attempt whose COMMIT got no answer may have been written. What `transform` would make of the
         # tables now is not what was written then.
         if writer is not None and writer.is_written(batch.start, batch.end):
-            return None  # how many rows it had, it did not live to tell
+            return None  # its row count was lost with that attempt
         for function in self._functions:
             function(batch)
         if self._sink is None or writer is None:
@@ -450,7 +450,7 @@ class DirectStream:
 
 
 def _read_interval(interval: str | int) -> int:
-    """In milliseconds; 0 runs batches as fast as they come."""
+    """Return the interval in milliseconds; 0 runs batches without a pause."""
     try:
         return parse_delay_ms(str(interval))
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""Where a running stream's offsets go, and what is known to be stored.
+"""Stores a running stream's offsets, and remembers what is known to be stored.
 
-Rule: `committed` changes only after a store has said yes. An offset store beside a sink is for looking at
-(lag tools): it is written after the sink, and never read back while the sink knows better. A position without
-partitions is not stored: no group and no sink can keep one, and read back it looks like one that was lost.
+Rule: `committed` changes only after a store has confirmed. An offset store beside a sink is only for lag
+tools: it is written after the sink, and never read back while the sink knows better. A position without
+partitions is not stored: no group or sink can keep one, and read back it would look like a lost one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ log = get_logger(__name__)
 
 
 class Keeper:
-    """One run's. Without a store it keeps nothing, and `committed` stays None. `is_owner`: the store was
-    opened for this run, and is closed with it."""
+    """Stores one run's offsets. Without a store it keeps nothing, and `committed` stays None. `is_owner`: the
+    store was opened for this run, and is closed with it."""
 
     def __init__(self, store: OffsetStore | None, stream: str, *, is_owner: bool = False) -> None:
         self.committed: StreamPosition | None = None
@@ -47,7 +47,7 @@ class Keeper:
         ranges: tuple[OffsetRange, ...],
         callback: CommitCallback | None,
     ) -> None:
-        """Store in the background. What the callback is told is this batch's, never a newer one's."""
+        """Store in the background. The callback gets this batch's position, never a newer one's."""
 
         def settle(stored: StreamPosition, error: BaseException | None) -> None:
             if error is None:
@@ -62,7 +62,7 @@ class Keeper:
         self._store.save_async(self._stream, position, settle)
 
     def keep_beside(self, position: StreamPosition) -> None:
-        """The sink has it; for the store beside it a failure is a word in the log, no more."""
+        """Store a position the sink already has; if the store beside it fails, only log that."""
         self.committed = position
         if self._store is not None and _stands_somewhere(position):
             try:
@@ -71,7 +71,7 @@ class Keeper:
                 log.warning("The results and their offsets are stored; the store beside them: %s", error)
 
     def renew(self) -> None:
-        """Let a store whose offsets expire (Kafka's groups) keep those of a stream that has nothing to do."""
+        """Let a store whose offsets expire (Kafka's groups) renew those of a stream with nothing to do."""
         if self._store is not None and self.committed is not None:
             self._store.renew(self._stream, self.committed)
 
@@ -80,8 +80,8 @@ class Keeper:
             self._store.close()
 
     def flush(self, timeout_s: float) -> None:
-        """Let the last asynchronous commit go out before the stream ends. A store that is closed then does so
-        itself: waiting twice, this would say that a commit is lost which that one still makes."""
+        """Let the last asynchronous commit finish before the stream ends. A store about to be closed does
+        that itself: waiting here too would report as lost a commit that the store still makes."""
         if self._store is not None and not self._is_owner and not self._store.flush(timeout_s):
             log.warning(
                 "The last position of %s is not committed after %g s. Unless its store still commits it, its "

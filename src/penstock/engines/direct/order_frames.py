@@ -1,11 +1,11 @@
 """Frames over work orders: the rows of a batch, fetched by the tasks that use them.
 
 A frame is `spark.range(tasks).mapInArrow(...)`: the function carries every task's work order and picks its
-own by the row it is given. It does not go through the data source, whose scan turns each row into Spark's own
+own by the row it is given. It bypasses the data source, whose scan turns each row into Spark's own
 form before anything can look at it: functions given to `stages` run here, in the fetching worker, on the
 Arrow batches as they leave the kernels, and only what they return crosses to the JVM.
 
-Used twice, a frame reads Kafka twice, the same offsets each time; `frame.cache()` where that is dear.
+Used twice, a frame reads Kafka twice, the same offsets each time; call `frame.cache()` if that is slow.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: What a stage is: batches in, batches out, once per task.
+#: The type of a stage: takes batches and yields batches, once per task.
 ArrowFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]"
 
 
 @dataclass(frozen=True)
 class ReadOrders:
     """What each task of a frame runs. `strict`: a missing offset is an error, not a gap. `stream` and
-    `patience`: for whom, which is said in what a task logs."""
+    `patience` go into what a task logs."""
 
     source: Log
     tasks: tuple[WorkPartition, ...]
@@ -61,7 +61,7 @@ class ReadOrders:
 
 
 def demand_every_offset(wanted: RangeOrder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass the rows of one range on; the first offset that is missing is an error."""
+    """Yield the rows of one range; raise at the first missing offset."""
     import numpy as np
 
     assert isinstance(wanted.start, At)
@@ -89,7 +89,7 @@ def make_frame(
     stream: str = "",
     patience: Patience | None = None,
 ) -> DataFrame:
-    """One task for each work order; none at all is a frame without rows."""
+    """Return a frame with one task for each work order; with no orders it has no rows."""
     if not tasks:
         return spark.createDataFrame([], schema)
     rows = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
@@ -98,7 +98,7 @@ def make_frame(
 
 
 def read_schema(schema: str | StructType | pa.Schema) -> StructType:
-    """Return the columns of a frame, however they are written."""
+    """Return the columns of a frame, in whatever form they are given."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 

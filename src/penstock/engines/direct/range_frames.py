@@ -36,7 +36,7 @@ def read_ranges(
     options: Mapping[str, object] | None = None,
     source: Log | None = None,
 ) -> DataFrame:
-    """The records of these ranges, one task for each. Records written later never appear in it."""
+    """Return the records of these ranges, one task for each. Records written later never appear in it."""
     wanted = check_ranges(ranges)
     parsed = parse_direct_options(
         Assign({each.topic_partition for each in wanted}),

@@ -1,4 +1,4 @@
-"""A Python function per record, for small jobs. Everything else in this house works on columns; this does
+"""Runs a Python function per record, for small jobs. Everything else in Penstock works on columns; this does
 not, and costs about a hundred times as much per record."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A Kafka record as Python has it. A column that was not asked for is None."""
+    """A Kafka record as Python objects. A column that was not asked for is None."""
 
     topic: str | None = None
     partition: int | None = None
@@ -33,7 +33,7 @@ RecordFunction: TypeAlias = Callable[[Record], tuple[Any, ...]]
 
 
 def handle_records(function: RecordFunction, schema: StructType) -> ArrowFunction:
-    """A stage that makes one row of each record."""
+    """Return a stage that makes one row of each record."""
 
     def handle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

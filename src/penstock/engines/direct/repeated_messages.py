@@ -1,6 +1,6 @@
-"""Says something now and then while another thing lasts, from a thread beside it.
+"""Logs something now and then while a block runs, from a second thread.
 
-Rule: the thread is gone when the block is left, however it is left; what it says carries the stream's name.
+Rule: the thread ends with the block, however it ends; its messages carry the stream's name.
 
     with repeating(tell, every_s=5.0):
         work()
@@ -18,7 +18,7 @@ THREAD = "penstock-telling"
 
 @contextmanager
 def repeating(tell: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call `tell` after each `every_s` for as long as the block lasts."""
+    """Call `tell` every `every_s` seconds while the block runs."""
     is_over = threading.Event()
 
     def keep_telling(context: contextvars.Context) -> None:

@@ -1,8 +1,8 @@
-"""What a direct stream remembers of its batches: those that are done, and apart from them failed attempts.
+"""What a direct stream remembers of its batches: those that are done and, separately, failed attempts.
 
 Rule: a sum over `completed` never counts a batch twice, however often it was tried. Only the last ones are
-kept, so that a stream which runs for months does not grow; the total of a run is counted beside them. Counted
-are offsets. How many records lie among them only tasks could tell, and not for nothing: Spark runs tasks
+kept, so that a stream which runs for months does not grow; a run's total is counted separately. The counts
+are offsets. Only tasks could count the records among them, and not for free: Spark runs tasks
 again, and a frame that is used twice is read twice, so their counts do not add up to the batch's.
 
     stream.reports[-1].offsets, stream.failed_attempts, stream.run().offsets
@@ -23,7 +23,7 @@ _KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Why a run ended, after how many batches, and how many offsets these had. A run that failed raises."""
+    """Why a run ended, after how many batches, and how many offsets they had. A run that failed raises."""
 
     reason: str
     batches: int
@@ -39,7 +39,7 @@ class RunReports:
         self.offsets = 0
 
     def note(self, event: Event, report: BatchReport) -> None:
-        """Remember a batch that is done, or an attempt that failed; nothing else."""
+        """Remember a batch that is done or an attempt that failed; ignore other events."""
         if event == "completed":
             self.completed.append(report)
             self.offsets += report.offsets

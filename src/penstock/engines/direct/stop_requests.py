@@ -1,10 +1,10 @@
-"""Asking a direct stream to stop: from another thread, by a signal, or by a file that appears.
+"""Asks a direct stream to stop: from another thread, by a signal, or by a file that appears.
 
-Rule: to ask is all that happens here; the loop looks between batches, so a running batch is finished and its
-offsets are stored. Who waits for brokers meanwhile hears of it where nothing is at stake (`hearing`). Why a
+Rule: this only asks; the loop checks between batches, so a running batch is finished and its
+offsets are stored. Waits for brokers are cut short where nothing is at stake (`hearing`). Why a
 pipe and not an event: a signal arrives in the very thread that waits, and an event that is set there while
-that thread holds its lock waits for itself, for ever. (The lock here may be taken again by who holds it.) To
-ask after the end does nothing: by then the pipe's number may be a file's.
+that thread holds its lock waits for itself, forever. (The lock here may be taken again by its holder.)
+Asking after the end does nothing: by then the pipe's number may be a file's.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LOOK_AT_FILE_S = 0.5
 
 
 class StopSwitch:
-    """Set once, by anybody. `reason` says by whom, `find_moment` when."""
+    """A switch that is set once, by any thread. `reason` says by what, `find_moment` when."""
 
     def __init__(self, marker: Path | None = None) -> None:
         self.reason: str | None = None
         self._moment: float | None = None
         self._marker = marker
         self._turn = threading.RLock()
-        self._pipe: tuple[int, int] | None = None  # there while somebody may wait
+        self._pipe: tuple[int, int] | None = None  # exists while a thread may wait
 
     def set(self, reason: str) -> None:
         with self._turn:
@@ -40,7 +40,7 @@ class StopSwitch:
                 self._moment = time.monotonic()
                 self.reason = reason
             if self._pipe is not None:
-                with contextlib.suppress(BlockingIOError):  # full: it was set often enough
+                with contextlib.suppress(BlockingIOError):  # full: it was already set
                     os.write(self._pipe[1], b"x")
 
     @property
@@ -50,16 +50,16 @@ class StopSwitch:
         return self.reason is not None
 
     def find_moment(self) -> float | None:
-        """Return when it was set, on the monotonic clock; None: it is not."""
+        """Return when it was set, on the monotonic clock, or None."""
         return self._moment if self.is_set else None
 
     def hearing(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which questions to brokers are given up soon after it was set. Only for those
-        whose answer is not needed then: looks at the log, and never the offsets of work that is done."""
+        """Return a context in which questions to brokers are abandoned soon after it was set. Use it only
+        where the answer is not needed then: for looks at the log, never for the offsets of finished work."""
         return hearing_stop(self.find_moment)
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until it is set."""
+        """Wait for this time or until it is set; return whether it is set."""
         deadline = time.monotonic() + seconds
         reads = self._open()
         while not self.is_set:
@@ -77,7 +77,7 @@ class StopSwitch:
             return self._pipe[0]
 
     def close(self) -> None:
-        """Take the file away: it was meant for this run."""
+        """Remove the stop file if it stopped this run: it was meant for this run only."""
         if self._marker is not None and self.reason == f"the file {self._marker}":
             self._marker.unlink(missing_ok=True)
         with self._turn:
@@ -88,9 +88,9 @@ class StopSwitch:
 
 @contextlib.contextmanager
 def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the stream to stop, while this lasts; a second one ends the program.
+    """Let SIGTERM and SIGINT ask the stream to stop, during the block; a second one ends the program.
 
-    In another thread than the main one Python hands out no signals; who runs a stream there asks by `stop()`.
+    Python delivers signals only to the main thread; a stream run in another one is stopped by `stop()`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -100,7 +100,7 @@ def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
         if switch.reason is None:
             switch.set(signal.Signals(number).name)
             return
-        # Somebody asks once more and means it: whatever the signal did before us.
+        # A second signal is serious: do whatever the signal did before our handler was set.
         signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

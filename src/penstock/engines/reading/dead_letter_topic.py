@@ -1,11 +1,11 @@
-"""Dead letters: bad records, brought to a topic of their own with where they came from and why.
+"""Writes dead letters: sends bad records to a topic of their own, with their origin and the reason.
 
-Rules: a letter never stops its stream for its size. It is compressed, as the record itself probably was; many
-are spread over batches that the topic takes; and one that is too large all the same is cut: of its value the
-beginning is kept, then the record's own headers go, then its key is cut. A cut letter says so
-(`penstock.cut.value` and `.key` hold the full length in bytes, `.headers` how many there were), and the whole
-record lies where `penstock.topic`, `.partition` and `.offset` say. Why not fail: the same record would be
-read again, and refused again, for ever.
+Rules: a letter never stops its stream because of its size. It is compressed, as the record itself probably
+was; several are spread over batches that the topic takes; and one that is still too large is cut: the
+beginning of its value is kept, then the record's own headers are dropped, then its key is cut. A cut letter
+says so (`penstock.cut.value` and `.key` hold the full length in bytes, `.headers` how many there were), and
+`penstock.topic`, `.partition` and `.offset` say where the whole record is. Why not fail: the same record
+would be read again, and refused again, forever.
 
     box = LetterBox(settings, "dead-letters")
     box.write(bad_rows, reasons)
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from penstock.core.client.client_settings import ClientSettings
     from penstock.kafka.writing.plain_producer import Writer
 
-#: What a topic takes unless somebody has set it otherwise; assumed where we may not ask.
+#: What a topic takes unless configured otherwise; assumed where we may not ask.
 USUAL_LIMIT_BYTES = 1_048_588
-#: A topic that refuses letters of this size takes none at all.
+#: If a topic refuses letters of this size, it takes none at all.
 LEAST_LIMIT_BYTES = 8_192
 _LARGEST_BATCH_BYTES = 1_000_000
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
-#: At most what a batch, a record and a header take besides their bytes.
+#: The most that a batch, a record and a header take besides their bytes.
 _AROUND_A_RECORD, _AROUND_A_HEADER = 61 + 40, 10
-#: Room for the three headers that tell of a cut.
+#: Room for the three headers that describe a cut.
 _AROUND_A_CUT = 120
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _KEY_HEADER = "penstock.key"
@@ -43,7 +43,7 @@ _PROVENANCE = 6
 
 
 class LetterBox:
-    """One task's way to the dead-letter topic. For one thread; close it at the end."""
+    """One task's writer to the dead-letter topic. For one thread; close it at the end."""
 
     def __init__(self, client: ClientSettings, topic: str) -> None:
         self._client = replace(client, client_id=f"{client.client_id}-dead-letters")
@@ -62,7 +62,7 @@ class LetterBox:
                 self._open_writer(self._limit).write(self._topic, self._fit(letters, self._limit))
                 return
             except BrokerError as error:
-                # Letters before the refused one are there; they are written again, under the same keys.
+                # Letters before the refused one are written already; they are repeated under the same keys.
                 if error.condition not in _TOO_LARGE or not self._shrink(self._limit):
                     raise
 
@@ -80,15 +80,15 @@ class LetterBox:
             soon = Deadline.after_ms(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS")
             return find_message_limit(self._client, self._topic, soon)
         except BrokerError:
-            return None  # a letter that is too large is refused, and asks again
+            return None  # a letter that is too large is refused, which asks again
 
     def _shrink(self, limit: int) -> bool:
-        """Ask for less after a refusal; False when there is nothing left to try."""
+        """Lower the limit after a refusal; return False when there is nothing left to try."""
         asked = self._ask_limit()
         if asked is not None and asked < limit:
             self._limit = asked
         elif not self._is_plain:
-            self._is_plain = True  # a topic may store what we compress uncompressed
+            self._is_plain = True  # a topic may store uncompressed what we compress
         elif limit // 2 >= LEAST_LIMIT_BYTES:
             self._limit = limit // 2
         else:
@@ -106,7 +106,7 @@ class LetterBox:
         return self._writer
 
     def _fit(self, letters: pa.RecordBatch, limit: int) -> pa.Table:
-        """Cut the letters that the topic would refuse; they come last."""
+        """Return the letters, the ones the topic would refuse cut and placed last."""
         room = _find_room(limit)
         large = np.flatnonzero(measure_letters(letters) > room)
         if large.size and not self._is_plain:
@@ -119,7 +119,7 @@ class LetterBox:
 
 
 def make_letters(rows: pa.RecordBatch, errors: pa.Array) -> pa.RecordBatch:
-    """The records of a dead-letter topic: original value, a key that names the place, provenance headers."""
+    """Return dead-letter records: original value, a key that names the place, provenance headers."""
     place = {name: pc.cast(rows.column(name), pa.string()) for name in ("topic", "partition", "offset")}
     key = pc.binary_join_element_wise(place["topic"], place["partition"], place["offset"], "/")
     provenance: dict[str, pa.Array] = {
@@ -136,7 +136,7 @@ def make_letters(rows: pa.RecordBatch, errors: pa.Array) -> pa.RecordBatch:
 
 
 def measure_letters(letters: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return at most how many bytes each letter takes in a batch of its own, uncompressed."""
+    """Return the most bytes each letter takes in a batch of its own, uncompressed."""
     headers = letters.column("headers")
     given = pc.list_flatten(headers)
     each = _lengths(given.field("key")) + _lengths(given.field("value")) + _AROUND_A_HEADER
@@ -148,9 +148,9 @@ def measure_letters(letters: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int6
 
 
 def cut_letters(letters: pa.RecordBatch, room: int) -> pa.RecordBatch:
-    """Return the letters, each within `room` bytes, with headers that tell what was cut.
+    """Return the letters, each within `room` bytes, with headers that describe what was cut.
 
-    One by one: each is as large as a topic's largest message.
+    They are cut one by one: each is as large as a topic's largest message.
     """
     values: list[bytes | None] = []
     headers: list[list[dict[str, Any]]] = []
@@ -186,7 +186,7 @@ def _count_bytes(headers: Sequence[dict[str, Any]]) -> int:
 
 
 def _find_room(limit: int) -> int:
-    """Return what may go into a batch of `limit` bytes; the incompressible grows a little by trying."""
+    """Return how much fits into a batch of `limit` bytes; compression makes some data slightly larger."""
     return limit - limit // 128 - 64
 
 
@@ -208,7 +208,7 @@ def _make_batch(key: pa.Array, value: pa.Array, headers: pa.Array) -> pa.RecordB
 
 
 def _add_headers(provenance: dict[str, pa.Array], original: pa.Array) -> pa.Array:
-    """Ours first, then those the record came with."""
+    """Return the headers: ours first, then the record's own."""
     count, ours = len(original), len(provenance)
     lengths = pc.fill_null(pc.list_value_length(original), 0).to_numpy(zero_copy_only=False)
     names = pa.concat_arrays([pa.repeat(name, count) for name in provenance])

@@ -1,4 +1,4 @@
-"""Kafka as a `Log`: where the source opens its views and readers."""
+"""Kafka as a `Log`: opens views and readers for the source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KafkaLog:
-    """A Kafka cluster. `client` are the driver's settings; a task's are in its work order."""
+    """A Kafka cluster. `client` holds the driver's settings; a task's are in its work order."""
 
     client: ClientSettings
 
@@ -25,7 +25,7 @@ class KafkaLog:
         return KafkaLogView(self.client)
 
     def open_recalling_view(self, recall_ms: int) -> LogView:
-        """Return a view that may tell of topics what was learned at most so long ago, without asking."""
+        """Return a view that may answer about topics from memory at most this old, without asking."""
         from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
         return KafkaLogView(self.client, recall_ms=recall_ms)

@@ -1,7 +1,7 @@
-"""Looking at the log before a read is planned: what to ask comes from planning, the asking is here.
+"""Looks at the log before a read is planned: planning decides what to ask, and this module asks it.
 
 Rules: only what the rules need is asked, and a view is closed whatever happens. A broker that fails is
-asked again with a fresh view, so many times in all, and the last error is raised as it is: a client that
+asked again with a fresh view, up to a number of times, and the last error is raised unchanged: a client that
 has failed once may be stuck to a dead connection. A partition that is deleted between two questions is no
 failure: the next look does not find it. Other errors are the user's and are raised at once.
 
@@ -25,14 +25,14 @@ from penstock.core.planning.task_splitting import PlanLimits
 
 Seen = TypeVar("Seen")
 
-#: Nobody listens, or who listens stands still.
+#: No process listens, or the one that listens hangs.
 _NOBODY_THERE = ("BROKER_UNREACHABLE", "BROKER_TIMEOUT")
 _VANISHED = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
 class LookRetries:
-    """How often the brokers are asked, and how long it is waited between. `pause` waits for seconds."""
+    """How often to ask the brokers, and how long to wait in between. `pause` waits for seconds."""
 
     attempts: int
     interval_ms: int
@@ -53,10 +53,10 @@ def look(
                 return question(view)
         except BrokerError as error:
             vanished = error.condition == _VANISHED
-            # A refused login is not tried again: that can lock an account. Nor is an address where nobody
-            # answered for the whole of one call's time: three minutes tell no more than one.
+            # A refused login is not tried again: that can lock an account. Nor is an address that gave no
+            # answer for the whole of one call's time: three minutes show no more than one.
             may_pass = error.retriable and error.facts.get("last_condition") not in _NOBODY_THERE
-            # Each partition is counted by itself: where topics come and go, every look may meet one.
+            # Each partition is counted separately: where topics come and go, every look may lose one.
             counted_as = error.what if vanished else ""
             failures[counted_as] += 1
             if not (may_pass or vanished) or failures[counted_as] >= patience.attempts + vanished:
@@ -73,7 +73,7 @@ def survey(
     group: str,
     now_ms: int,
 ) -> Snapshot:
-    """What planning needs to know. `group` is whose commits are meant by `committed`.
+    """Return what planning needs to know. `group` is the group that `committed` refers to.
 
     An end beyond the log's is asked for again: a transaction that was just committed, or a record that not
     all replicas have, is visible a moment later.
@@ -104,7 +104,7 @@ def _ask(
             at_time.update({(each, time): found.get(each) for each, time in times.items()})
     unmatched = {each for (each, _), offset in at_time.items() if offset is None}
     latest = questions.latest | unmatched
-    # The start is asked for before the end, so a log that seems to end before it begins is a stale answer.
+    # The start is asked for before the end, so a log that seems to end before it begins means a stale answer.
     snapshot = Snapshot(
         topics=topics,
         committed=view.committed(group, questions.committed) if questions.committed else {},

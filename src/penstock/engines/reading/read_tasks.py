@@ -1,7 +1,7 @@
-"""What a task is, for batch reads, streams and direct streams alike: a work order, read in a worker.
+"""Makes and runs tasks, for batch reads, streams and direct streams alike: a work order, read in a worker.
 
-Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. Orders are made
-here, for all three: an option that only one of them passed on would be forgotten in the others.
+Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. Orders for all
+three are made here: an option that only one of them passed on would be forgotten in the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class WorkPartition(InputPartition):
-    """One task's work order, as Spark carries it; where its losses are kept, and what it decodes, if so."""
+    """One task's work order, as Spark carries it; its loss ledger, if any, and the columns it decodes."""
 
     def __init__(
         self, order: WorkOrder, loss_ledger: Place | None = None, typed: TypedColumns | None = None
@@ -48,7 +48,7 @@ class WorkPartition(InputPartition):
 
 
 def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
-    """The columns of the rows as Spark's DDL."""
+    """Return the columns of the rows as Spark's DDL."""
     kinds = OFFERED if typed is None else {name: typed.spark_type(name) for name in columns}
     return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
@@ -56,7 +56,7 @@ def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
 def make_tasks(
     options: StreamOptions, groups: Iterable[tuple[RangeOrder, ...]], typed: TypedColumns | None
 ) -> list[WorkPartition]:
-    """What a batch of a stream is: a work order for each group of ranges."""
+    """Return the tasks of a stream's batch: a work order for each group of ranges."""
     return [
         WorkPartition(make_order(options, ranges, typed), options.loss_ledger, typed) for ranges in groups
     ]
@@ -80,7 +80,7 @@ def make_order(
 def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read one task's ranges in this worker."""
     if not isinstance(partition, WorkPartition):
-        return  # nothing to read at all: Spark wants one partition even then
+        return  # nothing to read: Spark wants one partition even then
     context = TaskContext.get()
     repeated = context is not None and context.attemptNumber() > 0
 
@@ -103,10 +103,10 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
 
 
 def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> int | None:
-    """Return how many rows these ranges have at most, of which `so_far` are read; None: nobody can tell.
+    """Return the most rows these ranges can have, of which `so_far` are read; None if unknown.
 
-    Ends that are still words were looked up when the reading began. Asked for now they lie no nearer, and
-    what is still to be read lies between them.
+    Ends that are still words, such as `latest`, were looked up when the reading began. Asked for now they are
+    no nearer, so what is still to be read lies between them.
     """
     words = [each for each in ranges if not (isinstance(each.start, At) and isinstance(each.until, At))]
     if not words:
@@ -118,4 +118,4 @@ def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> 
         with closing(source.open_view()) as view:
             return so_far + count_offsets(ranges, view.earliest(asked), view.latest(asked))
     except BrokerError:
-        return None  # it only saves reading on; whoever reads on meets it
+        return None  # this only saves further reading, which will meet the error itself

@@ -1,8 +1,8 @@
-"""The driver's side of one running stream: looks at the log at each trigger and remembers between them.
+"""The driver's side of one running stream: looks at the log at each trigger and remembers in between.
 
-Rule: what is decided is decided in `core`; here it is asked, waited, remembered and told. What must outlive
+Rule: decisions are made in `core`; this module asks, waits, remembers and logs. What must outlive
 the process is in the positions that Spark keeps; what is remembered here (ends seen before, the time of the
-last batch, losses already told) only saves questions and words.
+last batch, losses already logged) only saves questions and messages.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ log = get_logger(__name__)
 _PEEK_INTERVAL_S = 5.0
 _PEEKED_AT_ONCE = 16
 _PEEKS_KEPT_S = 60.0
-#: With a limit in bytes and no record looked at yet: few enough for any size.
+#: Used with a limit in bytes before any record was looked at: few enough for any size.
 _BLIND_RECORDS = 1000
-#: Looks in which leaders may change, one after the other, before a look is taken as it is.
+#: How many looks in a row may see leaders change before a look is accepted as it is.
 _LOOKS_AT_LEADERS = 10
 _NOWHERE = StreamPosition({})
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A look at the records from a position on, and when it was taken."""
+    """A look at the records from a position on, and its time."""
 
     position: int
     at: float
@@ -62,16 +62,16 @@ class _Seen:
 
 
 class StreamPace(Protocol):
-    """How an engine measures its batches and bounds the next one."""
+    """How an engine measures its batches and limits the next one."""
 
     def learn(self) -> None:
-        """A new batch is about to be planned: the one before is over."""
+        """Learn from the previous batch: it is over, and a new one is about to be planned."""
 
     def begin(self, course: Course, end: StreamPosition) -> None:
-        """A batch up to `end` is about to run."""
+        """Note that a batch up to `end` is about to run."""
 
     def budget(self, sizes: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int] | None:
-        """What each partition may give to the next batch; None: all it has."""
+        """Return how much of each partition the next batch may take; None: all it has."""
 
     def report(self) -> dict[str, Any]: ...
 
@@ -90,7 +90,7 @@ class StreamWatch:
         clock: Callable[[], float] = time.monotonic,
         recall_view: Callable[[], LogView] | None = None,
     ) -> None:
-        """`recall_view` opens a view that may tell of topics what it learned a short time ago."""
+        """Watch `source`. `recall_view` opens a view that may answer about topics from recent memory."""
         self._options, self._source, self._clock = options, source, clock
         self._recall_view = recall_view
         self._patience = LookRetries(
@@ -114,10 +114,10 @@ class StreamWatch:
     # --- what Spark asks --------------------------------------------------------------------------------
 
     def resolve_start(self) -> StreamPosition:
-        """The first position of a new query."""
+        """Return the first position of a new query."""
         position = self.resolve(self._options.reading)
         log.info("A new query starts at %s.", write_position(position)["offsets"])
-        if not position.offsets and self._targets is None:  # AvailableNow has told it, and does not wait
+        if not position.offsets and self._targets is None:  # AvailableNow has logged it, and does not wait
             log.warning(
                 "Nothing that is selected is there yet. The query waits, and reads what it finds later from "
                 "the first offset."
@@ -126,16 +126,16 @@ class StreamWatch:
         return position
 
     def resolve(self, reading: BatchRead) -> StreamPosition:
-        """Where this reading starts, in numbers."""
+        """Return where this reading starts, as numbers."""
         position, snapshot = self._bind(reading)
         for _ in range(1, self._patience.attempts):
             if position.offsets:
                 break
-            # A broker that has just come up may know no topic yet, and then all of them would look new.
+            # A broker that has just started may know no topic yet, and then all of them would look new.
             self._patience.wait()
             position, snapshot = self._bind(reading)
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
-        # Where a leader was elected meanwhile it is not known under which one the start was told.
+        # If a leader was elected meanwhile, it is unknown under which one the start was reported.
         changed = find_changed_topics(position.topics, snapshot.topics, now)
         epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
         return replace(position, leader_epochs=epochs)
@@ -152,14 +152,14 @@ class StreamWatch:
         return resolve_start(reading, snapshot), snapshot
 
     def fix_targets(self) -> None:
-        """AvailableNow: what is there now is what this run will read."""
+        """Make the current ends the targets of this run, for AvailableNow."""
         selection = self._options.selection
         try:
             course = self._chart(_NOWHERE, selection)
         except BrokerError as error:
             if error.condition != "UNKNOWN_TOPIC":
                 raise
-            # A wrong name, or deleted since the query last ran: who knows the position tells which.
+            # Either a wrong name, or deleted since the query last ran: only the position can show which.
             missing = error.facts["missing"]
             assert isinstance(missing, list)
             course = self._chart(_NOWHERE, leave_out(selection, missing))
@@ -168,7 +168,7 @@ class StreamWatch:
         self._targets = StreamPosition(course.ends, course.topic_ids)
 
     def find_end(self, position: StreamPosition, *, take_all: bool) -> StreamPosition:
-        """How far the next batch goes; the position itself when there is none to run."""
+        """Return how far the next batch goes, or the position itself if there is none to run."""
         self._offer(position)
         if self._pace is not None:
             self._pace.learn()
@@ -186,17 +186,17 @@ class StreamWatch:
             self._added += len(course.added) if position.offsets else 0
         self._reported = (end.offsets, course.ends)
         if end is position and self._targets is not None and self._commits is not None:
-            self._commits.flush(5.0)  # the last call of an AvailableNow run: nobody comes after it
+            self._commits.flush(5.0)  # the last call of an AvailableNow run: no other call follows
         return end
 
     def report(self) -> dict[str, Any] | None:
-        """What Spark shows as the source's latest offset: the ends, and beside them what users ask about."""
+        """Return what Spark shows as the source's latest offset: the ends, and figures for users."""
         if self._reported is None:
             return None
         offsets, ends = self._reported
         lags = measure_lags(offsets, ends, {}, {}, now_ms=0)
         behind = {each: lag.records for each, lag in lags.items() if lag.records}
-        if self._options.max_bytes is None:  # else the batches' own looks must do
+        if self._options.max_bytes is None:  # otherwise the batches' own looks are used
             self._peek({each: offsets[each] for each in behind}, behind)
         now_ms = time.time_ns() // 1_000_000
         lags = measure_lags(offsets, ends, self._recall_times(offsets), self._recall_sizes(), now_ms=now_ms)
@@ -215,20 +215,20 @@ class StreamWatch:
         return report
 
     def finish(self, position: StreamPosition) -> None:
-        """A batch up to here is done."""
+        """Note that the batch up to this position is done."""
         self._offer(position)
 
     def close(self) -> None:
-        """Give back what is the stream's own. The commits' thread ends with the process."""
+        """Release the stream's own resources. The commits' thread ends with the process."""
         if self._pace is not None:
             self._pace.close()
 
     # --- looking ----------------------------------------------------------------------------------------
 
     def _chart(self, position: StreamPosition, selection: Selection) -> Course:
-        """What has happened to the log. What looks like loss is looked at again before it is believed."""
-        # What is only remembered is believed while nothing new has come. After a failure, and before a loss
-        # is believed, the brokers are asked: that look is none of the attempts.
+        """Return what has happened to the log, looking again before an apparent loss is believed."""
+        # Remembered metadata is believed while nothing new has come. After a failure, and before a loss
+        # is believed, the brokers are asked: the look from memory is not counted as an attempt.
         recalled = [] if self._recall_view is None else [self._recall_view]
         views = itertools.chain(recalled, itertools.repeat(self._source.open_view))
         attempt = 1 - len(recalled)
@@ -245,7 +245,7 @@ class StreamWatch:
         for news in course.news:
             if news not in self._told:
                 log.warning("%s", news)
-        # Only what this look has shown is remembered: a query runs for months.
+        # Remember only what this look has shown: a query runs for months.
         self._told = {*course.doubts, *course.news}
         known = {(each, course.topic_ids.get(each.topic)): end for each, end in course.ends.items()}
         kept = {key: end for key, end in self._known_ends.items() if key[1] in position.topic_ids.values()}
@@ -253,7 +253,7 @@ class StreamWatch:
         return course
 
     def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
-        """The ends last seen of the topics that the position is about, not of others of the same name."""
+        """Return the last seen ends of the position's topics, not of others with the same names."""
         known = (
             (each, self._known_ends.get((each, position.topic_ids.get(each.topic))))
             for each in position.offsets
@@ -266,10 +266,10 @@ class StreamWatch:
         for looks_left in reversed(range(_LOOKS_AT_LEADERS)):
             partitions = choose_partitions(selection, topics, position)
             latest = view.latest(partitions) if partitions else {}
-            # An end is kept with the topic and the epoch it was told under. If a leader was elected between
-            # the two questions, the rows it has taken would look like others in the place of those that were
-            # meant; and a topic that is only remembered may be another one by now. So whoever has something
-            # new to read asks the brokers, also where `view` recalls.
+            # An end is kept with the topic and the epoch it was reported under. If a leader was elected
+            # between the two questions, the rows it has taken would look like others in place of the intended
+            # ones; and a remembered topic may be another one by now. So if there is anything new to
+            # read, the brokers are asked, even where `view` recalls.
             if not partitions or not looks_left or latest == position.offsets:
                 break
             chosen = {each.topic for each in partitions}
@@ -279,7 +279,7 @@ class StreamWatch:
                 break
             topics = {name: each for name, each in topics.items() if name not in chosen} | dict(now)
         starts, epochs = find_doubtful(position, partitions, topics, latest)
-        # What an old epoch ends at is settled once another leader is there: ask once, not at every trigger.
+        # Where an old epoch ends is settled once there is another leader: ask once, not at every trigger.
         asked = {
             each: (each, epoch, topics[each.topic].leader_epoch(each.partition), topics[each.topic].topic_id)
             for each, epoch in epochs.items()
@@ -314,7 +314,7 @@ class StreamWatch:
         return holds_back(course, options.min_offsets, waited_ms, options.max_delay_ms)
 
     def _peek(self, positions: Offsets, sizes: Mapping[TopicPartition, int]) -> None:
-        """Look at waiting records where most of them wait; now and then, not at every trigger."""
+        """Look at waiting records where most of them are; do so now and then, not at every trigger."""
         now = self._clock()
         due = self._peeked_at is None or now - self._peeked_at >= _PEEK_INTERVAL_S
         if not positions or not due:
@@ -334,7 +334,7 @@ class StreamWatch:
         return {each: seen.peek.bytes_per_record for each, seen in self._peeks.items()}
 
     def _recall_times(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """When the first record still to be read was written, where exactly that one was looked at."""
+        """Return when the first record still to be read was written, where that very one was looked at."""
         return {
             each: seen.peek.timestamp_ms
             for each, seen in self._peeks.items()

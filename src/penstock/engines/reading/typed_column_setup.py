@@ -1,7 +1,7 @@
-"""The typed columns that a read's options ask for, ready for the workers; None where they ask for none.
+"""Prepares the typed columns that a read's options ask for, ready for the workers; None if they ask for none.
 
-Rule: the frame's schema is fixed at `load()`. Spark makes the reader later and in another process, where a
-subject may have a newer schema by then: the reader is refused rather than given other columns.
+Rule: the frame's schema is fixed at `load()`. Spark makes the reader later and in another process, when a
+subject may have a newer schema: the reader is refused rather than given other columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_typed(formats: FormatTable, columns: tuple[str, ...]) -> TypedColumns | None:
-    """Asks the registry where the options name one."""
+    """Return the typed columns, asking the registry if the options name one."""
     if not formats.typed_columns and formats.registry_url is None:
         return None
     from penstock.formats.decoder_choice import build_decoders
@@ -37,7 +37,7 @@ def make_typed(formats: FormatTable, columns: tuple[str, ...]) -> TypedColumns |
 
 
 def refuse_changed_schema(typed: TypedColumns | None, schema: StructType) -> None:
-    """A subject that got a new version between `load()` and the start."""
+    """Refuse to start if a subject got a new version after `load()`."""
     if typed is None:
         return
     loaded = {each.name: each.dataType.simpleString() for each in schema}
@@ -51,7 +51,7 @@ def refuse_changed_schema(typed: TypedColumns | None, schema: StructType) -> Non
 
 
 def refuse_missing_letter_box(typed: TypedColumns | None, client: ClientSettings) -> None:
-    """A dead-letter topic that is not there is an error at the start, not at the first bad value."""
+    """Refuse to start if the dead-letter topic does not exist: do not wait for the first bad value."""
     if typed is None or typed.on_error != DEAD_LETTER or typed.dead_letter_topic is None:
         return
     from penstock.kafka.reading.kafka_log_view import KafkaLogView

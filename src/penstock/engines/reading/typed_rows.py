@@ -1,12 +1,12 @@
-"""Typed columns in a task: rows are decoded as they come from the reader, and bad ones are settled.
+"""Typed columns in a task: decodes rows as they come from the reader, and deals with bad ones.
 
-Rule: a dead letter is with the brokers before its batch goes on, so a task that ends well has lost none; one
-that is repeated writes them again under the same key (topic/partition/offset), so a compacted dead-letter
-topic holds each once. Rows are settled in columns, not one by one.
+Rule: the brokers have a dead letter before its batch goes on, so a task that ends well has lost none. A
+repeated task writes them again under the same key (topic/partition/offset), so a compacted dead-letter
+topic holds each once. Rows are handled in columns, not one by one.
 
-A share of bad rows is a share of all that the task reads, so it counts at the task's end: bad rows come in
-clusters, and a share of what was read so far would fail a task that begins with one. Before the end a task
-fails only when the share is exceeded whatever comes: a wrong schema must not have it read everything.
+A share of bad rows is a share of all that the task reads, so it is checked at the task's end: bad rows come
+in clusters, and a share of the rows so far would fail a task that begins with one. Before the end a task
+fails only if the share is exceeded whatever follows: with a wrong schema it must not read everything.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: Formats whose kernels this process has.
+#: Formats whose kernels are ready in this process.
 _READY: set[type] = set()
 
 
 class TypedRows:
-    """One task's decoding: `convert` for each batch; `close` at the end.
+    """One task's decoding: call `convert` for each batch and `close` at the end.
 
-    `find_most` tells how many rows the task reads at most, given how many it has read; None: nobody knows.
+    `find_most` returns the most rows the task can read, given how many it has read; None: unknown.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TypedRows:
         if not quota.share:
             return True
         if self._find_most is not None:
-            self._most, self._find_most = self._find_most(self._rows), None  # asked for once
+            self._most, self._find_most = self._find_most(self._rows), None  # asked only once
         return self._most is not None and not quota.allows(self._bad, self._most)
 
     def _open_box(self) -> LetterBox:
@@ -107,7 +107,7 @@ class TypedRows:
 
 
 def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
-    """Decode; the first time on a machine, one process compiles while the others wait for what it makes."""
+    """Decode; on a machine's first use one process compiles while the others wait for its result."""
     kind = type(decoder)
     if kind in _READY:
         return decoder.decode(values)

@@ -1,7 +1,7 @@
-"""Places for results, as an engine uses them: frames in, durable results with their offsets out.
+"""Sinks as an engine uses them: frames go in, durable results with their offsets come out.
 
-`open_sink(sink, stream, spark)` gives the writer for a stream; `for_each_batch(sink, stream, checkpoint=...)`
-is the same for a query of Structured Streaming.
+`open_sink(sink, stream, spark)` returns the writer for a stream; `for_each_batch(sink, stream,
+checkpoint=...)` does the same for a query of Structured Streaming.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["for_each_batch", "keep_provenance", "open_sink"]
 
 
 def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
-    """Become the stream's writer; return one that takes frames. An SQL sink's own takes Arrow tables."""
+    """Become the stream's writer and return one that takes frames. An SQL sink's own takes Arrow tables."""
     from penstock.stores.sql import SqlSink
 
     if isinstance(sink, SqlSink):
@@ -34,7 +34,7 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
 
 
 def keep_provenance(frame: DataFrame) -> DataFrame:
-    """The frame with where each row came from, as tables with `provenance=True` keep it.
+    """Return the frame with each row's origin, as tables with `provenance=True` keep it.
 
     The frame must still have Kafka's columns `topic`, `partition` and `offset`; they are renamed.
     """

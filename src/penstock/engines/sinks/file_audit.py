@@ -1,10 +1,10 @@
-"""Judges a file sink: do its batches abut, do their files hold what was written, and from where?
+"""Audits a file sink: do its batches adjoin, do their files hold what was written, and from where?
 
-Rule: as for tables, each finding names its evidence, and what could not be looked at is said. The folder's
-name and `_ranges.json` are the books here; the counts in Parquet's footers and provenance columns are what
-speaks of the rows. Other formats would have to be read as a whole, so their rows are not counted.
+Rule: as for tables, each finding names its evidence, and what could not be checked is said. The folder's
+name and `_ranges.json` are the books here; the counts in Parquet's footers and provenance columns are the
+evidence about the rows. Other formats would have to be read in full, so their rows are not counted.
 
-A stream may write meanwhile: what was seen counts only if its position was the same before and after.
+A stream may write meanwhile: a look counts only if the position was the same before and after.
 
     audit_files(Path("results"), None, None)
 """
@@ -40,7 +40,7 @@ from penstock.stores.offsets.file_store import FileOffsetStore
 from penstock.stores.offsets.position_documents import write_name
 from penstock.stores.sql.sink.sql_sink import PROVENANCE as COLUMNS
 
-#: What the second kind of finding rests on.
+#: The evidence for the second kind of finding.
 FOOTERS = "row counts in the files"
 _LOOKS = 20
 
@@ -60,7 +60,7 @@ def is_file_sink(folder: Path) -> bool:
 
 
 def audit_files(folder: Path, stream: str | None, losses: Sequence[Loss] | None) -> Report:
-    """All streams of the folder, or one."""
+    """Audit all streams of the folder, or one, and return the report."""
     store = FileOffsetStore(folder / OWN / "offsets", create=False)
     streams = store.list_streams()
     if stream is not None and stream not in streams:
@@ -96,7 +96,7 @@ def _look(folder: Path, store: FileOffsetStore, stream: str) -> tuple[StreamPosi
 
 
 def _find_position(folder: Path, store: FileOffsetStore, stream: str) -> StreamPosition:
-    """As the next start will find it: a batch whose folder is there is done, whatever is stored."""
+    """Return the position the next start will find: a batch with a folder is done, whatever is stored."""
     noted = read_note(folder / OWN / f"{write_name(stream)}.next")
     if noted is not None and (noted[0] is None or (folder / noted[0]).exists()):
         return noted[1]
@@ -141,7 +141,7 @@ def _check_batch(seen: Seen) -> Report:
 
 
 def _check_origin(seen: Seen) -> Report:
-    """Whether the rows came from the offsets that the folder is named by."""
+    """Check whether the rows came from the offsets that the folder is named after."""
     name = seen.path.name
     files = sorted(seen.path.glob("*.parquet"))
     if not files:

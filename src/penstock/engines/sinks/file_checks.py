@@ -1,11 +1,11 @@
-"""What a file sink must know of its tasks: how many rows each has written, and whether they see its folder.
+"""Checks a file sink's tasks: how many rows each has written, and whether they see its folder.
 
 Rule: what the driver finds in the folder is compared with what the tasks say they wrote. Executors on other
 hosts may write to disks of their own; Spark's committer then finds nothing and calls that a success, and an
-empty batch would be published with its offsets. The folder alone cannot tell: it never had what is missing.
+empty batch would be published with its offsets. The folder alone cannot show this: it never had the rows.
 
 The counts are Spark's observed metrics. They are gathered in the stage that writes, where Spark takes the
-result of each task once; those of a task that failed, or of a slower twin, are dropped.
+result of each task once; those of a failed task, or of a slower duplicate, are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.core.errors import SinkError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Spark hands the metrics over after the job, by a queue of its own; it takes milliseconds.
+#: Spark delivers the metrics after the job, through a queue of its own; this takes milliseconds.
 METRICS_TIMEOUT_S = 60.0
 _POLL_S = 0.01
 _TASK = "penstock_task_number"
@@ -32,7 +32,7 @@ _FILE = re.compile(r"part-(\d+)-")
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """What the tasks of a write say: how many rows, and the numbers of the tasks that had any."""
+    """What the tasks of a write report: how many rows, and the numbers of the tasks that had any."""
 
     rows: int
     tasks: frozenset[int]
@@ -53,7 +53,7 @@ def save_frame(frame: DataFrame, kind: str, place: Path) -> TaskCounts:
 
 
 def wait_for_counts(are_there: Callable[[], bool], timeout_s: float = METRICS_TIMEOUT_S) -> None:
-    """Return when Spark has told what its tasks wrote; raise when that takes too long."""
+    """Wait until Spark has reported what its tasks wrote; raise when that takes too long."""
     deadline = time.monotonic() + timeout_s
     while not are_there():
         if time.monotonic() >= deadline:
@@ -74,14 +74,14 @@ def check_files(frame: DataFrame, folder: Path, kind: str, told: TaskCounts) -> 
     if missing:
         raise _incomplete(folder, told, f"the files of {len(missing)} tasks are not there", task=missing[0])
     if kind == "csv":
-        return  # a row may be two lines of it, or an empty one that no reader counts
+        return  # a row may be two lines of it, or an empty one, which readers do not count
     rows = _count_rows(frame, files, folder, kind, told)
     if rows != told.rows:
         raise _incomplete(folder, told, f"{rows} rows are in its files", found=rows)
 
 
 def _count_rows(frame: DataFrame, files: Iterable[Path], folder: Path, kind: str, told: TaskCounts) -> int:
-    """Count what really is in the files. Parquet says so in its footers; the others are read once more."""
+    """Count the rows really in the files. Parquet has counts in its footers; other files are read again."""
     if kind != "parquet":
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -103,9 +103,9 @@ def _count_rows(frame: DataFrame, files: Iterable[Path], folder: Path, kind: str
 
 
 def check_shared(spark: SparkSession, folder: Path) -> None:
-    """Refuse a folder that an executor sees otherwise than the driver does.
+    """Refuse a folder that an executor sees differently from the driver.
 
-    Only executors that are there by now are asked; what one writes that comes later is compared all the
+    Only executors that exist by now are asked; what a later one writes is compared all the
     same. A local session has no other disk, and is not asked.
     """
     if re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master or ""):
@@ -131,7 +131,7 @@ def check_shared(spark: SparkSession, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A task's look at the token: the name of its host if it is not there."""
+    """A task's look for the token: yields its host's name if the token is not there."""
 
     token: str
     secret: str

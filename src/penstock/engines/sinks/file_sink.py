@@ -1,16 +1,16 @@
-"""Results as files: a folder for each batch, named by the offsets it came from, visible whole or not at all.
+"""Results as files: a folder for each batch, named after its offsets, visible as a whole or not at all.
 
-Rules: rows are written beside, flushed to the disk, and become visible by one rename; that rename is the
-commit. What is about to be renamed is noted before and the offsets are stored after it, so a crash anywhere
+Rules: rows are written to a hidden folder, flushed to the disk, and become visible by one rename, which is
+the commit. Before it, the rename is noted, and after it the offsets are stored, so a crash
 leaves either no folder and the old offsets, or the folder and a note from which the next start stores the
-offsets. A batch that is done again replaces its folder. A seek back is noted before folders go, too; and
-nothing is deleted where it can be seen, for a crash would leave half of it. One writer: the next one is
-refused while this one lives, a paused one included, because two would both rename. A writer publishes only
-over what it has left itself: a folder that was put back to an earlier copy meanwhile is not written over.
+offsets. A batch that is done again replaces its folder. A seek back is also noted before folders go; and
+nothing is deleted while it is visible, because a crash would leave half of it. One writer: the next one is
+refused while this one lives, even if paused, because both would rename. A writer publishes only
+over its own last state: a folder that was restored to an earlier copy meanwhile is not written to.
 
-The folder must be on a disk that all executors see: a stream looks when it starts, and each batch is compared
-with what its tasks say they wrote before it becomes visible. `spark.read.parquet(folder)` reads all batches;
-the column `batch` says which one a row is of.
+The folder must be on a disk that all executors see: a stream checks when it starts, and each batch is
+compared with what its tasks say they wrote before it becomes visible. `spark.read.parquet(folder)` reads all
+batches; the column `batch` says which one a row belongs to.
 
     stream.write(FileSink("results"))
 """
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["parquet", "orc", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "orc", "json", "csv")
-#: Ours, beside the batches; Spark does not read what begins with an underscore.
+#: Our own folder, beside the batches; Spark does not read names that begin with an underscore.
 OWN = "_penstock"
 RANGES = "_ranges.json"
 VERSION = 1
@@ -62,7 +62,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class FileSink(Sink):
-    """Batches as folders of files. Settings only."""
+    """A file sink's settings: batches become folders of files."""
 
     folder: Path | str
     format: Format = "parquet"
@@ -100,9 +100,9 @@ class FileWriter(SinkWriter):
             self._position = self._store.load(stream)
             self._refuse_ahead()
         except PenstockError:
-            self.close()  # the next one may find it mended
+            self.close()  # the next writer may find it repaired
             raise
-        #: What the offsets may be: those stored last, then those of attempts that failed since.
+        #: The offsets we may find: those stored last, then those of attempts that failed since.
         self._left: list[StreamPosition | None] = [self._position]
 
     @property
@@ -110,7 +110,7 @@ class FileWriter(SinkWriter):
         return self._position
 
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
-        """`results`: a frame; nothing (an empty mapping) moves the offsets alone, back as well."""
+        """Write a frame as one batch; with no results (an empty mapping) only move the offsets, even back."""
         self._check_left()
         if (
             self._position is not None
@@ -131,7 +131,7 @@ class FileWriter(SinkWriter):
         return BatchOutcome(rows)
 
     def check_shared(self, session: SparkSession) -> None:
-        """Refuse a folder that the executors see otherwise than this program does."""
+        """Refuse a folder that the executors see differently from this program."""
         with _telling(self._folder):
             check_shared(session, self._folder / OWN)
 
@@ -142,7 +142,7 @@ class FileWriter(SinkWriter):
     # --- the start --------------------------------------------------------------------------------------
 
     def _begin(self, own: Path) -> None:
-        """Clear away or finish what a crash has left."""
+        """Remove or finish what a crash has left."""
         mine = re.compile(rf"new-{re.escape(self._name)}-[0-9a-f]{{16}}")  # not those of a stream "x-y"
         for left in own.glob("new-*"):
             if mine.fullmatch(left.name):
@@ -178,7 +178,7 @@ class FileWriter(SinkWriter):
         return told.rows
 
     def _check_left(self) -> None:
-        """Refuse to write where another state is found than this writer has left."""
+        """Refuse to write if the state found is not the one this writer left."""
         with _telling(self._folder):
             refusal = find_folder_refusal(self._stream, self._left, self._store.load(self._stream))
             if refusal is None and self._newest is not None and not self._newest[0].exists():
@@ -189,8 +189,8 @@ class FileWriter(SinkWriter):
             raise refusal
 
     def _choose_place(self, batch: StoredBatch) -> Path:
-        """The batch's folder; where another batch has that name, the next number that is free. Batches that
-        read nothing are all named alike: only one whose attempt has just failed is done again."""
+        """Return the batch's folder; if another batch has that name, the next free number. Batches that
+        read nothing share a name: only one whose attempt has just failed is done again."""
         name = f"batch={name_folder(batch.stream, batch.ranges)}"
         number, place = 1, self._folder / name
         while place.exists() and (read_batch(place) != batch or (not batch.ranges and place != self._tried)):
@@ -202,7 +202,7 @@ class FileWriter(SinkWriter):
         return self._folder / OWN / f"new-{self._name}-{secrets.token_hex(8)}"
 
     def _note_next(self, folder: str | None, position: StreamPosition) -> None:
-        """What is about to happen: a folder becomes visible, or (None) those beyond the position go."""
+        """Note what is about to happen: a folder becomes visible, or (None) those beyond the position go."""
         _write(
             self._note,
             json.dumps({"version": VERSION, "folder": folder, "position": write_position(position)}),
@@ -210,8 +210,8 @@ class FileWriter(SinkWriter):
         _flush(self._note.parent)
 
     def _finish(self) -> None:
-        """After a crash: a batch whose folder is there has its offsets stored now; another never was. A seek
-        back that was begun is ended."""
+        """Finish after a crash: store the offsets of a batch whose folder exists (one without a folder never
+        was), and complete a seek back that was begun."""
         noted = read_note(self._note)
         if noted is not None:
             folder, position = noted
@@ -222,8 +222,8 @@ class FileWriter(SinkWriter):
         self._note.unlink(missing_ok=True)
 
     def _go_back(self, position: StreamPosition) -> None:
-        """A seek back: batches that will be read again go first, or their rows would be there twice. Noted
-        before: a crash in between would leave offsets that speak of rows which are gone."""
+        """Remove batches that a seek back will read again, or their rows would be there twice. Note it
+        first: a crash in between would leave offsets of rows that are gone."""
         going = choose_dropped(self._list_mine(), position, self._list_logs())
         if going:
             self._note_next(None, position)
@@ -237,7 +237,7 @@ class FileWriter(SinkWriter):
         return list_logs(self._store.list_changes(self._stream))
 
     def _drop(self, path: Path) -> None:
-        """Out of sight in one step, then away."""
+        """Hide the folder in one step, then delete it."""
         if self._newest is not None and self._newest[0] == path:
             self._newest = None
         beside = self._name_beside()
@@ -252,19 +252,19 @@ def _make_visible(beside: Path, place: Path) -> None:
 
 
 def read_note(note: Path) -> tuple[str | None, StreamPosition] | None:
-    """What was about to happen: the folder that was to become visible (None: those beyond go), and the
-    position after it."""
+    """Return what was about to happen: the folder to become visible (None: those beyond the position go), and
+    the position after it."""
     try:
         noted = json.loads(note.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        return None  # there is none, or it was cut off while it was written: nothing was renamed yet
+        return None  # there is none, or it was cut off while being written: nothing was renamed yet
     if not isinstance(noted, dict):
         return None
     return noted["folder"], read_position(noted["position"])
 
 
 def read_batch(path: Path) -> StoredBatch | None:
-    """Whose folder it is; None when it is not one of ours."""
+    """Return the batch stored in a folder, or None if it is not one of ours."""
     try:
         return StoredBatch.from_dict(json.loads((path / RANGES).read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -272,7 +272,7 @@ def read_batch(path: Path) -> StoredBatch | None:
 
 
 def list_batches(folder: Path, stream: str) -> dict[Path, StoredBatch]:
-    """Return the stream's batches that can be seen in a sink's folder."""
+    """Return the stream's visible batches in a sink's folder."""
     stored = {path: batch for path in folder.glob("batch=*") if (batch := read_batch(path))}
     return {path: batch for path, batch in stored.items() if batch.stream == stream}
 
@@ -309,7 +309,7 @@ def _lock(path: Path, stream: str) -> IO[str]:
 
 
 def _is_held(lock: IO[str]) -> bool:
-    """Whether the file of that name is still the one that was locked; whoever replaced it let others in."""
+    """Return whether the file of that name is still the locked one; a replaced file lets others in."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
     except FileNotFoundError:

@@ -1,10 +1,10 @@
 """The same sinks for Structured Streaming: a function for `writeStream.foreachBatch`.
 
-Rule: a batch is known by its query and its number, and its offsets are what Spark wrote into the checkpoint
-before it ran the batch. Spark repeats the last batch after a crash, with the same number and the same
-offsets: what is in the ledger under that name is not written again. What is written follows the batch before:
-a ledger that is older has lost results. A query with another id over a ledger that has rows is an error and
-no fresh start: it would read from wherever its options say, and write twice.
+Rule: a batch is identified by its query and its number, and its offsets are what Spark wrote into the
+checkpoint before it ran the batch. Spark repeats the last batch after a crash, with the same number and
+offsets: what is in the ledger under that name is not written again. A batch must follow the previous one:
+a ledger that is older has lost results. A query with another id over a ledger that has rows is an error, not
+a fresh start: it would read from wherever its options say, and write twice.
 
     query = stream.writeStream.option("checkpointLocation", place).foreachBatch(
         for_each_batch(sink, "visits", checkpoint=place)
@@ -39,16 +39,16 @@ def for_each_batch(
     checkpoint: str | Path,
     transform: Transform | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """What to do with each batch: write what `transform` makes of it, or the batch itself, exactly once.
+    """Return a function for each batch: it writes `transform`'s result, or the batch itself, exactly once.
 
-    `checkpoint` must be the query's own `checkpointLocation`. `transform(frame, batch_id)` gives a frame, or
-    one for each table.
+    `checkpoint` must be the query's own `checkpointLocation`. `transform(frame, batch_id)` returns a frame,
+    or one for each table.
     """
     return BatchFunction(sink, stream_name, str(checkpoint), transform)
 
 
 class BatchFunction:
-    """Made by `for_each_batch`. Its writer is opened with the first batch, and anew after an error."""
+    """The function `for_each_batch` returns. It opens its writer with the first batch and after an error."""
 
     def __init__(self, sink: SqlSink, stream: str, checkpoint: str, transform: Transform | None) -> None:
         self._sink = sink
@@ -76,7 +76,7 @@ class BatchFunction:
             raise
 
     def close(self) -> None:
-        """Give back connections; the next batch opens them again."""
+        """Release connections; the next batch opens them again."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -89,8 +89,8 @@ class BatchFunction:
     def _is_written(
         self, spark: SparkSession, query: str, batch_id: int, before: StreamPosition, end: StreamPosition
     ) -> bool:
-        """Whether the batch is in the results, as the database says now: since a writer of an earlier run has
-        looked, it may have gone back."""
+        """Return whether the batch is in the results, as the database says now: it may have gone back since
+        a writer of an earlier run looked."""
         was_open = self._writer is not None
         ledger = self._open(spark).writer.ledger
         if was_open and not is_next(ledger, query, batch_id):
@@ -106,12 +106,12 @@ class BatchFunction:
 
 
 def read_query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The id that Spark gave the query when it made the checkpoint; it keeps it over restarts."""
+    """Return the id that Spark gave the query when it made the checkpoint; it survives restarts."""
     return str(json.loads(read_text(spark, checkpoint, "metadata"))["id"])
 
 
 def read_text(spark: SparkSession, checkpoint: str, name: str) -> str:
-    """A file of the checkpoint: on this computer, or wherever Spark's file systems reach."""
+    """Return a file of the checkpoint, on this computer or wherever Spark's file systems reach."""
     if "://" not in checkpoint and not checkpoint.startswith("file:"):
         path = Path(checkpoint) / name
         if not path.exists():
@@ -129,7 +129,7 @@ def read_text(spark: SparkSession, checkpoint: str, name: str) -> str:
         stream.close()
 
 
-# --- what is told -----------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------
 
 
 def _not_found(path: str) -> OffsetStoreError:

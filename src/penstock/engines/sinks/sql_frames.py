@@ -1,15 +1,15 @@
-"""A frame's rows into an SQL sink: through the driver, by one task, or by all of them.
+"""Writes a frame's rows to an SQL sink: through the driver, by one task, or by all of them.
 
 Strategies: `driver` collects the frame; `single` brings it into one task; `parallel` lets each task load a
-staging table; `auto` collects what is small enough. It cannot know that before the frame is worked out, so
-the first batch goes by tasks (one with little to say hands its rows over with its report), and each later one
-by what the batch before it took for how many offsets. Why collect at all what could be staged: one COPY into
-the table is quicker than a parallel load followed by the database's own copy of it (decision 11).
+staging table; `auto` collects what is small enough. It cannot know that before the frame is computed, so
+the first batch goes through tasks (one with few rows returns them with its report), and each later one
+depends on how many bytes the previous batch had for how many offsets. Why collect anything that could be
+staged: one COPY into the table is quicker than a parallel load and the database's own copy (decision 11).
 
-Rule: what is published is what winning tasks reported, stage by stage. A task that ran twice, for a failure
-or for speed, has filled two stages, and Spark hands over the report of one. Counts are in these reports and
-never in accumulators, which count the loser, too. Transactions per task would let half a batch be seen, and
-files handed over to a loader would be a second system to watch: see the guide.
+Rule: what is published is what winning tasks reported, stage by stage. A task that ran twice, after a failure
+or for speed, has filled two stages, and Spark delivers the report of one. Counts are in these reports and
+never in accumulators, which also count the loser. Transactions per task would make half a batch visible, and
+files passed to a loader would be a second system to watch: see the guide.
 
     writer = FrameWriter(sink.open("visits"), spark)
     writer.write(frame, before, end)
@@ -40,10 +40,10 @@ from penstock.stores.sql.sink.task_staging import fill_stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a task may hand over with its report: two hundred tasks give the driver 50 MB at most.
+#: The most that a task may return with its report: two hundred tasks send the driver 50 MB at most.
 INLINE_BYTES = 256 * 1024
 #: What a driver with Spark's default heap of 1 GiB can collect, and twice that if a batch is denser than the
-#: one before.
+#: previous one.
 COLLECTED_BYTES = 128 * 1024 * 1024
 _REPORT = "number BIGINT, rows BIGINT, bytes BIGINT, data BINARY, digests STRING"
 _REPORT_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.binary(), pa.string())
@@ -68,7 +68,7 @@ class FrameWriter(SinkWriter):
     def write(
         self, results: Any, before: StreamPosition, end: StreamPosition, *, name: str = "", token: str = ""
     ) -> BatchOutcome:
-        """Make one batch durable: a frame, or one for each table. Arrow tables are taken, too."""
+        """Make one batch durable: a frame, or one for each table. Arrow tables are accepted, too."""
         if self.writer.is_done(before, end, name):
             return BatchOutcome(0, was_repeated=True)
         tables: dict[str, DataFrame | pa.Table] = self.writer.name_tables(results)
@@ -85,11 +85,11 @@ class FrameWriter(SinkWriter):
         return written
 
     def is_written(self, before: StreamPosition, end: StreamPosition) -> bool:
-        """Return whether this batch is in the results, from an attempt before. Ask before working on it."""
+        """Return whether an earlier attempt has already written this batch. Ask before working on it."""
         return self.writer.is_written(before, end)
 
     def check_writable(self) -> None:
-        """Raise an error if the database takes no writes now."""
+        """Raise an error if the database accepts no writes now."""
         self.writer.check_writable()
 
     def read_state(self, table: str) -> pa.Table:
@@ -102,7 +102,7 @@ class FrameWriter(SinkWriter):
     def _collect(
         self, tables: Mapping[str, DataFrame | pa.Table], records: int | None
     ) -> dict[str, pa.Table] | None:
-        """The rows, when the driver is to hold them."""
+        """Return the rows if the driver should hold them, else None."""
         if self._strategy == "driver" or all(isinstance(rows, pa.Table) for rows in tables.values()):
             return {table: collect(rows) for table, rows in tables.items()}
         if self._strategy != "auto" or self._last is None or not self._last.promises(records):
@@ -112,7 +112,7 @@ class FrameWriter(SinkWriter):
         except Py4JJavaError as error:
             if "spark.driver.maxResultSize" not in str(error):
                 raise
-            return None  # the user lets the driver have less than we would
+            return None  # the user's limit for the driver is lower than ours
 
     def _write_by_tasks(
         self,
@@ -122,7 +122,7 @@ class FrameWriter(SinkWriter):
         name: str,
         token: str,
     ) -> tuple[BatchOutcome, int]:
-        """The batch by tasks, and how many bytes it had."""
+        """Write the batch by tasks; return the outcome and the batch's size in bytes."""
         stagings = self.writer.plan_staging({table: find_schema(rows) for table, rows in tables.items()})
         reports: list[StageReport] = []
         held: dict[str, pa.Table] = {}
@@ -137,14 +137,14 @@ class FrameWriter(SinkWriter):
                     held[table] = inline
             written = self.writer.write_staged(reports, before, end, held=held, name=name, token=token)
         except BaseException:
-            self.writer.drop_staging(stagings.values())  # also what tasks filled whose job then failed
+            self.writer.drop_staging(stagings.values())  # also those filled by tasks whose job then failed
             raise
         self.writer.drop_staging(each.staging for each in reports)
         size = sum(each.size for each in reports) + sum(rows.nbytes for rows in held.values())
         return written, size
 
     def _stage(self, rows: DataFrame | pa.Table, staging: Staging) -> tuple[list[StageReport], pa.Table]:
-        """Run the tasks; what they staged, and what they handed over."""
+        """Run the tasks; return the reports of what they staged, and the rows they returned."""
         if isinstance(rows, pa.Table):
             return [], rows
         frame = rows.repartition(1) if self._strategy == "single" else rows
@@ -170,14 +170,14 @@ class Measured:
     size: int
 
     def promises(self, records: int | None) -> bool:
-        """Whether a batch of so many offsets should be small enough."""
+        """Return whether a batch with this many offsets should be small enough to collect."""
         if records is None:
             return False
         return self.size * max(1.0, records / self.records) <= COLLECTED_BYTES
 
 
 def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
-    """How many offsets lie between the two; None when a partition's beginning is not known."""
+    """Return how many offsets lie between the two; None if a partition's beginning is not known."""
     total = 0
     for partition, until in end.offsets.items():
         start = end.start_of(partition, before)
@@ -189,7 +189,7 @@ def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """What a task does with its rows. It needs nothing but itself."""
+    """What a task does with its rows. It carries everything it needs."""
 
     staging: Staging
     inline_bytes: int
@@ -230,7 +230,7 @@ def pack(batches: list[pa.RecordBatch]) -> bytes:
 
 
 def choose_strategy(writer: SqlWriter) -> Strategy:
-    """SQLite has one writer at a time, and its file is on one computer."""
+    """Return the strategy to use. SQLite has one writer at a time, and its file is on one computer."""
     asked = writer.sink.strategy
     if not isinstance(writer.sink.place, FilePlace):
         return asked

@@ -1,7 +1,7 @@
-"""The door: what Spark calls by name, and where option texts become a parsed read.
+"""The entry point: what Spark calls by name, and where option texts become a parsed read.
 
 Rule: options are parsed here, in `schema()` (so that a wrong one fails at `load()`) and when a reader is
-made; behind it no option text exists. Spark makes a new object, in a new process, for each of the two
+made; no code beyond this handles option text. Spark makes a new object, in a new process, for each of the two
 calls, so nothing is carried between them. This module is imported at every Python source look-up of every
 user, so it imports nothing heavy: numba, pyarrow and kafka-python come when a read begins.
 
@@ -40,14 +40,14 @@ log = get_logger(__name__)
 
 
 class PenstockDataSource(DataSource):
-    """Kafka as a Spark data source. Batch reads and streams; writes say that they are not there yet."""
+    """Kafka as a Spark data source, for batch reads and streams; writes raise "not there yet"."""
 
     @classmethod
     def name(cls) -> str:
         return "penstock"
 
     def schema(self) -> str:
-        """Kafka's columns as Spark names them. Wrong options end here, before anything is planned."""
+        """Return Kafka's columns as Spark names them; raise on wrong options, before anything is planned."""
         check_versions()
         columns, formats = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
         return name_schema(columns, make_typed(formats, columns))
@@ -84,7 +84,7 @@ class PenstockDataSource(DataSource):
 
 
 def _prepare(options: ReadOptions, schema: StructType) -> TypedColumns | None:
-    """Return how typed columns are made; say what the user should hear."""
+    """Return how typed columns are made; log what the user should know."""
     _refuse_other_schema(schema, options.columns)
     for warning in options.warnings:
         log.warning("%s", warning)

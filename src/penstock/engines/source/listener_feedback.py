@@ -1,10 +1,10 @@
-"""How a listener tells a running stream how long its batches took.
+"""Lets a listener tell a running stream how long its batches took.
 
-Spark does not tell a source, and the source cannot know: seen from it, a batch that is done in 0.1 s and then
-waits for the next tick of a trigger took the whole interval. A query listener is told. It runs in the user's
-process, the stream's reader in another one on the same computer, so they speak over loopback: the reader
-opens a port and shows it, with a random word, in what it reports as progress; the listener sends datagrams.
-One that gets lost costs one measurement. Without a listener the reader goes by its own clock.
+Spark does not tell a source, and the source cannot know: to it, a batch that is done in 0.1 s and then
+waits for the next tick of a trigger took the whole interval. A query listener knows. It runs in the user's
+process, the stream's reader in another one on the same computer, so they use loopback: the reader
+opens a port and shows it, with a random word, in its progress report; the listener sends datagrams.
+A lost one costs one measurement. Without a listener the reader goes by its own clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.core.log_lines import get_logger
 
 log = get_logger(__name__)
 
-_MAX_BYTES = 512  # ours have half of that; a longer one is cut, and then it is not JSON
+_MAX_BYTES = 512  # ours have half of that; a longer one is cut and is then no valid JSON
 _MOST_AT_ONCE = 1000  # a flood of datagrams must not hold up a trigger
 _LONGEST_MS = 86_400_000
 
@@ -34,7 +34,7 @@ class FinishedBatch:
 
 
 class FeedbackPort:
-    """The reader's end. `address` is what to show."""
+    """The reader's end of the port. `address` is what to show."""
 
     def __init__(self) -> None:
         self._word = secrets.token_hex(16)
@@ -50,11 +50,11 @@ class FeedbackPort:
         self._socket.close()
 
     def drain(self) -> Iterator[FinishedBatch]:
-        """What has come since the last time. Bytes from anywhere: what is not understood is left out."""
+        """Yield what has come since the last call. Bytes may come from anywhere: invalid ones are skipped."""
         for _ in range(_MOST_AT_ONCE):
             try:
                 datagram = self._socket.recv(_MAX_BYTES)
-            except OSError:  # nothing more is there, or the port is closed
+            except OSError:  # nothing more to read, or the port is closed
                 return
             told = _read(datagram, self._word)
             if told is not None:
@@ -78,14 +78,14 @@ def _read(datagram: bytes, word: str) -> FinishedBatch | None:
 
 
 def name_end(offset: Any) -> str:
-    """A short name for a batch's end, the same on both sides whatever the spacing of the JSON."""
+    """Return a short name for a batch's end, the same on both sides whatever the JSON's spacing."""
     import hashlib
 
     return hashlib.sha256(json.dumps(offset, sort_keys=True).encode()).hexdigest()
 
 
 def tell(address: str, end: Any, trigger_ms: int) -> None:
-    """The listener's end."""
+    """Send a batch's duration to the reader: the listener's end."""
     port, _, word = address.partition("/")
     message = json.dumps({"word": word, "end": name_end(end), "triggerMs": trigger_ms}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

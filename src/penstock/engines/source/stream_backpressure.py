@@ -1,7 +1,7 @@
 """Backpressure of one running stream: measures its batches and asks `core.streaming.backpressure` what the
 next may take.
 
-A batch is measured from the moment it is planned to the next trigger's first call, or better: as long as
+A batch is measured from when it is planned to the next trigger's first call or, better, by the time that
 the query listener says its trigger took (see `listener_feedback`).
 """
 
@@ -32,7 +32,7 @@ class _Batch:
 
 
 class Pace:
-    """One stream's. `clock` is monotonic, in seconds."""
+    """One stream's backpressure. `clock` is monotonic, in seconds."""
 
     def __init__(self, pacing: Pacing, clock: Callable[[], float]) -> None:
         self._pacing, self._clock = pacing, clock
@@ -44,13 +44,13 @@ class Pace:
         self._batches = 0
 
     def begin(self, course: Course, end: StreamPosition) -> None:
-        """A batch up to `end` is about to run."""
+        """Note that a batch up to `end` is about to run."""
         records = sum(end.offsets[each] - begin for each, begin in course.begins.items())
         limited = records != course.waiting
         self._batch = _Batch(name_end(write_position(end)), records, limited, self._clock())
 
     def learn(self) -> None:
-        """The next trigger is here: the batch before is over."""
+        """Learn from the previous batch: the next trigger is here, so that batch is over."""
         told = {each.end: each.trigger_ms for each in self._port.drain()}
         self._told = self._told or bool(told)
         batch, self._batch = self._batch, None

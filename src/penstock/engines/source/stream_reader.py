@@ -1,6 +1,6 @@
-"""The stream reader: what Spark's micro-batch engine calls, translated.
+"""The stream reader: translates the calls of Spark's micro-batch engine.
 
-Spark keeps one of these in a process of its own beside the driver, calls it at each trigger, and kills the
+Spark keeps one of these in a separate process beside the driver, calls it at each trigger, and kills the
 process when the query stops; so nothing that matters is kept here. The order of calls: `initialOffset` (a
 new query, or one whose first batch must be repeated), then for each batch `latestOffset`, `partitions`,
 and, when the next batch is planned, `commit`. `read` runs in the workers. The start is resolved where a new
@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_new = start == NOT_STARTED
         position = self.watch.resolve_start() if is_new else read_position(start)
         end = self.watch.find_end(position, take_all=isinstance(limit, ReadAllAvailable))
-        # Unchanged to the letter: Spark compares texts, and another spelling would look like new data.
+        # Returned unchanged: Spark compares texts, and another spelling would look like new data.
         return start if end is position and not is_new else write_position(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options, until = self.options, read_position(end)
-        # The start of a first batch that Spark's own connector planned is not stored; of ours it is.
+        # If Spark's own connector planned the first batch, its start is not stored; if we did, it is.
         is_unknown = start == NOT_STARTED and not holds_start(until)
         if is_unknown:
             refuse_unknown_start(options.start)
@@ -108,10 +108,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose options are wrong: says so at Spark's first question.
+    """A stream whose options are wrong: raises the error at Spark's first question.
 
-    Why not raise where the reader is made: PySpark then stops a reader it does not have, and the last error
-    that users see is that one.
+    Why not raise where the reader is made: PySpark then stops a reader it does not have, and users see
+    that error last.
     """
 
     def __init__(self, error: PenstockError) -> None:

@@ -1,1 +1,1 @@
-"""What only the terminal needs of Kafka: joining a group, tailing topics, describing them."""
+"""The parts of Kafka that only the terminal needs: joining a group, tailing topics, describing them."""

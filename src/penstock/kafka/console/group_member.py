@@ -1,14 +1,14 @@
-"""Being a member of a consumer group: for the console only.
+"""Membership in a consumer group: for the console only.
 
 Rules: a position is committed after its records were handled, never before and never by a timer; a pattern
-must match a topic's whole name and no internal topic, as everywhere here; once `poll` has told of an
-assignment, its positions are fixed: a record that arrives later is seen. Where the log no longer has the
-position of the group, reading goes on at what is left, and `news` says what is gone.
+must match a topic's whole name and no internal topic, as everywhere here; once `poll` has returned with an
+assignment, its positions are fixed, so no later record is missed. Where the log no longer has the group's
+position, reading continues with what is left, and `news` says what is gone.
 
 Streams never use this (`committed_offsets.py` says why). kafka-python's consumer does the joining, the
-heartbeats and the commits, and nothing else: it is never asked for records. These are read by our own reader
+heartbeats and the commits, and nothing else: it never fetches records. Our own reader does
 (`topic_tailing.py`), because the client decodes only what its optional libraries decode, which leaves out
-snappy and lz4, and resets a lost position without a word. What it raises becomes a `BrokerError` here. Its
+snappy and lz4, and resets a lost position silently. The client's errors become a `BrokerError` here. Its
 own SCRAM is less strict than ours (`sasl_mechanisms.py`): before it logs in anywhere, our own login to the
 same cluster has succeeded.
 
@@ -57,11 +57,11 @@ with warnings.catch_warnings():
         TopicAuthorizationFailedError,
     )
 
-#: How often a pattern is held against the topics there are.
+#: How often a pattern is matched against the existing topics.
 _LOOK_FOR_TOPICS_S = 2.0
 _POLL_RECORDS = 5_000
-#: How long one look waits for a rebalance. The client (3.0.12) takes what it is given only while it waits: a
-#: rebalance that ends between two looks is begun again, with all members.
+#: How long one `poll` waits for a rebalance. The client (3.0.12) accepts an assignment only while it waits: a
+#: rebalance that ends between two calls starts over, for all members.
 _REBALANCE_MS = 5_000
 _NO_EPOCH = -1
 _DEFAULT_IDLE_MS = 540_000
@@ -76,13 +76,13 @@ _HINTS = {
 
 
 class GroupMember:
-    """One member. For one thread; close it, or the group waits for its session to expire."""
+    """One member of a group, for one thread. Close it, or the group waits for its session to expire."""
 
     def __init__(
         self, settings: ClientSettings, group: str, selection: Selection, *, from_beginning: bool
     ) -> None:
         self.group = group
-        self.news: list[str] = []  # sentences, the oldest first; whoever has told them takes them away
+        self.news: list[str] = []  # sentences, the oldest first; the caller removes those it has shown
         self._settings, self._selection = settings, selection
         self._from_beginning = from_beginning
         self._view = KafkaLogView(settings)
@@ -94,7 +94,7 @@ class GroupMember:
         self._is_refused = False  # the last commit came in the middle of a rebalance
         self._is_idle = False
         self._next_look_s = 0.0
-        topics = self._find_topics()  # a wrong name or login is told before anything joins
+        topics = self._find_topics()  # a wrong name or login fails before anything joins
         self._began_with = self._list_existing(topics)
         with _wrapping(group):
             self._consumer: Any = KafkaConsumer(**_translate(settings, group))
@@ -107,14 +107,14 @@ class GroupMember:
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
-        """What this member had when `poll` last returned."""
+        """Return the partitions this member had when `poll` last returned."""
         return frozenset(self._follower.positions)
 
     def poll(self, wait_ms: int, most: int | None = None) -> list[ConsumedRecord]:
-        """Return what has come, at most so many, partitions one after the other.
+        """Return new records, at most `most`, one partition after the other.
 
-        Waits so long after a look that found nothing, and some seconds while the group gives out its
-        partitions anew.
+        Wait up to `wait_ms` if there were none, and some seconds while the group reassigns its
+        partitions.
         """
         if time.monotonic() >= self._next_look_s and isinstance(self._selection, SelectPattern):
             self._subscribe(self._find_topics())
@@ -123,7 +123,7 @@ class GroupMember:
         if not self._subscribed:
             return []  # a pattern that matches nothing yet
         with _wrapping(self.group):
-            # Not the client's own `poll`, which would wait for records that it is not to fetch.
+            # Not the client's own `poll`, which would wait for records that it must not fetch.
             self._consumer._coordinator.poll(timeout_ms=_REBALANCE_MS)
         if self._rebalances.given is not None:
             self._take_over(self._rebalances.given)
@@ -138,10 +138,10 @@ class GroupMember:
         return found
 
     def commit(self) -> None:
-        """Commit all that `poll` has returned, and where it begins if it has returned nothing yet.
+        """Commit everything `poll` has returned; if it has returned nothing yet, commit the start positions.
 
-        While the group gives out its partitions anew it takes no commits. What this member keeps is then
-        committed by its next call; of what it loses, `news` tells.
+        A group takes no commits during a rebalance. The next call then commits what this member keeps;
+        `news` reports what it loses.
         """
         positions, epochs = self._follower.positions, self._follower.epochs
         if positions.items() <= self._committed.items():
@@ -164,7 +164,7 @@ class GroupMember:
         self._committed, self._is_refused = dict(positions), False
 
     def close(self) -> None:
-        """Leave the group; what was not committed stays uncommitted."""
+        """Leave the group. Whatever was not committed stays uncommitted."""
         with _wrapping(self.group):
             self._consumer.close(autocommit=False)
 
@@ -175,8 +175,8 @@ class GroupMember:
         self.close()
 
     def _take_over(self, given: Collection[TopicPartition]) -> None:
-        """Place the follower. Partitions that were ours all the time go on where they are."""
-        self._find_topics()  # a topic that is gone is given to nobody; raises if it was asked for by name
+        """Point the follower at the assigned partitions; those we already had keep their positions."""
+        self._find_topics()  # a deleted topic is assigned to no member; raises if it was named explicitly
         kept = set() if self._rebalances.lost_all else {*self._follower.positions} & set(given)
         self._rebalances.lost_all = False
         parted = {*self._follower.positions} - kept
@@ -192,8 +192,8 @@ class GroupMember:
         if fresh:
             deadline = Deadline.after_ms(self._timeout_ms, "default.api.timeout.ms")
             commits = fetch_commits(routing_for(self._settings), self.group, fresh, deadline)
-            # Only what the group has: a place that was chosen here is committed though nothing was read.
-            # Else what comes before the next member begins is shown to nobody.
+            # Only the group's own commits: a start chosen here must still be committed, even if nothing is
+            # read. Otherwise records that arrive before the next member starts would never be shown.
             self._committed |= {each: commit.offset for each, commit in commits.items() if commit}
             self._place(commits)
 
@@ -202,7 +202,7 @@ class GroupMember:
             raise loss
         lost = TopicPartition(str(loss.facts["topic"]), int(str(loss.facts["partition"])))
         if loss.condition in ("PARTITION_GONE", "UNKNOWN_TOPIC_OR_PARTITION"):
-            self._find_topics()  # raises for one that was asked for by name
+            self._find_topics()  # raises if the topic was named explicitly
             self._follower.drop([each for each in self._follower.positions if each.topic == lost.topic])
             self._next_look_s = 0.0
         elif loss.condition == "TOPIC_RECREATED":
@@ -219,16 +219,16 @@ class GroupMember:
             self._place({lost: GroupCommit(self._follower.positions[lost])})
 
     def _place(self, wanted: Mapping[TopicPartition, GroupCommit | None]) -> None:
-        """Go on at these offsets, or what comes next to them in the log; None: nothing is committed."""
+        """Go on at these offsets, or at the next ones left in the log; None: nothing is committed."""
         earliest, latest = self._view.earliest(wanted), self._view.latest(wanted)
-        # An offset behind the last stable one is in the log, though readers of committed records wait for it.
+        # An offset past the last stable one is in the log, even if readers of committed records must wait.
         all_there_is = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted"))
         ends = all_there_is.latest(wanted)
         ids = dict(self._list_existing({each.topic for each in wanted}))
         starts, epochs = {}, {}
         for each, commit in wanted.items():
             begin, end = earliest[each], ends[each]
-            # All that is in a partition that was made after this member began has come since then.
+            # If the partition is newer than this member, everything in it has arrived since it started.
             is_newer = (each, ids.get(each)) not in self._began_with
             start = begin if self._from_beginning or is_newer else latest[each]
             if commit is not None and commit.offset < begin:
@@ -257,7 +257,7 @@ class GroupMember:
         return {each.topic for each in select_partitions(self._selection, known).partitions}
 
     def _list_existing(self, topics: Collection[str]) -> set[tuple[TopicPartition, bytes | None]]:
-        """Return the partitions there are now, each with its topic's id."""
+        """Return the existing partitions, each with its topic's id."""
         return {
             (TopicPartition(name, number), topic.topic_id)
             for name, topic in self._view.describe(topics).items()
@@ -269,25 +269,25 @@ class GroupMember:
             with _wrapping(self.group):
                 self._consumer.subscribe(topics=sorted(topics), listener=self._rebalances)
                 for topic in sorted(topics):
-                    # The client may join before it has heard of the topic. It then gives out no partitions,
-                    # and notices only when its metadata is minutes old.
+                    # The client may join before it knows the topic. It then assigns no partitions and notices
+                    # only when its metadata is minutes old.
                     self._consumer.partitions_for_topic(topic)
             self._subscribed = topics
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
-    """What the group gives and takes, told from the client's own thread: it only notes."""
+    """Notes what the group assigns and revokes. Called on the client's own thread, so it only notes."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self.is_settled = False
-        self.lost_all = False  # since `given` was last taken: others may have had the same partitions
+        self.lost_all = False  # since `given` was last read: other members may have had the same partitions
         self.given: frozenset[TopicPartition] | None = None
 
     def on_partitions_revoked(self, revoked: Collection[Any]) -> None:  # noqa: ARG002
         self.is_settled = False
-        # A rebalance that began because a topic has changed, and outlasts one look, is otherwise forgotten by
-        # the client: it joins, never takes what it is given, and sends no heartbeats any more.
+        # Without this the client forgets a rebalance that a changed topic started and that outlasts one
+        # `poll`: it joins, never accepts its assignment, and sends no more heartbeats.
         self._consumer._coordinator.request_rejoin()
 
     def on_partitions_lost(self, lost: Collection[Any]) -> None:  # noqa: ARG002
@@ -299,7 +299,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def _translate(settings: ClientSettings, group: str) -> dict[str, Any]:
-    """Our settings in kafka-python's names."""
+    """Return our settings under kafka-python's names."""
     given: dict[str, Any] = {
         "bootstrap_servers": [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -315,7 +315,7 @@ def _translate(settings: ClientSettings, group: str) -> dict[str, Any]:
         "request_timeout_ms": settings.request_timeout_ms,
         "retry_backoff_ms": settings.retry_backoff_ms,
         "metadata_max_age_ms": settings.metadata_max_age_ms,
-        # The client refuses settings of which one is not larger than the next.
+        # The client requires: connections_max_idle_ms > request_timeout_ms > fetch_max_wait_ms.
         "fetch_max_wait_ms": 0,
         "connections_max_idle_ms": max(_DEFAULT_IDLE_MS, 2 * settings.request_timeout_ms),
         "bootstrap_timeout_ms": settings.default_api_timeout_ms,
@@ -346,7 +346,7 @@ def _wrapping(group: str) -> Iterator[None]:
 
 
 def _describe(error: KafkaError) -> str:
-    """Return Kafka's own name of the error, or what the client says; never the name of a class."""
+    """Return Kafka's own name for the error, or the client's message; never the name of a class."""
     if isinstance(error, BrokerResponseError) and error.errno is not None:
         return f"{error_name(error.errno)}, {str(error.description).rstrip('.')}"
     return " ".join(str(each) for each in error.args).rstrip(".") or "the client gave up without a reason"

@@ -1,7 +1,7 @@
-"""Lines of text into records: what a console producer reads, cut in bulk.
+"""Turns lines of text into records: what a console producer reads, cut in bulk.
 
-Rules: a newline ends a record and nothing else does; a last line without one counts; bytes pass unchanged,
-valid text or not. No line is touched alone: `cut_lines` cuts a whole block, and Arrow cuts off the keys.
+Rules: only a newline ends a record; a last line without one counts; bytes pass unchanged, whether they are
+valid text or not. No line is handled singly: `cut_lines` cuts a whole block, and Arrow splits off the keys.
 
 >>> cutter = LineCutter()
 >>> cutter.cut(b"one\\ntw").to_pylist(), cutter.cut(b"o\\n\\nend").to_pylist(), cutter.rest().to_pylist()
@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from penstock.core.errors import SinkError
 from penstock.kernels.newline_cutting import cut_lines
 
-#: A line that is longer than this is no message: brokers take 1 MB unless they are told otherwise.
+#: A longer line is no message: brokers accept 1 MB unless configured otherwise.
 LONGEST_LINE_BYTES = 100 << 20
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class LineCutter:
-    """Cuts a stream of blocks into lines; what follows the last newline waits for the next block."""
+    """Cuts a stream of blocks into lines; whatever follows the last newline waits for the next block."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
@@ -43,7 +43,7 @@ class LineCutter:
         return cut_lines(whole)[0]
 
     def rest(self) -> pa.Array:
-        """Return the last line if it did not end with a newline; none otherwise."""
+        """Return the last line if it did not end with a newline, else nothing."""
         rest, self._begun, self._begun_bytes = b"".join(self._begun), [], 0
         return pa.array([rest] if rest else [], pa.large_binary())
 
@@ -69,7 +69,7 @@ def make_records(
     timestamp_ms: int | None = None,
     headers: Sequence[tuple[str, bytes | None]] = (),
 ) -> pa.RecordBatch:
-    """The columns to write. With a separator, what stands before its first occurrence is the key."""
+    """Return the columns to write. With a separator, the text before its first occurrence is the key."""
     columns: dict[str, pa.Array] = {"value": lines}
     if separator is not None:
         columns["key"], columns["value"] = _split_keys(lines, separator)
@@ -84,7 +84,7 @@ def make_records(
 
 
 def find_keyless(lines: pa.Array, separator: bytes) -> int | None:
-    """The first line without a separator."""
+    """Return the index of the first line without a separator."""
     places = pc.find_substring(lines, pattern=separator).to_numpy(zero_copy_only=False)
     lacking = np.flatnonzero(places < 0)
     return int(lacking[0]) if lacking.size else None

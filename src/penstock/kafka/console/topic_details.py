@@ -1,7 +1,7 @@
-"""Topics as an operator looks at them: leaders, replicas, replicas in sync, settings that were changed.
+"""Topics as an operator sees them: leaders, replicas, replicas in sync, changed settings.
 
-Rule: what is shown is asked now, from one broker, in one request for all topics; nothing remembered is mixed
-in. Why not from the map that reading uses (`cluster_map`): it keeps leaders only, and keeps them for minutes.
+Rule: everything shown is asked for now, from one broker, in one request for all topics; no cached data is
+mixed in. Why not use the map that reading uses (`cluster_map`): it keeps only leaders, and for minutes.
 
     describe_topics(settings, ["orders"])[0].partitions[0].in_sync
 """
@@ -23,13 +23,13 @@ from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import MetadataRequest
 
-_LOOKED_AT = 100  # offsets at the end of each partition
-_BUILT_IN_DEFAULT = 5  # Kafka's number for "nobody has set this"
+_LOOKED_AT = 100  # offsets to inspect at the end of each partition
+_BUILT_IN_DEFAULT = 5  # Kafka's number for "never set"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """`leader` is None while there is none."""
+    """One partition's replicas. `leader` is None while there is none."""
 
     partition: int
     leader: int | None
@@ -39,7 +39,7 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class TopicDetails:
-    """`configs` are those that somebody has set, on the topic or for the broker; a secret one is None."""
+    """One topic. `configs` are those set explicitly, on the topic or for the broker; secret ones are None."""
 
     name: str
     topic_id: bytes | None
@@ -49,12 +49,12 @@ class TopicDetails:
 
     @property
     def replication_factor(self) -> int:
-        """Of the first partition; a reassignment may be under way in others."""
+        """Return the number of replicas of the first partition; others may be under reassignment."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
 def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[TopicDetails]:
-    """Return the named topics in order of name; one that does not exist is an error."""
+    """Return the named topics, sorted by name; raise if one does not exist."""
     deadline = Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")
     wanted = sorted(set(names))
 
@@ -80,7 +80,7 @@ def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[To
 
 
 def has_keys(settings: ClientSettings, topic: str) -> bool:
-    """Return whether one of the last records of its partitions has a key."""
+    """Return whether any of the last records of the topic's partitions has a key."""
     view = KafkaLogView(settings)
     partitions = [TopicPartition(topic, number) for number in view.describe([topic])[topic].partitions]
     starts, ends = view.earliest(partitions), view.latest(partitions)

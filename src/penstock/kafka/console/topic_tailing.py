@@ -1,13 +1,13 @@
-"""Following partitions: from a position on, what is there, and then what comes.
+"""Follows partitions: from a position, reads what is there, and then what arrives.
 
-Rules: a start is resolved once, for all partitions, and must lie in the log: a console that is asked for
-offset 5 of a log that begins at 10 says so, it does not show something else. Each look reads to the ends of
-that moment and then remembers them, so nothing is shown twice. A position moves when its record is handed
-over, never before, so whoever commits it commits nothing that was not taken. A log that was cut back,
-deleted or made anew is an error that names the partition: a position in it means other records now.
+Rules: start positions are resolved once, for all partitions, and must lie in the log: asked for offset 5 of a
+log that begins at 10, a console says so instead of showing something else. Each look reads up to the
+current ends and remembers them, so nothing is shown twice. A position moves when its record is handed
+over, never before, so a commit never covers a record that was not taken. A log that was truncated,
+deleted or recreated is an error that names the partition: a position in it now means other records.
 
-Why not a consumer that waits in a fetch: this reads through the same reader as everything here, with its
-checks and its decoder, and a look five times a second costs one small request.
+Why not a consumer that waits in a fetch: this uses the same reader as everything here, with its checks and
+its decoder, and five looks a second cost one small request each.
 
     follower = follow(settings, find_starts(view, partitions, Earliest(), now_ms=0))
     records = follower.take(1_000)
@@ -41,13 +41,13 @@ from penstock.kafka.reading.kafka_reader import KafkaReader
 Headers = tuple[tuple[str, bytes | None], ...]
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _ADVICE = "Begin again in the log that is there now: at `earliest`, `latest`, or at a time."
-#: How old may be what is known of a topic when a look compares it: a recreated one is noticed so late.
+#: The maximum age of topic metadata when a look compares it: a recreated topic is noticed this late.
 _RECALL_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumedRecord:
-    """One record as a person reads it."""
+    """One record, in a form that a person can read."""
 
     topic: str
     partition: int
@@ -61,7 +61,7 @@ class ConsumedRecord:
 def find_starts(
     view: LogView, partitions: Collection[TopicPartition], position: Position, *, now_ms: int
 ) -> dict[TopicPartition, int]:
-    """Where each partition begins; a time after all records is the end."""
+    """Return the start offset of each partition; a time after all records gives the end."""
     earliest = view.earliest(partitions)
     time_ms = time_of(position, now_ms)
     at_time: dict[tuple[TopicPartition, int], int | None] = {}
@@ -91,10 +91,10 @@ def _number(bound: Bound, earliest: int, latest: int) -> int:
 
 
 class TopicTail:
-    """Positions that move as records are taken. For one thread.
+    """Follows partitions; its positions move as records are taken. For one thread.
 
-    What is not in the log any more is a `DataLossError` with `topic` and `partition` among its facts. A
-    caller who can go on says where with `place`.
+    An offset that is no longer in the log raises a `DataLossError` with `topic` and `partition` among its
+    facts. A caller that can go on sets a new position with `place`.
     """
 
     def __init__(
@@ -107,25 +107,25 @@ class TopicTail:
     ) -> None:
         self._view, self._reader, self._settings = view, reader, settings
         self._positions: dict[TopicPartition, int] = {}
-        self._epochs: dict[TopicPartition, int] = {}  # of leaders; all before the position is as old or older
+        self._epochs: dict[TopicPartition, int] = {}  # leader epochs; no record so far has a newer one
         self._topic_ids: dict[TopicPartition, bytes | None] = {}
         self._open: Iterator[ConsumedRecord] | None = None
         self.place(starts, epochs)
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
-        """The next offset of each partition; all before it was taken, or holds no record."""
+        """Return the next offset of each partition; all before it was taken or holds no record."""
         return self._positions
 
     @property
     def epochs(self) -> Mapping[TopicPartition, int]:
-        """The leader epoch of each partition when it was last looked at, where the log has such."""
+        """Return the leader epoch of each partition at its last look, where the log has epochs."""
         return self._epochs
 
     def place(
         self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] | None = None
     ) -> None:
-        """Go on at these offsets. `epochs` are the leader epochs under which they were reached, if known."""
+        """Go on at these offsets. `epochs` are the leader epochs they were reached under, if known."""
         self._open = None
         topics = self._view.describe({each.topic for each in starts})
         for each, start in starts.items():
@@ -139,14 +139,14 @@ class TopicTail:
                 self._epochs[each] = epoch
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Follow these no longer."""
+        """Stop following these partitions."""
         self._open = None
         for each in partitions:
             for kept in (self._positions, self._epochs, self._topic_ids):
                 kept.pop(each, None)
 
     def take(self, most: int) -> list[ConsumedRecord]:
-        """Return what has come since the last time, partition by partition, at most so many records."""
+        """Return records that arrived since the last call, at most `most`, partition by partition."""
         taken: list[ConsumedRecord] = []
         if self._open is None:
             self._open = self._read()
@@ -155,7 +155,7 @@ class TopicTail:
         except PenstockError:
             self._open = None
             if not taken:
-                raise  # else the next look meets it again, if it lasts
+                raise  # otherwise the next look meets the error again, if it lasts
         if len(taken) < most:
             self._open = None  # it has ended
         return taken
@@ -178,14 +178,14 @@ class TopicTail:
                 for record in list_records(batch):
                     self._positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
                     yield record
-        except DataLossError as loss:  # the reader's advice is about options of a stream
+        except DataLossError as loss:  # the reader's hint is about stream options
             raise DataLossError(loss.condition, loss.what, hint=_ADVICE, facts=loss.facts) from loss
-        self._positions.update(ends)  # behind the last record there may be markers
+        self._positions.update(ends)  # markers may follow the last record
 
     def _look(self) -> dict[TopicPartition, int]:
-        """Return the ends of what has grown, after a check that it is still the log that was read so far."""
+        """Return the ends that have grown, after checking that the log is still the one read so far."""
         ends = dict(self._view.latest(self._positions))
-        # Asked after the ends: so what lies before an end is at most as new as this epoch.
+        # Asked after the ends, so whatever lies before an end is at most as new as this epoch.
         topics = self._view.describe({each.topic for each in ends})
         now = {
             each: epoch
@@ -227,13 +227,13 @@ def follow(
     starts: Mapping[TopicPartition, int],
     epochs: Mapping[TopicPartition, int] | None = None,
 ) -> TopicTail:
-    """Return a follower of partitions of a Kafka cluster."""
+    """Return a follower of partitions in a Kafka cluster."""
     view = KafkaLogView(settings, recall_ms=_RECALL_MS)
     return TopicTail(view, KafkaReader(), settings, starts, epochs)
 
 
 def list_records(batch: pa.RecordBatch) -> Iterator[ConsumedRecord]:
-    """The rows one by one, for printing."""
+    """Yield the rows one by one, for printing."""
     times_us = batch.column("timestamp").cast(pa.int64()).to_pylist()
     columns = [batch.column(name).to_pylist() for name in _COLUMNS if name != "timestamp"]
     for time_us, (topic, partition, offset, key, value, headers) in zip(

@@ -1,1 +1,1 @@
-"""Consumer groups: what they have committed, who is in them, and how far they are behind."""
+"""Consumer groups: what they have committed, who their members are, and how far behind they are."""

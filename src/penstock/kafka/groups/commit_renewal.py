@@ -1,11 +1,11 @@
-"""Offsets that a group must not lose: commit them again, and how long a broker keeps them.
+"""Keeps a group's offsets alive: commits them again, and finds how long a broker keeps them.
 
-A group without members is empty, and Kafka deletes each of its offsets when its last commit is older than
+A group without members is empty, and Kafka deletes each of its offsets once its last commit is older than
 `offsets.retention.minutes`, whether or not a program still reads there.
 
-Rule: what is committed again is what the group has. A partition that somebody has moved meanwhile is left
-where it was put, and one whose offset is gone gets ours back. Kafka has no compare-and-set, so the look comes
-directly before the commit. Why not commit our own position blindly: it would undo a rewind made by hand.
+Rule: our offset is committed again only where the group's is unchanged or gone. A partition that was moved
+meanwhile stays where it was put. Kafka has no compare-and-set, so the check comes directly before the
+commit. Why not commit our own position blindly: it would undo a rewind made by hand.
 
     renew_commits(settings, "nightly", {TopicPartition("orders", 0): GroupCommit(120)}, timeout_ms=30_000)
 """

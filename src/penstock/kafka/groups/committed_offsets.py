@@ -1,9 +1,9 @@
-"""What consumer groups have committed: read it and write it.
+"""Reads and writes what consumer groups have committed.
 
 Rule: Penstock is never a member of a group. It commits as an outsider, which Kafka allows while the group has
-no members, so no rebalance can take its partitions away and no session can expire in a long batch. Why not a
-consumer's own `commit`: it belongs to a membership that this process would have to keep alive. A commit
-is written for lag tools and for users who start from it; where a stream goes on is decided elsewhere.
+no members, so no rebalance can take its partitions away and no session can expire in a long batch. Why not
+use a consumer's `commit`: it needs a membership that this process would have to keep alive. A commit
+is for lag tools and for users who start from it; where a stream goes on is decided elsewhere.
 
     commit_offsets(settings, "nightly", {TopicPartition("orders", 0): 120}, timeout_ms=30_000)
 """
@@ -24,19 +24,19 @@ from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import OffsetCommitRequest, OffsetFetchRequest, error_name
 
 _NO_OFFSET, _NO_GENERATION, _NO_EPOCH = -1, -1, -1
-# From version 10 both requests name topics by id; a group may remember topics that no longer have one.
+# From version 10 on both requests name topics by id; a group may have offsets of topics that have none now.
 _BY_NAME = 9
-# Said to an outsider when the group has members (the last three by the newer group protocol).
+# The errors an outsider gets when the group has members (the last three: the newer group protocol).
 _HAS_MEMBERS = {22, 25, 27, 110, 113}
 
 
-#: How often a coordinator is asked again that does not know a topic.
+#: How often to ask a coordinator again that does not know a topic.
 _LOOKS_FOR_A_TOPIC = 5
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCommit:
-    """What a group has committed for one partition: the next offset, and what its writer said about it."""
+    """A group's commit for one partition: the next offset, and the metadata its writer attached."""
 
     offset: int
     leader_epoch: int | None = None
@@ -52,10 +52,10 @@ def commit_offsets(
     metadata: str | Mapping[TopicPartition, str] = "",
     leader_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> None:
-    """Make these the group's offsets, each the next one to read; ends when the coordinator has stored them.
+    """Commit these offsets, each the next one to read; return when the coordinator has stored them.
 
-    A move of the coordinator is waited out until the deadline. A refusal names the partitions it is about;
-    the others of the same call are stored all the same. `metadata` is one text for all, or one for each.
+    A moving coordinator is retried until the deadline. A refusal names the partitions it concerns; the others
+    of the same call are stored all the same. `metadata` is one text for all, or one for each.
     """
     below = [f"{each} to {offset}" for each, offset in sorted(offsets.items()) if offset < 0]
     if below:
@@ -93,8 +93,8 @@ def commit_offsets(
     unknown_left = _LOOKS_FOR_A_TOPIC
 
     def code_to_retry(response: Any) -> int:
-        # A coordinator that has just begun may not know a topic yet; one that is gone stays gone, and is told
-        # after some tries, not after the whole deadline.
+        # A coordinator that has just started may not know a topic yet. A deleted topic stays unknown; it is
+        # reported after a few tries, not after the whole deadline.
         nonlocal unknown_left
         codes = _refusals(response).values()
         if UNKNOWN_TOPIC_OR_PARTITION in codes and unknown_left:
@@ -114,7 +114,7 @@ def commit_offsets(
 def fetch_committed(
     routing: Routing, group: str, partitions: Collection[TopicPartition] | None, deadline: Deadline
 ) -> dict[TopicPartition, int | None]:
-    """What the group has committed for these partitions, None where nothing is; for None, all it has."""
+    """Return each partition's committed offset, or None; for `partitions=None`, all the group has."""
     found = fetch_commits(routing, group, partitions, deadline)
     return {each: None if commit is None else commit.offset for each, commit in found.items()}
 
@@ -122,7 +122,7 @@ def fetch_committed(
 def fetch_commits(
     routing: Routing, group: str, partitions: Collection[TopicPartition] | None, deadline: Deadline
 ) -> dict[TopicPartition, GroupCommit | None]:
-    """The same with leader epochs and metadata."""
+    """Return the same as `fetch_committed`, with leader epochs and metadata."""
     topics = None if partitions is None else by_topic(partitions)
 
     def build() -> Any:
@@ -138,7 +138,7 @@ def fetch_commits(
             group_id=group,
             topics=name_all(plain),
             groups=[one(group_id=group, member_id=None, member_epoch=-1, topics=name_all(grouped))],
-            require_stable=True,  # an offset inside an open transaction may still be taken back
+            require_stable=True,  # an offset committed in an open transaction may still be aborted
         )
 
     response, broker = routing.call_coordinator(group, build, deadline, _first_error, max_version=_BY_NAME)
@@ -190,7 +190,7 @@ def _not_committed(refused: Mapping[TopicPartition, int], group: str, broker: st
 
 
 def _first_error(response: Any) -> int:
-    """The code that decides whether to ask again; one partition that cannot be told yet is enough."""
+    """Return the code that decides whether to ask again; one unsettled partition is enough."""
     answer = response.groups[0] if response.groups else response
     codes = [answer.error_code, *(part.error_code for topic in answer.topics for part in topic.partitions)]
     return next((int(code) for code in codes if code), 0)

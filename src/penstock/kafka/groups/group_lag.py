@@ -1,8 +1,8 @@
 """How far a consumer group is behind the ends of its partitions.
 
 Rule: the end is the one its readers would see at this isolation level, so a group that has read everything
-it can see has no lag, though an open transaction may hide more. Why not from the stream's own progress: what
-is asked here is what others see of it, with any client, also when the stream is down.
+it can see has no lag, even if an open transaction hides more. Why not use the stream's own progress: this is
+what others see of the group, with any client, even when the stream is down.
 
     describe_lag(settings, "nightly")[TopicPartition("orders", 0)].records
 """
@@ -22,21 +22,21 @@ from penstock.kafka.transport.deadlines import Deadline
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is behind in one partition."""
+    """How far behind a group is in one partition."""
 
     committed: int
     end: int
 
     @property
     def records(self) -> int:
-        """Offsets still to read; markers and holes count, as in every lag tool."""
+        """Return the number of offsets still to read; markers and holes count, as in every lag tool."""
         return max(0, self.end - self.committed)
 
 
 def describe_lag(
     settings: ClientSettings, group: str, *, timeout_ms: int | None = None
 ) -> Mapping[TopicPartition, GroupLag]:
-    """The lag of every partition that the group has committed and that still exists, in order."""
+    """Return the lag of every existing partition the group has committed, in order."""
     view = KafkaLogView(settings, timeout_ms=timeout_ms)
     limit_ms = settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
     deadline = Deadline.after_ms(limit_ms, "default.api.timeout.ms")

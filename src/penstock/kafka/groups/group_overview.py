@@ -1,9 +1,9 @@
-"""Consumer groups as an operator looks at them: their states, members, partitions, positions and lag.
+"""Consumer groups as an operator sees them: their states, members, partitions, positions and lag.
 
-Rules: every partition that the group has committed or that a member owns is a row, so a group without members
-and a group without commits are both seen whole; a member without partitions is a row too; "nothing committed"
-and "topic gone" are None, never 0. Why one look at the log ends after all else: a lag must not come
-out below zero because records arrived between two questions.
+Rules: every partition that the group has committed or that a member owns is a row, so groups without members
+and groups without commits are both shown in full; a member without partitions is a row too; "nothing
+committed" and "topic gone" are None, never 0. Why the log ends are read last, all at once: a lag must not be
+negative because records arrived between two questions.
 
     describe_group(settings, "reports").rows
 """
@@ -33,7 +33,7 @@ _NEWER_PROTOCOL = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """`kind` is classic, consumer (the newer protocol), share or streams; "" where the broker is silent."""
+    """One group. `kind`: classic, consumer (newer protocol), share or streams; "" if the broker is silent."""
 
     name: str
     state: str
@@ -42,7 +42,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One partition, or a member that has none. `end` is None when the partition does not exist any more."""
+    """One partition, or a member that has none. `end` is None when the partition no longer exists."""
 
     partition: TopicPartition | None
     committed: int | None
@@ -58,7 +58,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDetails:
-    """`members_known` is False for share and streams groups, whose members are not consumers."""
+    """One group in full. `members_known` is False for share and streams groups: they have no consumers."""
 
     name: str
     state: str
@@ -69,7 +69,7 @@ class GroupDetails:
 
 
 def list_groups(settings: ClientSettings) -> list[ListedGroup]:
-    """Return all groups, from every broker: each knows only those it coordinates."""
+    """Return all groups, asking every broker: each knows only the groups it coordinates."""
     deadline = _deadline(settings)
     routing = routing_for(settings)
     found: dict[str, ListedGroup] = {}
@@ -77,7 +77,7 @@ def list_groups(settings: ClientSettings) -> list[ListedGroup]:
     attempts = Attempts(deadline, "the groups of every broker", settings.retry_backoff_ms)
     for _ in attempts:
         for host, port in sorted(pending):
-            with attempts.forgiving():  # one that has just begun to coordinate asks us to wait
+            with attempts.forgiving():  # a broker that has just become coordinator asks us to wait
                 request = ListGroupsRequest(states_filter=[], types_filter=[])
                 response = routing.call(request, host, port, deadline)
                 if response.error_code:
@@ -92,7 +92,7 @@ def list_groups(settings: ClientSettings) -> list[ListedGroup]:
 
 
 def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
-    """Return one group whole; a group that nobody knows is an error."""
+    """Return one group in full; raise if it does not exist."""
     deadline = _deadline(settings)
     routing = routing_for(settings)
     response, broker = routing.call_coordinator(
@@ -136,25 +136,25 @@ def _read_members(members: Iterable[Any]) -> Iterable[Member]:
     for each in sorted(members, key=lambda each: str(each.member_id)):
         yield Member(
             each.member_id,
-            each.client_host.removeprefix("/"),  # Java's way to write an address
+            each.client_host.removeprefix("/"),  # Java writes addresses this way
             each.client_id,
             read_assignment(bytes(each.member_assignment)),
         )
 
 
 def read_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions in a member's assignment; none for empty bytes: it is joining."""
+    """Return the partitions in a member's assignment, none if the bytes are empty (it is joining)."""
     if not data:
         return ()
     cursor = WireCursor(data)
     try:
-        cursor.skip(2)  # every version begins alike
+        cursor.skip(2)  # every version begins the same way
         found = []
         for _ in range(cursor.count(6)):
             topic = cursor.text()
             found += [TopicPartition(topic, cursor.integer(4)) for _ in range(cursor.count(4))]
     except ValueError:
-        return None  # a client of a protocol of its own
+        return None  # the client uses a protocol of its own
     return tuple(sorted(found))
 
 

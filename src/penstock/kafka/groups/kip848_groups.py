@@ -1,8 +1,8 @@
-"""Members of a group that uses Kafka's newer protocol (KIP-848): one request, written and read by hand.
+"""Members of a group that uses Kafka's newer protocol (KIP-848): one request, encoded and decoded by hand.
 
-Rule: what is read is what an operator is shown: who the members are and what each holds now. Why by hand:
-kafka-python 3.0 has no classes for this request, and its loader takes message definitions from its own
-package only. `DescribeNewerGroup` has as much of the shape of its requests as `Connection.call` uses.
+Rule: only what an operator is shown is read: who the members are and what each holds now. Why by hand:
+kafka-python 3.0 has no classes for this request, and its loader takes message definitions only from its own
+package. `DescribeNewerGroup` has just those parts of a request class that `Connection.call` uses.
 
     response, broker = routing.call_coordinator(group, lambda: DescribeNewerGroup(group), deadline, ...)
 """
@@ -18,7 +18,7 @@ from penstock.kafka.transport.wire_cursor import WireCursor
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One consumer of a group, and what it was given; None when that cannot be read."""
+    """One consumer of a group and its assignment; None when that cannot be read."""
 
     consumer_id: str
     host: str
@@ -36,7 +36,7 @@ class NewerGroup:
 
     @classmethod
     def decode(cls, answer: bytes | bytearray, *, header: bool) -> NewerGroup:
-        """Return what a frame without its length says; whatever does not fit is a `ValueError`."""
+        """Return the answer in a frame (without its length); raise `ValueError` if anything does not fit."""
         cursor = WireCursor(answer, flexible=True)
         if header:
             cursor.skip(4)  # the correlation id
@@ -90,10 +90,10 @@ def _read_member(cursor: WireCursor) -> Member:
     cursor.skip(4)  # its epoch
     client_id, host = cursor.text(), cursor.text()
     for _ in range(cursor.count()):
-        cursor.text()  # a topic that it subscribes to
-    cursor.nullable_text()  # or the expression by which it does
+        cursor.text()  # a subscribed topic
+    cursor.nullable_text()  # or its subscription expression
     now = _read_partitions(cursor)
-    _read_partitions(cursor)  # what it gets when others have let go
+    _read_partitions(cursor)  # what it gets once other members have released it
     cursor.tags()
     return Member(member_id, host.removeprefix("/"), client_id, now)
 

@@ -1,9 +1,9 @@
-"""What lies in `__consumer_offsets`: the records by which a cluster remembers what its groups have committed.
+"""Reads `__consumer_offsets`: the records in which a cluster stores what its groups have committed.
 
-Rules: a record whose version is not known is shown as unknown, never guessed at; a record without a value is
-a deletion. The topic is Kafka's notebook, compacted at its leisure: older commits of the same partition are
-in it too, and only the last one counts. To learn where a group stands, ask its coordinator
-(`committed_offsets.py`); this is for a person who wants to see what happened.
+Rules: a record of an unknown version is shown as unknown, never guessed at; a record without a value is
+a deletion. Kafka compacts the topic whenever it likes: it also holds older commits of the same partition,
+and only the last one counts. To learn a group's position, ask its coordinator (`committed_offsets.py`); this
+is for a person who wants to see what happened.
 
 >>> read_offset_record(b"\\x00\\x01\\x00\\x01g\\x00\\x01t\\x00\\x00\\x00\\x00", None)
 OffsetRecord(group='g', kind='offset', topic='t', partition=0, offset=None, metadata='', commit_time_ms=None)
@@ -23,7 +23,7 @@ from penstock.kafka.transport.wire_cursor import WireCursor
 TOPIC = "__consumer_offsets"
 _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 _OFFSET_KEYS = (0, 1)
-#: What the other keys are about; all begin with the name of the group.
+#: The subjects of the other keys; all begin with the group's name.
 _OTHER_KEYS = {
     2: "group",
     3: "consumer group",
@@ -51,7 +51,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record and where it lies in the topic."""
+    """A record and its place in the topic."""
 
     log_partition: int
     log_offset: int
@@ -70,7 +70,7 @@ def partition_of_group(group: str, partitions: int) -> int:
 
 
 def read_offset_record(key: bytes | None, value: bytes | None) -> OffsetRecord:
-    """Return one record; what is not known or damaged is of the kind `unknown`."""
+    """Return one record; if unknown or damaged, its kind is `unknown`."""
     try:
         cursor = WireCursor(key or b"")
         version = cursor.integer(2)
@@ -98,7 +98,7 @@ def _read_value(cursor: WireCursor) -> tuple[int, str, int]:
 
 
 def read_offset_topic(settings: ClientSettings, *, group: str | None = None) -> Iterator[StoredRecord]:
-    """Yield all that is in the topic now, by partition; of one group, only from the partition it is in."""
+    """Yield everything now in the topic, by partition; for one group, only from that group's partition."""
     view = KafkaLogView(settings)
     topics = view.describe([TOPIC])
     if TOPIC not in topics:

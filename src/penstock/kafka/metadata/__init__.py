@@ -1,1 +1,1 @@
-"""Which broker to ask, what its refusals mean, and the topics a cluster has."""
+"""Finds the broker to ask, explains its refusals, and describes the topics of a cluster."""

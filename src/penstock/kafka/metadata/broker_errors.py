@@ -1,6 +1,6 @@
-"""What a broker's error code means: may it be asked again, and what is the operator told.
+"""What a broker's error code means: whether to ask again, and what to report to the operator.
 
-Rules kept here: a refusal's condition is Kafka's own name of the code; it names the request, the broker and
+Rules: a refusal's condition is Kafka's own name for the code; it names the request, the broker and
 the resource (topic-partition, group), so that a missing right never looks like missing data. Why not
 raise kafka-python's exceptions: they carry no facts and do not say what to do.
 
@@ -18,7 +18,7 @@ LEADER_NOT_AVAILABLE = 5
 
 #: Codes that mean "you asked the wrong broker": look the leader up again.
 STALE_ROUTE = frozenset({3, 5, 6, 9, 13, 56, 72, 74, 75, 80, 83, 100, 103})
-#: Codes that pass by themselves: timeouts, coordinators on the move, throttling, offsets not yet settled.
+#: Codes that pass by themselves: timeouts, moving coordinators, throttling, offsets not yet settled.
 PASSING = frozenset({7, 14, 15, 16, 19, 20, 41, 51, 70, 71, 78, 88, 89})
 RETRIABLE = STALE_ROUTE | PASSING
 
@@ -39,7 +39,7 @@ _HINTS = {
 
 
 def refusal(code: int, request: str, broker: str, resource: str, detail: str | None = None) -> BrokerError:
-    """The error for a code that is not worth another try, or that was tried long enough."""
+    """Return the error for a code that is not worth another try, or that was tried long enough."""
     name = error_name(code)
     what = f"{broker} refused {request} for {resource}"
     if name not in _HINTS:

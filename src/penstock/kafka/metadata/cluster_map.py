@@ -1,10 +1,10 @@
-"""What is known of a cluster: its brokers, and who leads which partition. Memory only, no requests.
+"""What is known of a cluster: its brokers, and which of them leads each partition. Memory only, no requests.
 
-Rules kept here: news with an older leader epoch than we know is ignored, for it comes from a broker that lags
-behind, unless the topic's id changed, for then it is another topic; what is forgotten keeps its epochs. A
-lower epoch is believed when several answers in a row have told it for some seconds and none has told ours:
-the topic was made anew on brokers without topic ids (before 2.8), or their metadata comes from a backup.
-Why not simply replace the old answer by the new one: two brokers that disagree would send a reader back and
+Rules: metadata with an older leader epoch than ours is ignored, because it comes from a broker that lags
+behind, unless the topic's id changed: then it is another topic. Forgotten topics keep their epochs. A
+lower epoch is believed once several answers in a row over some seconds have had it and none has had ours:
+the topic was recreated on brokers without topic ids (before 2.8), or their metadata comes from a backup.
+Why not simply replace the old answer with the new one: two brokers that disagree would send a reader back and
 forth between an old and a new leader until its deadline.
 
     cluster = ClusterMap()
@@ -24,15 +24,15 @@ from penstock.core.model import TopicPartition, TopicView
 
 Address = tuple[str, int]
 
-#: A lower epoch is believed after so many answers in a row, over at least so long. Brokers learn of an
-#: election within a second or so, and whoever asks for a leader again and again gets there in time.
+#: A lower epoch is believed after this many answers in a row, over at least this time. Brokers learn of an
+#: election within about a second, and a caller that keeps asking for a leader reaches these limits in time.
 _LOWER_ANSWERS = 3
 _LOWER_FOR_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads a partition, as far as we know, and the identity of its topic."""
+    """A partition's leader, as far as we know, and the identity of its topic."""
 
     node_id: int
     host: str
@@ -51,7 +51,7 @@ class PartitionRoute:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One topic in the last metadata that told of it."""
+    """One topic, as the last metadata that included it described it."""
 
     name: str
     topic_id: bytes | None
@@ -61,7 +61,7 @@ class TopicRoute:
 
     def view(self) -> TopicView:
         epochs = tuple(route.leader_epoch for route in self.partitions.values())
-        known = all(epoch >= 0 for epoch in epochs)  # below zero: a broker that does not tell
+        known = all(epoch >= 0 for epoch in epochs)  # below zero: the broker does not say
         return TopicView(
             self.name, tuple(self.partitions), self.topic_id, self.internal, epochs if known else ()
         )
@@ -79,7 +79,7 @@ class ClusterMap:
         self._listed: tuple[float, Collection[str]] | None = None
 
     def learn(self, response: Any, *, complete: bool = False) -> dict[str, TopicRoute]:
-        """Take in a Metadata response; return the topics in it that exist. `complete`: it names all."""
+        """Store a Metadata response; return its topics that exist. `complete`: it lists all topics."""
         with self._lock:
             self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
             self._controller_id = response.controller_id
@@ -96,7 +96,7 @@ class ClusterMap:
             return found
 
     def recall(self, topics: Collection[str] | None, max_age_ms: int) -> dict[str, TopicRoute] | None:
-        """Return what is known of these topics (None: of all), or None if some of it is missing or older."""
+        """Return what is known of these topics (None: all), or None if any is missing or too old."""
         with self._lock:
             if topics is None:
                 if self._listed is None or self._age_ms(self._listed[0]) >= max_age_ms:
@@ -120,7 +120,7 @@ class ClusterMap:
             return Leader(route.leader_id, *address, route.leader_epoch, topic.topic_id)
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Call what is known of these topics out of date: somebody was sent to the wrong broker."""
+        """Mark these topics as out of date: a request was sent to the wrong broker."""
         with self._lock:
             for name in topics:
                 if name in self._topics:
@@ -152,7 +152,7 @@ def _route(topic: Any, known: TopicRoute | None, now: float) -> TopicRoute:
 
 
 def _believe(told: PartitionRoute, known: PartitionRoute | None, now: float) -> PartitionRoute:
-    """Return which of the two to go by from now on."""
+    """Return the route to use from now on."""
     if known is None or not 0 <= told.leader_epoch < known.leader_epoch:
         return told
     answers = known.lower_answers + 1

@@ -1,9 +1,9 @@
-"""Where leader epochs end in today's log: how a position is checked after an election.
+"""Finds where leader epochs end in today's log, to check a position after an election.
 
-Rule: an answer counts only from the partition's leader of now, and what cannot be told is left out, never
+Rule: only the partition's current leader is believed, and what it cannot answer is left out, never
 guessed. Every record was written in some leader's epoch; a follower that is elected without all of its
 leader's records starts a new epoch below them. So a position that was read in epoch 3 and lies above the end
-of epoch 3 belongs to records that are gone, though an offset of that number may exist again. Why not compare
+of epoch 3 belongs to records that are gone, though that offset may exist again. Why not compare
 the position with the log's end: after a few new records the end is past it, and the loss is invisible.
 
     find_epoch_ends(routing, {TopicPartition("orders", 0): 3}, deadline)
@@ -28,7 +28,7 @@ _A_CONSUMER, _UNKNOWN = -1, -1
 def find_epoch_ends(
     routing: Routing, epochs: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """Where each epoch, and all before it, end; without partitions that are gone or cannot be told."""
+    """Return where each epoch (and all before it) ends, leaving out partitions that are gone or unknown."""
     if not epochs:
         return {}
     found = routing.refresh({wanted.topic for wanted in epochs}, deadline)
@@ -61,7 +61,7 @@ def find_epoch_ends(
     except BrokerError as error:
         if error.condition != "UNSUPPORTED_VERSION":
             raise
-        return {}  # a broker before 2.1: nobody there keeps this for clients
+        return {}  # a broker before 2.1 does not offer this to clients
     return {wanted: end for wanted, end in ends.items() if end != _UNKNOWN}
 
 

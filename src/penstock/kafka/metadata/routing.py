@@ -1,9 +1,9 @@
-"""Which broker to ask: one reachable server is enough to find every leader and coordinator.
+"""Finds the broker to ask: one reachable server is enough to find every leader and coordinator.
 
-Rules kept here: metadata is asked from any broker that answers, never from ZooKeeper; a leader is believed
-until a broker says otherwise or metadata.max.age.ms has passed; news with an older leader epoch than we know
+Rules: metadata is asked from any broker that answers, never from ZooKeeper; a leader is believed
+until a broker says otherwise or metadata.max.age.ms has passed; metadata with an older leader epoch than ours
 is ignored (it comes from a broker that lags behind); everything is tried again with growing pauses, but
-only until the caller's deadline, and then the error says what failed last. Why not remember failures: a
+only until the caller's deadline, and then the error names the last failure. Why not remember failures: a
 broker that was down a moment ago is the one that comes back.
 
     routing = routing_for(settings)
@@ -37,15 +37,15 @@ __all__ = ["Leader", "Routing", "routing_for"]
 
 Answer = TypeVar("Answer")
 
-# What was learned a moment ago is good enough even when metadata.max.age.ms is 0.
+# Metadata this young is good enough even when metadata.max.age.ms is 0.
 _LEAST_AGE_MS = 1_000
-# A topic created a moment ago is unknown to some brokers for about this many pauses (5 s in all); after
-# them it is called missing, because waiting the full minute for a misspelt name helps nobody.
+# A new topic is unknown to some brokers for about this many pauses (5 s in all); after them it is reported as
+# missing, because a full minute is too long to wait for a misspelt name.
 _LOOKS_FOR_A_MISSING_TOPIC = 8
 
 
 class Routing:
-    """The map of one cluster, as one login sees it. Safe for several threads."""
+    """One login's view of a cluster's brokers, leaders and coordinators. Safe for several threads."""
 
     def __init__(self, settings: ClientSettings, pool: ConnectionPool = POOL) -> None:
         self.settings = settings
@@ -57,7 +57,7 @@ class Routing:
     # --- metadata ---------------------------------------------------------------------------------
 
     def refresh(self, topics: Collection[str] | None, deadline: Deadline) -> dict[str, TopicRoute]:
-        """Return the named topics (None: all), asked now, without those that do not exist."""
+        """Return the named topics (None: all), asking now; leave out those that do not exist."""
         wanted = "all topics" if topics is None else f"topics {', '.join(sorted(topics))}"
         attempts = self._attempts(deadline, f"metadata of {wanted}")
         for _ in attempts:
@@ -75,9 +75,9 @@ class Routing:
     def recall(
         self, topics: Collection[str] | None, max_age_ms: int, deadline: Deadline
     ) -> dict[str, TopicRoute]:
-        """Return the named topics (None: all) as learned at most so long ago, or else ask now.
+        """Return the named topics (None: all) as learned at most `max_age_ms` ago; otherwise ask now.
 
-        Leaders that changed meanwhile are in it as soon as a broker has refused a question for it.
+        A changed leader is picked up as soon as a broker has refused a request because of it.
         """
         known = self._cluster.recall(topics, max_age_ms)
         return self.refresh(topics, deadline) if known is None else known
@@ -99,7 +99,7 @@ class Routing:
     def leaders(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, Leader]:
-        """Return the leaders of all of them, from memory or with one request for those not known."""
+        """Return these partitions' leaders, from memory or with one request for the unknown ones."""
         looks = 0
         attempts = self._attempts(deadline, f"the leaders of {_list(partitions)}")
         for _ in attempts:
@@ -124,7 +124,7 @@ class Routing:
         return {wanted: self._cluster.leader(wanted, max_age_ms) for wanted in partitions}
 
     def describe(self, topic: str, deadline: Deadline) -> TopicView | None:
-        """Return one topic as the brokers describe it now; None when it does not exist."""
+        """Return one topic as the brokers describe it now, or None when it does not exist."""
         found = self.refresh([topic], deadline).get(topic)
         return None if found is None else found.view()
 
@@ -144,18 +144,18 @@ class Routing:
         return address
 
     def invalidate(self, topics: Iterable[str]) -> None:
-        """Look up the leaders of these topics again before they are next used."""
+        """Make the leaders of these topics be looked up again before their next use."""
         self._cluster.forget(topics)
 
     def brokers(self, deadline: Deadline) -> dict[int, Address]:
-        """Return all live brokers by node id, asked now."""
+        """Return all live brokers by node id, asking now."""
         self.refresh([], deadline)
         return self._cluster.brokers()
 
     # --- asking -----------------------------------------------------------------------------------
 
     def call_any(self, build: Callable[[], Any], deadline: Deadline) -> tuple[Any, str]:
-        """Ask known brokers and bootstrap servers in turn; return the first answer and whose it is."""
+        """Ask known brokers and bootstrap servers in turn; return the first answer and its sender."""
         attempts = self._attempts(deadline, "an answer from any broker")
         for _ in attempts:
             known = self._cluster.brokers().values()
@@ -174,7 +174,7 @@ class Routing:
     def call(
         self, request: Any, host: str, port: int, deadline: Deadline, max_version: int | None = None
     ) -> Any:
-        """Ask this broker, once, and return its answer."""
+        """Send the request to this broker, once, and return its answer."""
         with self.pool.lend(self.settings, host, port, deadline) as connection:
             return connection.call(request, deadline, max_version=max_version)
 
@@ -185,9 +185,9 @@ class Routing:
         read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
         deadline: Deadline,
     ) -> dict[TopicPartition, Answer]:
-        """Return each partition's answer: one request per leader, until all have answered.
+        """Return each partition's answer, sending one request per leader until all have answered.
 
-        `build` makes the request for some partitions, `read` yields (partition, error code, answer).
+        `build` makes the request for some partitions; `read` yields (partition, error code, answer).
         """
         answers: dict[TopicPartition, Answer] = {}
         pending = set(partitions)
@@ -222,9 +222,9 @@ class Routing:
     def call_controller(
         self, build: Callable[[], Any], deadline: Deadline, error_of: Callable[[Any], int] = lambda _: 0
     ) -> tuple[Any, str]:
-        """Return the answer of the controller (or of a broker that forwards to it), and whose it is.
+        """Return the controller's answer (or that of a broker that forwards to it), and its sender.
 
-        `error_of` reads the code to retry on.
+        `error_of` extracts the code to retry on.
         """
         attempts = self._attempts(deadline, "the controller's answer")
         for _ in attempts:
@@ -251,15 +251,15 @@ class Routing:
         transactional: bool = False,
         max_version: int | None = None,
     ) -> tuple[Any, str]:
-        """Return the answer of a group's (or a transactional id's) coordinator, and whose it is.
+        """Return the answer of a group's (or a transactional id's) coordinator, and its sender.
 
-        Codes that pass (`RETRIABLE`, as read by `error_of`) are tried again; others are the caller's.
+        Passing codes (`RETRIABLE`, as extracted by `error_of`) are retried; others are left to the caller.
         """
         label = f"transactional id {key}" if transactional else f"group {key}"
         attempts = self._attempts(deadline, f"the coordinator of {label}")
         for _ in attempts:
             with attempts.forgiving():
-                # Kept only if it turns out to be right.
+                # Put back only if it turns out to be right.
                 known = self._coordinators.pop((transactional, key), None)
                 host, port = known or self.find_coordinator(key, deadline, transactional=transactional)[1]
                 response = self.call(build(), host, port, deadline, max_version)
@@ -273,12 +273,12 @@ class Routing:
     def find_coordinator(
         self, key: str, deadline: Deadline, *, transactional: bool = False
     ) -> tuple[int, Address]:
-        """Return the id and the address of a group's (or a transactional id's) coordinator, asked now."""
+        """Ask for a group's (or transactional id's) coordinator now; return its id and address."""
         response, broker = self.call_any(
             lambda: FindCoordinatorRequest(key=key, key_type=int(transactional), coordinator_keys=[key]),
             deadline,
         )
-        # Version 4 and later answer for several keys; earlier ones with the fields themselves.
+        # Version 4 and later answer for several keys; earlier ones have the fields at the top level.
         found = response.coordinators[0] if response.coordinators else response
         if found.error_code:
             label = f"transactional id {key}" if transactional else f"group {key}"
@@ -313,9 +313,9 @@ def _shared_routing(settings: ClientSettings) -> Routing:
 
 
 def routing_for(settings: ClientSettings) -> Routing:
-    """Return this process's map for these settings, whatever their group and isolation level."""
+    """Return this process's shared `Routing` for these settings, ignoring group and isolation level."""
     return _shared_routing(replace(settings, group_id=None, isolation_level="read_uncommitted"))
 
 
-# A forked child starts without the maps: their locks may be held by threads that do not exist there.
+# A forked child starts without the maps: their locks may be held by threads that do not exist in it.
 os.register_at_fork(after_in_child=_shared_routing.cache_clear)

@@ -1,7 +1,7 @@
-"""Topics and their settings: what tests, benchmarks and the local cluster need to change on a broker.
+"""Creates and changes topics and their settings, as far as tests, benchmarks and the local cluster need it.
 
-Rule: each function returns when every broker shows the change, or raises with the broker's own
-reason; a topic that "was created" but cannot be described yet has cost many a test its reliability.
+Rule: each function returns once every broker shows the change, or raises with the broker's own
+reason: a topic that "was created" but cannot be described yet has made many a test unreliable.
 Why so small: administration has its own tools; what reads and writes data should hold few rights.
 
     create_topic(settings, "orders", partitions=4)
@@ -43,7 +43,7 @@ def create_topic(
 ) -> None:
     """Create a topic and wait until every partition has a leader.
 
-    `replication_factor=None` leaves it to the brokers' own default. `assignments` gives each partition its
+    `replication_factor=None` leaves it to the brokers' default. `assignments` gives each partition its
     brokers, the preferred leader first, instead of the two counts.
     """
     topic = CreateTopicsRequest.CreatableTopic
@@ -99,7 +99,7 @@ def delete_topic(settings: ClientSettings, name: str) -> None:
 
 
 def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
-    """Raise a topic's number of partitions to `count` and wait for their leaders."""
+    """Raise a topic's number of partitions to `count` and wait until they have leaders."""
 
     def build() -> Any:
         topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
@@ -148,7 +148,7 @@ def delete_records(
 
 
 def alter_topic_configs(settings: ClientSettings, name: str, configs: Mapping[str, str]) -> None:
-    """Set some of a topic's settings, leave the others."""
+    """Set some of a topic's settings and leave the others alone."""
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
 
     def build() -> Any:
@@ -172,7 +172,7 @@ def alter_topic_configs(settings: ClientSettings, name: str, configs: Mapping[st
 def describe_topic_configs(
     settings: ClientSettings, name: str, deadline: Deadline | None = None
 ) -> Mapping[str, str | None]:
-    """Return all settings of a topic; secret ones come without their value."""
+    """Return all settings of a topic; secret ones have no value."""
     found = read_topic_configs(settings, [name], deadline or _deadline(settings))
     return {config.name: config.value for config in found[name]}
 
@@ -180,7 +180,7 @@ def describe_topic_configs(
 def read_topic_configs(
     settings: ClientSettings, names: Collection[str], deadline: Deadline
 ) -> dict[str, list[Any]]:
-    """Return all settings of some topics, each as a broker tells it: name, value, source."""
+    """Return all settings of some topics, each as a broker reports it: name, value, source."""
 
     def build() -> Any:
         resource = DescribeConfigsRequest.DescribeConfigsResource
@@ -199,21 +199,21 @@ def read_topic_configs(
 
 
 def find_message_limit(settings: ClientSettings, name: str, deadline: Deadline | None = None) -> int | None:
-    """Return the largest batch that a topic takes, in bytes; None where the brokers refuse to tell it.
+    """Return the largest batch that a topic takes, in bytes; None where the brokers refuse to say.
 
-    A failure that may pass is raised. Nobody needs the answer to write, so a writer goes on without it.
+    Raise on a failure that may pass. The limit is not needed to write, so a writer goes on without it.
     """
     try:
         limit = describe_topic_configs(settings, name, deadline).get("max.message.bytes")
     except BrokerError as error:
         if error.retriable:
             raise
-        return None  # no right to ask, a broker that does not know the question
+        return None  # no right to ask, or the broker does not know the request
     return None if limit is None else int(limit)
 
 
 def _wait_everywhere(settings: ClientSettings, name: str, partitions: int, deadline: Deadline) -> None:
-    """Return when every broker shows that many partitions with leaders: they learn of a change one by one."""
+    """Wait until every broker shows that many partitions with leaders: they learn of a change one by one."""
     routing = routing_for(settings)
     attempts = Attempts(deadline, f"all brokers to show topic {name}", settings.retry_backoff_ms)
     for _ in attempts:
@@ -222,7 +222,7 @@ def _wait_everywhere(settings: ClientSettings, name: str, partitions: int, deadl
                 _count_led(routing.call(_metadata_of(name), *address, deadline)) == partitions
                 for address in routing.brokers(deadline).values()
             ):
-                routing.describe(name, deadline)  # what this process remembers of the name is replaced too
+                routing.describe(name, deadline)  # also replaces what this process remembers of the name
                 return
     raise attempts.given_up()
 

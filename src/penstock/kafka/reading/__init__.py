@@ -1,1 +1,1 @@
-"""Reading records and looking at the log: a work order in, Arrow batches out."""
+"""Reading records and looking at the log: a work order goes in, Arrow batches come out."""

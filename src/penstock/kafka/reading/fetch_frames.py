@@ -1,9 +1,9 @@
-"""A Fetch request as a frame, and its answer read in place.
+"""Encodes a Fetch request as a frame, and reads its answer in place.
 
-Rule: the records of an answer are never copied on the way; what is returned is where they lie in the
-receive buffer. kafka-python's decoder would make a `bytes` of them, another pass over every byte.
-The broker guards for us where it can: from version 13 on the request carries the topic's id, from 12 on
-the epoch of the last record read, so a recreated or truncated log is refused by the broker itself.
+Rule: the records of an answer are never copied on the way; the answer says where they lie in the
+receive buffer. kafka-python's decoder would make `bytes` of them, another pass over every byte.
+The broker checks for us where it can: from version 13 on the request carries the topic's id, from 12 on
+the epoch of the last record read, so the broker itself refuses a recreated or truncated log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIVERGING_EPOCH = 0  # a tag: the epoch (4 bytes) and its end (8 bytes)
 
 @dataclass(frozen=True, slots=True)
 class PartitionQuestion:
-    """What to ask one partition for: `offset` is the next one wanted."""
+    """One partition's part of a request: `offset` is the next one wanted."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class PartitionQuestion:
 
 @dataclass(frozen=True, slots=True)
 class FetchQuestion:
-    """What to ask one broker for. `max_bytes` is the limit of the whole answer."""
+    """A request to one broker. `max_bytes` limits the whole answer."""
 
     partitions: tuple[PartitionQuestion, ...]
     max_bytes: int
@@ -66,7 +66,7 @@ class FetchAnswer:
 
 
 def encode_question(question: FetchQuestion, version: int, correlation_id: int, client_id: str) -> bytes:
-    """Return the whole frame, its length in front."""
+    """Return the whole frame, including its length in front."""
     request = build_request(question)
     request.API_VERSION = version
     request.with_header(correlation_id, client_id)
@@ -74,7 +74,7 @@ def encode_question(question: FetchQuestion, version: int, correlation_id: int, 
 
 
 def build_request(question: FetchQuestion) -> Any:
-    """Return the question as a request object. Partitions of one topic come one behind the other."""
+    """Return the question as a request object, partitions of one topic next to each other."""
     topic = FetchRequest.FetchTopic
     return FetchRequest(
         replica_id=-1,
@@ -122,9 +122,9 @@ def read_answer(frame: memoryview, version: int, correlation_id: int) -> FetchAn
 def read_answers(
     frame: memoryview, version: int, correlation_id: int
 ) -> tuple[int, dict[tuple[bytes, int], FetchAnswer]]:
-    """Return the error code of the whole and each partition's answer; every length is checked before use.
+    """Return the overall error code and each partition's answer, checking every length before use.
 
-    Partitions are named by the topic's id from version 13 on, by the bytes of its name before.
+    Partitions are keyed by the topic's id from version 13 on, by the bytes of its name before.
     """
     cursor = WireCursor(frame, flexible=version >= 12)
     try:
@@ -139,7 +139,7 @@ def _read_whole(
     if cursor.integer(4) != correlation_id:
         raise _malformed("it answers another request")
     cursor.tags()
-    cursor.skip(4)  # throttle time: the broker itself stops reading from us for so long
+    cursor.skip(4)  # throttle time: the broker itself stops reading from us for this long
     if version >= 7:
         error_code = cursor.integer(2)
         cursor.skip(4)  # session id

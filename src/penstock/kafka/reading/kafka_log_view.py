@@ -1,9 +1,9 @@
 """Kafka as planning sees it: topics, bounds, times, leader epochs and committed offsets.
 
-Rules kept here: looking moves nothing and, but for `peek`, fetches no record; the end of a partition is asked
+Rules: looking moves nothing and, except for `peek`, fetches no record; a partition's end is asked for
 at the isolation level the rows will be read with (the last stable offset for committed reads, never the high
-watermark); partitions of one broker are asked in one request. Why not a consumer's `poll` and `position`, as
-Spark's older path does: it joins a group, prefetches records nobody wants, and can reset its position on
+watermark); partitions of one broker share a request. Why not a consumer's `poll` and `position`, as
+in Spark's older path: it joins a group, prefetches unwanted records, and can reset its position on
 the way.
 
     view = KafkaLogView(settings)
@@ -25,15 +25,15 @@ from penstock.kafka.reading.record_estimates import peek_at
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import ListOffsetsRequest
 
-# Kafka's wire has sentinels where this house has types; they live here and nowhere else.
+# Kafka's wire format has sentinels where our code has types; they are confined to this module.
 _LATEST, _EARLIEST, _NONE = -1, -2, -1
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class KafkaLogView:
-    """A `LogView` over a cluster. Every call has `default.api.timeout.ms`, or the limit given here.
+    """A `LogView` of a cluster. Every call may take `default.api.timeout.ms`, or the limit given here.
 
-    With `recall_ms`, topics are told as they were learned at most so long ago; ends are always asked.
+    With `recall_ms`, topics may come from memory at most that old; log ends are always asked for.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class KafkaLogView:
         return peek_at(self._routing, positions, self._deadline(), committed_only=committed_only)
 
     def close(self) -> None:
-        """Nothing to do: connections are returned to the pool after each call."""
+        """Do nothing: connections are returned to the pool after each call."""
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._timeout_ms, "default.api.timeout.ms")
@@ -112,7 +112,7 @@ class KafkaLogView:
                         partitions=[
                             entry.ListOffsetsPartition(
                                 partition_index=partition.partition,
-                                # The broker refuses an epoch that is not its own: no past leader answers.
+                                # A broker refuses an epoch that is not its own, so no past leader answers.
                                 current_leader_epoch=led[partition].leader_epoch,
                                 timestamp=times[partition],
                             )

@@ -1,14 +1,14 @@
-"""A work order in, Arrow batches out: the reading side of the data plane.
+"""The reading side of the data plane: a work order goes in, Arrow batches come out.
 
-Rules kept here: a range is finished when the position after the last whole batch has reached its end, not
-when so many rows were seen; a short answer is waited for and then an error, never an early end; nothing
+Rules: a range is finished when the position after the last whole batch has reached its end, not
+after some number of rows; a short answer is waited for and then an error, never an early end; nothing
 resets itself: a position the log no longer holds is a `DataLossError`, or, with loss checking off, a logged
 step forward inside the range, never back.
 
-Why the next question is sent before the rows of this answer are decoded: the broker reads its disk and
-fills the socket while the kernels work. Last rows of a range share an Arrow batch with the first ones of the
-next: hundreds of partitions with a few rows each would otherwise be hundreds of Arrow batches, and Spark has
-a cost for each.
+Why the next request is sent before this answer's rows are decoded: the broker reads its disk and
+fills the socket while the kernels work. The last rows of a range share an Arrow batch with the first ones of
+the next: hundreds of partitions with a few rows each would otherwise be hundreds of Arrow batches, and each
+has a cost in Spark.
 
     for batch in KafkaReader().read(order):
         ...
@@ -38,8 +38,8 @@ log = get_logger(__name__)
 class KafkaReader:
     """Reads ranges one after the other over pooled connections; small ones share fetches. One per thread.
 
-    `fresh` is for a repeated task: it must not meet the connection that failed before. `report` hears of
-    each loss that is stepped over because the order says so.
+    `fresh` is for a repeated task, which must not reuse the connection that failed before. `report` is
+    called with each loss that is stepped over because the order allows it.
     """
 
     def __init__(self, *, fresh: bool = False, report: Callable[[DataLossError], None] | None = None) -> None:
@@ -69,17 +69,17 @@ class KafkaReader:
             yield from decoder.rest()
         finally:
             if not order.use_pool:
-                POOL.close()  # questions about leaders and bounds went through it all the same
+                POOL.close()  # questions about leaders and bounds still used it
 
     def step_over(self, loss: DataLossError, goes_on: str = "Going on without these offsets") -> None:
-        """Say what is lost and how it goes on."""
+        """Log what is lost and how reading goes on, and report it."""
         log.warning("[%s] %s %s (failOnDataLoss=false).", loss.condition, loss.what, goes_on)
         if self._report is not None:
             self._report(loss)
 
 
 class _RangeRead:
-    """One range: its ends, where the reading is, and what to do about what is not there any more."""
+    """One range: its ends, the position reached, and how to handle offsets that are gone."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _RangeRead:
         self._partition = TopicPartition(wanted.topic, wanted.partition)
         self._fetcher = PartitionFetcher(order, wanted, reader.buffer, fresh=reader.fresh)
         self._patience: Deadline | None = None
-        self._position: int | None = None  # what was read so far ends here
+        self._position: int | None = None  # the end of what was read so far
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -143,7 +143,7 @@ class _RangeRead:
             yield from decoder.rows(position, until, aborted)
             position, self._patience = following, None
             if position < until:
-                yield from decoder.rest()  # nobody waits for rows that are here while others are fetched
+                yield from decoder.rest()  # rows that are here must not wait while others are fetched
             if position >= until and isinstance(wanted.until, Latest) and fetched.held_from is not None:
                 hold = fetcher.explain_hold(fetched.held_from)
                 log.warning("%s: read to %d; %s.", self._partition, until, hold)
@@ -151,7 +151,7 @@ class _RangeRead:
     # --- ends -----------------------------------------------------------------------------------------
 
     def _find_ends(self) -> tuple[int, int]:
-        """Late ends are looked up when the task starts: a frame that is used again sees new rows."""
+        """Return where to begin and end. Late ends are looked up now: a reused frame sees new rows."""
         wanted = self._wanted
         if isinstance(wanted.start, At) and isinstance(wanted.until, At) and not wanted.from_earliest:
             position, until = wanted.start.offset, wanted.until.offset
@@ -161,7 +161,7 @@ class _RangeRead:
                 if wanted.from_earliest:
                     position = max(position, self._look_up(view, Earliest()))
             if position >= until:
-                # No fetch will carry the topic's id, so the broker cannot notice that it is another topic.
+                # No fetch will carry the topic's id, so the broker cannot notice a recreated topic.
                 self._fetcher.raise_if_recreated(position)
         if position > until:
             if wanted.from_earliest or isinstance(wanted.start, Earliest):
@@ -188,14 +188,14 @@ class _RangeRead:
         except DataLossError as error:
             if self._order.fail_on_data_loss or error.condition != "LOG_TRUNCATED":
                 raise
-            # What was read before the cut is gone from the log; what lies from here on is still to be read.
+            # What was read before the cut is gone from the log; everything from here on is still unread.
             self._reader.step_over(error, f"What stands from {position} on now is read")
             self._fetcher.last_epoch = -1
             self._fetcher.release()
             return self._fetcher.fetch(position, until)
 
     def _gone(self) -> DataLossError:
-        """A topic that the whole cluster does not know, after several looks, was deleted."""
+        """Return the error for a topic unknown to the whole cluster after several looks: it was deleted."""
         return DataLossError(
             "PARTITION_GONE",
             f"{self._partition}: the topic was deleted while it was still to be read.",
@@ -208,7 +208,7 @@ class _RangeRead:
         )
 
     def _rewritten(self, position: int, until: int) -> DataLossError:
-        """What stands here now was written after the range was planned: it is not what was planned."""
+        """Return the error for records that were written here after the range was planned."""
         return DataLossError(
             "LOG_TRUNCATED",
             f"{self._partition}: offsets [{position}, {until}) were cut off and written anew after this read "
@@ -218,7 +218,7 @@ class _RangeRead:
         )
 
     def _step_over(self, position: int, until: int) -> int:
-        """`position` is not in the log: raise with the exact range, or return where what is left begins."""
+        """Raise with the exact lost range, or return where the records that are left begin."""
         self._fetcher.release()
         with closing(KafkaLogView(self._order.client)) as view:
             earliest, latest = self._look_up(view, Earliest()), self._look_up(view, Latest())
@@ -249,7 +249,7 @@ class _RangeRead:
         return lost_until
 
     def _wait_for(self, position: int, earliest: int, latest: int) -> None:
-        """One broker refuses what another says is there: it may be behind, but not for ever."""
+        """Wait, up to a limit, when one broker refuses what another says is there: it may be behind."""
         if self._patience is None:
             self._patience = self._fetcher.deadline()
         if self._patience.expired:

@@ -1,8 +1,8 @@
-"""Which open transactions hold a partition's readers back.
+"""Finds which open transactions hold a partition's readers back.
 
-Rule: a reader of committed rows stops at the first offset of the oldest open transaction and never skips it;
-whoever waits there is told which producer it is and how long it has been silent, because a hanging
-transaction looks exactly like "no data" otherwise.
+Rule: a reader of committed rows stops at the first offset of the oldest open transaction and never skips it.
+The operator learns which producer it is and how long it has been silent; otherwise a hanging
+transaction looks exactly like "no data".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Coordinated:
-    """What the coordinator of a transaction knows: whose it is, since when, and how long it may last."""
+    """What the coordinator knows of a transaction: its owner, its start, and its time limit."""
 
     transactional_id: str
     begun_ms: int
@@ -52,14 +52,14 @@ class Coordinated:
 def find_open_transactions(
     routing: Routing, partition: TopicPartition, deadline: Deadline
 ) -> list[OpenTransaction]:
-    """The partition's open transactions, oldest first; none where the broker cannot or will not tell."""
+    """Return the partition's open transactions, oldest first; none if the broker cannot or will not say."""
     return list_open_transactions(routing, [partition], deadline).get(partition, [])
 
 
 def list_open_transactions(
     routing: Routing, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, list[OpenTransaction]]:
-    """Return the open transactions of each partition, oldest first; none where the brokers do not tell."""
+    """Return the open transactions of each partition, oldest first; none where the brokers do not say."""
 
     def build(led: dict[TopicPartition, Leader]) -> Any:
         topic = DescribeProducersRequest.TopicRequest
@@ -83,7 +83,7 @@ def list_open_transactions(
     try:
         return routing.ask_leaders(partitions, build, read, deadline)
     except BrokerError:
-        # An explanation is worth one request; brokers before 2.8 and users without the right have none.
+        # An explanation is worth one request; brokers before 2.8 or users without the right get none.
         return {}
 
 
@@ -92,8 +92,8 @@ def find_coordinated(
 ) -> dict[int, Coordinated]:
     """Return what the coordinators know of these producers' transactions, by producer id.
 
-    Each broker coordinates some transactional ids, so all are asked. What none has or shows is left out, and
-    so is what brokers before 3.0 cannot tell.
+    Each broker coordinates some transactional ids, so all are asked. Transactions that no broker has or
+    shows are left out, and so are those of brokers before 3.0, which cannot answer.
     """
     known: dict[int, Coordinated] = {}
     if not producer_ids:
@@ -119,7 +119,7 @@ def find_coordinated(
         except BrokerError:
             continue
         for each in described.transaction_states:
-            # One that is not open has no start: its producer's mark in the log is all that is left of it.
+            # A transaction without a start is not open: only its producer's mark in the log is left of it.
             if not each.error_code and each.transaction_start_time_ms >= 0:
                 known[each.producer_id] = Coordinated(
                     each.transactional_id, each.transaction_start_time_ms, each.transaction_timeout_ms

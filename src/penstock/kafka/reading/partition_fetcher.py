@@ -1,13 +1,13 @@
-"""Fetches of one partition: asks, receives, and finds the broker again when it moved.
+"""Fetches one partition: asks, receives, and finds the broker again when it has moved.
 
-Rules kept here: leaders that move, brokers that hang up and answers that do not come are tried again with
+Rules: leaders that move, brokers that hang up and answers that do not come are tried again with
 fresh metadata, but only until the deadline of this step of progress; then the error names topic,
-partition, offset and limit. What the log no longer has is no business of this module: it returns None, and
+partition, offset and limit. Offsets the log no longer has are not handled here: `fetch` returns None, and
 the reader decides. A connection with an unanswered question is closed, never given back.
 
 Why one question for one partition at a time: the answer is one partition's bytes in one buffer, the next
-question can be sent as soon as its batch headers are read, and a slow partition holds up nobody else. Where
-a task has many small ranges, `penstock.kafka.reading.small_ranges` asks for all of them at once before.
+question can be sent as soon as its batch headers are read, and a slow partition delays no other. Where
+a task has many small ranges, `penstock.kafka.reading.small_ranges` first asks for all of them at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReceiveBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Record batches as they came, valid until the next fetch, and the aborted transactions among them."""
+    """Record batches as received, valid until the next fetch, and the aborted transactions among them."""
 
     records: Bytes
     aborted: tuple[tuple[int, int], ...]
@@ -67,7 +67,7 @@ class Fetched:
 
 
 class PartitionFetcher:
-    """The fetches of one range, one question ahead of the decoder. `release()` ends it in any case."""
+    """Fetches one range, one question ahead of the decoder. Always call `release()` at the end."""
 
     def __init__(
         self, order: WorkOrder, wanted: RangeOrder, buffer: ReceiveBuffer, *, fresh: bool = False
@@ -85,14 +85,14 @@ class PartitionFetcher:
         self._leader_epoch = -1
         self._topic_id = wanted.topic_id
         self._empty: FetchAnswer | None = None  # the last answer in this step that held nothing yet
-        self._widened_bytes = 0  # asked for instead of the limits, when not even one batch fits them
+        self._widened_bytes = 0  # used instead of the limits when not even one batch fits them
         self._rack = order.client.client_rack
         self._replica: tuple[str, int] | None = None  # a follower near us, when the leader names one
 
     def ask(self, position: int) -> None:
         """Send the question for `position` now; the next `fetch` receives its answer.
 
-        Trouble is left to `fetch`, which knows how to try again: the rows at hand come first.
+        Retriable errors are left to the next `fetch`, which tries again: the rows at hand come first.
         """
         try:
             self._ask(position, self.deadline())
@@ -129,9 +129,9 @@ class PartitionFetcher:
         return None
 
     def _converse(self, position: int, deadline: Deadline) -> tuple[Bytes, FetchAnswer]:
-        """Return the first answer with records, or one that refuses `position`; at the deadline an empty one.
+        """Return the first answer with records or that refuses `position`; at the deadline, an empty one.
 
-        A broker that has nothing yet has not failed, and is asked on at once: it holds the question itself.
+        A broker with nothing yet has not failed, and is asked again at once: it holds the question itself.
         """
         while True:
             try:
@@ -141,16 +141,16 @@ class PartitionFetcher:
             except BrokerError as error:
                 self._drop()
                 self._stay_with_leader()
-                # The whole cluster was asked several times for the leader of a topic that it does not know.
+                # The cluster was asked several times for the leader of a topic that it does not know.
                 is_gone = error.condition == "UNKNOWN_TOPIC_OR_PARTITION"
                 if self._empty is None or is_gone or not deadline.expired:
                     raise
-                # It did answer: there is nothing yet. That the last question came too late is no news.
+                # The broker did answer: there is nothing yet. A last question cut short changes nothing.
                 return _NO_BYTES, self._empty
             try:
                 answer = read_answer(frame.data, self._version, self._correlation_id)
             except CorruptBatchError:
-                self._drop()  # who knows what its next bytes belong to
+                self._drop()  # its next bytes may belong to anything
                 raise
             if answer.diverging_end is not None:
                 raise self._truncated(position, answer.diverging_end)
@@ -172,7 +172,7 @@ class PartitionFetcher:
                 return frame, answer
 
     def widen(self, position: int, received: int) -> None:
-        """Ask for more at once: old brokers cut even the first batch when it is larger than the limit."""
+        """Double the size to ask for: old brokers cut even a first batch that exceeds the limit."""
         if self._widened_bytes >= MAX_FRAME_BYTES:
             raise CorruptBatchError(
                 "CORRUPT_BATCH",
@@ -184,13 +184,13 @@ class PartitionFetcher:
         self._widened_bytes = min(MAX_FRAME_BYTES, now * 2)
 
     def release(self) -> None:
-        """Give the connection back if nothing is on its way on it, else close it."""
+        """Give the connection back if it has no unanswered question, else close it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             (POOL.give_back if self._use_pool else POOL.discard)(connection)
 
     def explain_hold(self, stable_end: int) -> str:
-        """Return whose open transaction holds back readers of committed rows, and since when it is silent."""
+        """Return whose open transaction holds back readers of committed rows, and how long it is silent."""
         deadline = Deadline.after_ms(self._settings.request_timeout_ms, "request.timeout.ms")
         found = find_open_transactions(self._routing, self.partition, deadline)
         if not found:
@@ -198,7 +198,7 @@ class PartitionFetcher:
         return found[0].describe(time.time_ns() // 1_000_000)
 
     def raise_if_recreated(self, position: int) -> None:
-        """Raise if the topic has another id than the work order, or the first leader, named."""
+        """Raise if the topic's id is not the one that the work order, or else the first leader, named."""
         if self._topic_id is None:
             return
         view = self._routing.describe(self._wanted.topic, self.deadline())
@@ -249,7 +249,7 @@ class PartitionFetcher:
             max_bytes=max(self._settings.fetch_max_bytes, self._widened_bytes),
             # Zero would mean "answer at once", and asking again at once would keep both sides busy.
             min_bytes=max(1, self._settings.fetch_min_bytes),
-            # Half of what is left: a broker that waits to the end answers after it.
+            # Half of the time left: a broker that uses all of this wait answers after it.
             max_wait_ms=min(
                 max(LEAST_PAUSE_MS, self._settings.fetch_max_wait_ms), int(deadline.remaining_s() * 500)
             ),
@@ -277,7 +277,7 @@ class PartitionFetcher:
     # --- what went wrong ------------------------------------------------------------------------------
 
     def _refused(self, code: int, position: int) -> PenstockError:
-        """Return the error for a code. What a follower refuses may always be asked again: of the leader."""
+        """Return the error for a code. A follower's refusal can always be retried, with the leader."""
         if code == _CORRUPT_MESSAGE:
             return CorruptBatchError(
                 "CORRUPT_BATCH",
@@ -286,7 +286,7 @@ class PartitionFetcher:
                 facts=self.facts(position),
             )
         if code == _UNKNOWN_TOPIC or code in _OTHER_TOPIC:
-            # Recreated is certain; unknown may pass, and looking for the leader again tells whether it does.
+            # Recreated is certain; unknown may pass, and looking up the leader again shows whether it does.
             self.raise_if_recreated(position)
         address = "a follower" if self._replica else "the leader"
         error = refusal(code, "Fetch", address, f"partition {self.partition} at offset {position}")
@@ -296,7 +296,7 @@ class PartitionFetcher:
         return error
 
     def _stay_with_leader(self) -> None:
-        """Ask no follower any more: one has failed, lags or has lost the partition. The leader knows."""
+        """Ask only the leader from now on: a follower has failed, lags or has lost the partition."""
         if self._replica is not None:
             self._replica, self._rack = None, ""
 
@@ -310,7 +310,7 @@ class PartitionFetcher:
         )
 
     def _raise_if_held_back(self, position: int, until: int, answer: FetchAnswer) -> None:
-        """Raise if the log has more and does not give it; else it ends here, which is no error."""
+        """Raise if the log has more and withholds it; if the log simply ends here, that is no error."""
         if position < answer.high_watermark:
             raise self._starved(position, until, answer)
 

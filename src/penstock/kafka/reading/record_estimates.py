@@ -1,15 +1,15 @@
-"""A short look at what lies at a position: how old it is and how big records are there, for estimates.
+"""A short look at the records at a position, to estimate their age and size.
 
 Rule: a look costs one small fetch per broker (and one more where a record batch is larger than it) and only
 reads batch headers, so it is exact for no single record: the time is that of the first record in the batch
-that holds the position, the size is stored (compressed) bytes per offset. Nobody waits for an estimate: each
-broker is asked once, and a partition that is empty there, gone, without a leader or not answered for is left
-out. Why not the reader: it decompresses, retries and waits for records to come, and fails where they do not.
+that holds the position, the size is stored (compressed) bytes per offset. Estimates are never waited for:
+each broker is asked once, and a partition that is empty there, gone, without a leader or not answered for is
+left out. Why not use the reader: it decompresses, retries, waits for records to come, and fails if none do.
 
     peek_at(routing, {TopicPartition("orders", 0): 41}, deadline, committed_only=False)
 
-`find_newest_ms` looks in the same way at the last batch before an end, and tells the greatest time in it: its
-first record may be much older.
+`find_newest_ms` looks in the same way at the last batch before an end, and returns the greatest time in it:
+its first record may be much older.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 _LOOK_BYTES, _ANSWER_BYTES = 64 << 10, 8 << 20
 _LEAST_LOOK_BYTES = 4 << 10
 _PATIENCE_MS = 5_000
-_FETCH_BY_NAME = 12  # later versions name topics by id, which nobody needs for an estimate
+_FETCH_BY_NAME = 12  # later versions name topics by id, which an estimate does not need
 
 # A record batch: base offset, length of what follows, leader epoch, format, checksum, attributes, last offset
 # delta, first and greatest timestamp, producer id and epoch, first sequence number, number of records.
@@ -44,14 +44,14 @@ _FORMAT, _IS_CONTROL, _IS_APPEND_TIME = 2, 0x20, 0x08
 def peek_at(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline, *, committed_only: bool
 ) -> dict[TopicPartition, Peek]:
-    """Return a look at each position for which a broker answers at once."""
+    """Return an estimate for each position that a broker answers for at once."""
     return _look(routing, positions, deadline, committed_only, _estimate)
 
 
 def find_newest_ms(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """Return the greatest time of a record in the batch that holds each position, or in those behind it."""
+    """Return the greatest record time in the batch that holds each position, or in later ones received."""
     return _look(routing, positions, deadline, False, _find_greatest_ms)
 
 
@@ -74,7 +74,7 @@ def _look(
 def _find_leaders(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[int, dict[TopicPartition, _Question]]:
-    """Return what to ask each broker, by its id; without partitions that are gone or have no leader."""
+    """Return what to ask each broker, by its id, leaving out partitions that are gone or have no leader."""
     by_node: dict[int, dict[TopicPartition, _Question]] = {}
     topics = {wanted.topic for wanted in positions}
     routes = routing.refresh(topics, deadline) if topics else {}
@@ -125,7 +125,7 @@ def _ask_broker(
                 if look is not None:
                     yield wanted, look
             elif not answer.error_code and question.position < end and len(some) > 1:
-                # Its first batch is larger than its share. Asked for alone, a first batch always comes whole.
+                # Its first batch exceeds its share. Asked for alone, a first batch always comes whole.
                 pending.append({wanted: question})
 
 
@@ -176,14 +176,14 @@ def _find_greatest_ms(records: bytes, position: int) -> int | None:
 
 
 def _read_headers(records: bytes) -> Iterator[_Batch]:
-    """Yield the batches of an answer; of the last one, which may be cut off, the header is enough."""
+    """Yield the batches of an answer. For the last one, which may be cut off, the header is enough."""
     at = 0
     while at + _HEADER.size <= len(records):
         fields = _HEADER.unpack_from(records, at)
         base, length, _, version, _, attributes, delta, first_ms, greatest_ms, *_, count = fields
         size = _BYTES_BEFORE_LENGTH_COUNTS + length
         if version != _FORMAT or size < _HEADER.size or delta < 0:
-            return  # an older format, or damage, which the reader will name
+            return  # an older format, or damage, which the reader will report
         yield _Batch(
             base,
             base + delta + 1,
@@ -196,7 +196,7 @@ def _read_headers(records: bytes) -> Iterator[_Batch]:
 
 
 def ask_throttle_ms(routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline) -> int:
-    """Return how long brokers hold back answers to us, by a quota; 0 where they do not, or do not tell."""
+    """Return how long a quota makes brokers delay answers to us; 0 if they do not, or do not say."""
     longest = 0
     for node_id, asked in _find_leaders(routing, positions, deadline).items():
         host, port = routing.address(node_id, deadline)

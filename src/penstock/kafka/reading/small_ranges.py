@@ -1,8 +1,8 @@
-"""One question to each leader for all small ranges of a task, instead of one for each range.
+"""Asks each leader one question for all small ranges of a task, instead of one for each range.
 
-Rule: this only saves round trips. What an answer does not give plainly (an error, nothing, a cut log, a
-broker that does not answer) is left out here and asked for again by the `PartitionFetcher` of its range,
-which knows what to do about it; so there is one place that decides about loss and retries.
+Rule: this only saves round trips. Anything but a plain answer (an error, nothing, a truncated log, a
+broker that does not answer) is left out here, and the `PartitionFetcher` of that range asks again:
+it knows how to handle it, so loss and retries are decided in one place.
 
 Why only small ranges: a large one fills Arrow batches by itself, and its fetches, one ahead of the decoder,
 are faster. Why not when a rack is set: a follower may be nearer, and the leader names it per partition. Why
@@ -43,15 +43,15 @@ from penstock.kafka.transport.deadlines import Deadline
 
 log = get_logger(__name__)
 
-#: Records in a range that is small enough. Not worth a measurement: one Arrow batch holds as many.
+#: The most records in a small range. Not worth measuring: one Arrow batch holds as many.
 SMALL_RANGE = 65_536
-#: All answers of one task together; they are in memory at once.
+#: The size of all answers of one task together; they are in memory at once.
 _MAX_BYTES = 8 << 20
 _LEAST_BYTES_EACH = 64 << 10
 
 
 class FirstAnswers:
-    """What was received for each range, by where it begins. Each is given once."""
+    """The answer received for each range, by its first offset. Each can be taken once."""
 
     def __init__(self) -> None:
         self.questions = 0
@@ -63,15 +63,15 @@ class FirstAnswers:
     def add(self, question: PartitionQuestion, answer: FetchAnswer, frame: Bytes) -> None:
         plain = not answer.error_code and answer.diverging_end is None
         if plain and answer.end > answer.begin:
-            # Who waits for an open transaction is a question of ranges without a fixed end; none is here.
+            # Open transactions only concern ranges without a fixed end; none is here.
             fetched = Fetched(frame[answer.begin : answer.end], answer.aborted, None)
             self._found[question.topic, question.partition, question.offset] = fetched
 
 
 def ask_at_once(order: WorkOrder, ranges: Sequence[RangeOrder]) -> FirstAnswers:
-    """Ask for the beginning of all small ranges; with fewer than two of them, or in trouble, for nothing."""
+    """Ask for the start of all small ranges; ask nothing for fewer than two, and return less on errors."""
     answers = FirstAnswers()
-    # A broker answers once for a partition, so of a partition that is here twice nothing is asked for.
+    # A broker answers once per partition, so a partition that is here twice is left out.
     times = Counter((each.topic, each.partition) for each in ranges)
     small = [each for each in ranges if _is_small(each) and times[each.topic, each.partition] == 1]
     if len(small) < 2 or order.client.client_rack:
@@ -121,7 +121,7 @@ def _ask_for(order: WorkOrder, led: Sequence[tuple[RangeOrder, Leader]], max_byt
         ),
         max_bytes=min(order.client.fetch_max_bytes, max_bytes),
         min_bytes=1,
-        max_wait_ms=0,  # what is planned is there; if it is not, nobody waits here
+        max_wait_ms=0,  # what is planned is there; if it is not, this does not wait
         committed_only=order.client.isolation_level == "read_committed",
     )
 

@@ -1,8 +1,8 @@
-"""Where a log stands beside a stream's position: what `penstock why` asks the brokers.
+"""Compares a log with a stream's position: what `penstock why` asks the brokers.
 
-Rule: a partition without a leader is told as such and not waited for; every question has one short deadline.
-Both ends of each partition are asked, the one that readers of committed rows see and the one of the log. So
-are the partitions that the position lacks, of the topics that it names: a topic that was widened has them.
+Rule: a partition without a leader is reported as such and not waited for; every question has one short
+deadline. Both ends of each partition are asked for: the one for readers of committed rows and the log's. The
+same goes for partitions of its topics that the position lacks: a topic that got more partitions has them.
 
     facts = look_at_standing(settings, "visits", position, timeout_ms=10_000)
 """
@@ -26,7 +26,7 @@ from penstock.kafka.transport.deadlines import Deadline
 def look_at_standing(
     settings: ClientSettings, stream: str, position: StreamPosition, *, timeout_ms: int
 ) -> Facts:
-    """The log now. Brokers that do not answer are a fact, too."""
+    """Return the state of the log now. If brokers do not answer, that is a fact, too."""
     try:
         return _look(settings, stream, position, timeout_ms)
     except BrokerError as error:
@@ -56,16 +56,16 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
     led = [each for each in (*there, *others) if routes[each.topic].partitions[each.partition].leader_id >= 0]
     view = KafkaLogView(replace(settings, isolation_level="read_committed"), timeout_ms=timeout_ms)
     every = KafkaLogView(replace(settings, isolation_level="read_uncommitted"), timeout_ms=timeout_ms)
-    # The end of the log first: rows that are written between the two questions would look hidden otherwise.
+    # The log's end first: otherwise rows written between the two questions would look hidden.
     earliest, log_ends = view.earliest(led), every.latest(led)
     stable_ends = view.latest(led)
     log_ends = {each: max(log_ends[each], stable_ends[each]) for each in led}
-    # Whoever finds a partition that is new begins where its log begins.
+    # A stream that finds a new partition starts where its log begins.
     stood = {**{each: earliest.get(each, 0) for each in others}, **position.gone, **position.offsets}
     holds = _find_holds(routing, [each for each in led if log_ends[each] > stable_ends[each]], timeout_ms)
     behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < log_ends[each]}
     throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
-    # Last of all, and not under a quota: a broker that holds us back is silent on this connection until then,
+    # Last of all, and not under a quota: a throttling broker is silent on this connection until then,
     # which would look as if it were gone.
     filled = {each: log_ends[each] - 1 for each in led if log_ends[each] > earliest[each]}
     deadline = Deadline.after_ms(timeout_ms, "the time to look")
@@ -93,7 +93,7 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
 def _find_holds(
     routing: Routing, partitions: list[TopicPartition], timeout_ms: int
 ) -> dict[TopicPartition, Hold]:
-    """The oldest open transaction of each partition that has one, as far as the brokers tell."""
+    """Return the oldest open transaction of each partition that has one, as far as the brokers say."""
     deadline = Deadline.after_ms(timeout_ms, "default.api.timeout.ms")
     found = list_open_transactions(routing, partitions, deadline)
     oldest = {each: some[0] for each, some in found.items() if some}

@@ -1,13 +1,13 @@
 """The four compressions of a Kafka record batch, in both directions.
 
 Rule: the room for the output is known before a byte is written, and it never exceeds `limit`. Each
-format tells an upper bound without being decompressed (snappy its length, gzip its trailer, lz4 and
+format gives an upper bound without being decompressed (snappy its length, gzip its trailer, lz4 and
 zstd the number of their blocks), so nothing is decompressed twice and a bomb of a few bytes cannot
-take the machine's memory. What a frame claims is used for room only; what comes out is what counts.
+take the machine's memory. A frame's claims only reserve room; the actual output counts.
 
 Why not `cramjam.lz4.decompress(data)`: it grows its output without a limit, and a fresh buffer for each
-batch costs more in page faults than the decompression itself. A `Decompressor` keeps one. Both ways
-release the interpreter lock, so other threads of the process go on.
+batch costs more in page faults than the decompression itself. A `Decompressor` keeps one. Both directions
+release the interpreter lock, so other threads of the process can run.
 
 Java writes snappy as a stream of length-prefixed blocks with a header of its own and reads lz4 frames of
 independent blocks only; `compress` writes what Java reads.
@@ -34,15 +34,15 @@ Octets: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
-#: One batch never becomes more than this.
+#: One batch never decompresses to more than this.
 DEFAULT_LIMIT_BYTES = 1 << 30
 #: Output beyond this must also be at most `MAX_RATIO` times its input: a 128 MiB batch of zeros may be
-#: an odd message, a gigabyte out of a few kilobytes is an attack.
+#: an odd message; a gigabyte from a few kilobytes is an attack.
 RATIO_FREE_BYTES = 128 << 20
 MAX_RATIO = 1_000
-#: A bigger output buffer is given back after use, so that one giant batch does not stay in memory.
+#: A bigger output buffer is freed after use, so that one giant batch does not stay in memory.
 KEPT_BYTES = 64 << 20
-#: Small batches are decompressed side by side into this much; about what stays in the cache.
+#: Small batches are decompressed side by side into this much memory: about what stays in the cache.
 GROUP_BYTES = 2 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -60,7 +60,7 @@ _NO_ROOM = "failed to write whole buffer"
 
 
 class Decompressor:
-    """Decompresses into memory of its own, one batch behind the other, until `held` is looked at."""
+    """Decompresses batches one after the other into its own memory, until `held` is used."""
 
     def __init__(self, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -68,16 +68,16 @@ class Decompressor:
         self._zstd = zstandard.ZstdDecompressor()
 
     def decompress(self, codec: int, data: Octets) -> npt.NDArray[np.uint8]:
-        """The plain bytes of `data`, valid until the next call; codec 0 is a view of `data` itself."""
+        """Return the plain bytes of `data`, valid until the next call; codec 0 gives a view of `data`."""
         if codec == NONE:
             return np.frombuffer(data, np.uint8)
         return self.held(self.append(codec, np.frombuffer(data, np.uint8), 0))
 
     def append(self, codec: int, source: npt.NDArray[np.uint8], at: int) -> int:
-        """Decompress behind the first `at` bytes and return the new end, or -1 when there is no room left.
+        """Decompress after the first `at` bytes and return the new end, or -1 when there is no room left.
 
-        Many small batches are decompressed into one piece of memory, so that one call of a kernel decodes
-        them all. -1 means: use what is held, then append this batch at 0, where there is always room.
+        Many small batches are decompressed into one piece of memory, so that one kernel call decodes
+        them all. On -1, use what is held, then append this batch at 0, where there is always room.
         """
         if not NONE < codec <= ZSTD:
             raise CorruptBatchError(
@@ -98,17 +98,17 @@ class Decompressor:
             raise _damaged(codec, source.data, str(error)) from error
 
     def held(self, size: int) -> npt.NDArray[np.uint8]:
-        """The first `size` bytes of what was decompressed; the next `append` at 0 overwrites them."""
+        """Return the first `size` decompressed bytes; the next `append` at 0 overwrites them."""
         held = self._scratch[:size]
-        if self._scratch.size > KEPT_BYTES:  # the view keeps it as long as it is needed, and no longer
+        if self._scratch.size > KEPT_BYTES:  # the view keeps it for exactly as long as it is needed
             self._scratch = np.empty(0, np.uint8)
         return held
 
     def _append_gzip(self, source: npt.NDArray[np.uint8], at: int) -> int:
         if source.size < 18:
             raise _damaged(GZIP, source.data, "shorter than a gzip header and trailer")
-        # The trailer holds the size of the last member; Kafka's clients write one. Others may write
-        # more: then the trailer is too small, and the general bound is tried.
+        # The trailer holds the size of the last member. Kafka's clients write one member; if others write
+        # more, the trailer's size is too small, and the general bound is tried.
         claimed = int.from_bytes(source[-4:].tobytes(), "little")
         general = source.size * _GZIP_MAX_RATIO
         try:
@@ -119,9 +119,9 @@ class Decompressor:
         return self._append_framed(cramjam.gzip, GZIP, source, general, at)
 
     def _append_lz4(self, source: npt.NDArray[np.uint8], at: int) -> int:
-        # A batch of ordinary size is one block in a frame without options. Its block is decompressed alone,
-        # in half the time: the library makes a context for every frame. A limit below the size of a block
-        # is left to the general way, which tells "too large" from "damaged".
+        # A batch of ordinary size is one block in a frame without options. Decompressing that block alone
+        # takes half the time: the library makes a context for every frame. A limit below the size of a block
+        # is left to the general path, which can tell "too large" from "damaged".
         view = source.data
         head = bytes(view[: len(_LZ4_HEADER) + 4])
         if (
@@ -138,7 +138,7 @@ class Decompressor:
         return self._append_framed(cramjam.lz4, LZ4, source, bound_lz4(source, 0, source.size), at)
 
     def _append_snappy(self, source: npt.NDArray[np.uint8], at: int) -> int:
-        # A batch of ordinary size is one block in Java's framing; the block is found without a list.
+        # A batch of ordinary size is one block in Java's framing; the block is found without building a list.
         view = source.data
         head = bytes(view[:_XERIAL_FIRST_BLOCK])
         if head.startswith(_XERIAL_MAGIC) and 0 < source.size - _XERIAL_FIRST_BLOCK == int.from_bytes(
@@ -169,11 +169,11 @@ class Decompressor:
     def _append_zstd(self, source: npt.NDArray[np.uint8], at: int) -> int:
         # cramjam makes a new context for every call, which costs as much as decompressing 16 KiB; a kept
         # context does not. But it believes a frame that claims to be empty, makes room for whatever a frame
-        # claims, and takes no second frame, so whatever is unusual is left to cramjam.
+        # claims, and takes no second frame, so anything unusual is left to cramjam.
         bound = bound_zstd(source, 0, source.size)
         allowed = self._allow(source.size)
         try:
-            claimed = zstandard.frame_content_size(source.data)  # -1 when the frame does not tell
+            claimed = zstandard.frame_content_size(source.data)  # -1 when the frame does not say
             if bound > allowed or bound == 0 or claimed == 0 or claimed > bound:
                 return self._append_framed(cramjam.zstd, ZSTD, source, bound, at)
             out = self._room(bound, at)
@@ -188,7 +188,7 @@ class Decompressor:
     def _append_framed(
         self, library: Any, codec: int, source: npt.NDArray[np.uint8], bound: int, at: int
     ) -> int:
-        """Decompress into `bound` bytes or as many as allowed; too little room by limit is refused."""
+        """Decompress into `bound` bytes or as many as allowed; raise if the limit leaves too little room."""
         allowed = self._allow(source.size)
         out = self._room(min(bound, allowed), at)
         if out is None:
@@ -204,7 +204,7 @@ class Decompressor:
         return min(self._limit_bytes, max(RATIO_FREE_BYTES, input_bytes * MAX_RATIO))
 
     def _room(self, size: int, at: int) -> npt.NDArray[np.uint8] | None:
-        """Memory for `size` bytes behind the first `at`; None when that would move what is already held."""
+        """Return memory for `size` bytes after the first `at`, or None if held bytes would have to move."""
         if self._scratch.size - at < size:
             if at:
                 return None
@@ -213,7 +213,7 @@ class Decompressor:
 
 
 def compress(codec: int, data: Octets, level: int | None = None) -> bytes:
-    """Compress as Java's clients do; `level` is for gzip and zstd, whose default it is otherwise."""
+    """Compress as Java's clients do. `level` is for gzip and zstd; None means their default."""
     view = _view(data)
     if codec == NONE:
         return bytes(view)
@@ -234,7 +234,7 @@ def compress(codec: int, data: Octets, level: int | None = None) -> bytes:
             block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
             if len(block) < len(plain):
                 parts += (struct.pack("<I", len(block)), block)
-            else:  # the high bit says: stored as it is
+            else:  # the high bit means: stored uncompressed
                 parts += (struct.pack("<I", len(plain) | 0x8000_0000), bytes(plain))
         parts.append(_LZ4_END)
         return b"".join(parts)
@@ -246,7 +246,7 @@ def _view(data: Octets) -> memoryview:
 
 
 def _split_snappy(source: memoryview) -> list[memoryview]:
-    """The raw snappy blocks of either framing."""
+    """Return the raw snappy blocks of either framing."""
     if bytes(source[:8]) != _XERIAL_MAGIC:
         return [source]
     blocks, at = [], 0

@@ -1,7 +1,7 @@
-"""How much a compressed block can become at most, read from its frame headers by kernels.
+"""Kernels that read from its frame headers how large a compressed block can become at most.
 
-Rule: what a frame claims is used to make room, never believed: the decompressor gets exactly that room and
-fails when more comes out. Nothing is decompressed twice, and the room is known before a byte is written.
+Rule: a frame's claims reserve room and are never believed: the decompressor gets exactly that room and
+fails if more comes out. Nothing is decompressed twice, and the room is known before a byte is written.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -16,7 +16,7 @@ _ZSTD_BLOCK_BYTES = 128 << 10
 
 @inlined
 def little_endian(buf, at, size):
-    """An unsigned little-endian number; the caller has checked the bounds."""
+    """Return an unsigned little-endian number; the caller has checked the bounds."""
     value = np.int64(0)
     for i in range(size):
         value |= np.int64(buf[at + i]) << np.int64(8 * i)
@@ -25,7 +25,7 @@ def little_endian(buf, at, size):
 
 @kernel
 def bound_lz4(buf, at, end):
-    """The number of blocks times the size of the largest block."""
+    """Return the number of blocks times the size of the largest block."""
     bound = np.int64(0)
     while at + 7 <= end:
         flags, sizes = buf[at + 4], buf[at + 5]
@@ -45,7 +45,7 @@ def bound_lz4(buf, at, end):
 
 @kernel
 def bound_zstd(buf, at, end):
-    """Raw and repeated blocks tell their size; a compressed one may become a full block."""
+    """Return the sum of the blocks: raw and repeated ones state their size, compressed ones count as full."""
     bound = np.int64(0)
     while at + 5 <= end:
         magic, descriptor = little_endian(buf, at, 4), np.int64(buf[at + 4])

@@ -1,7 +1,7 @@
-"""Which partition a key belongs to, as Java's default partitioner decides it.
+"""Finds the partition of a key as Java's default partitioner does.
 
-Rule: the same key goes to the same partition whoever writes it. Java hashes the key's bytes with murmur2
-(32 bit, its own seed), drops the sign bit and takes the remainder. A null key has no partition: the
+Rule: a key always goes to the same partition, whatever client writes it. Java hashes the key's bytes with
+murmur2 (32 bit, its own seed), drops the sign bit and takes the remainder. A null key has no partition: the
 writer chooses one; an empty key is a key.
 
 Why not Python's `hash` or librdkafka's default (crc32): records of one key would be spread over two
@@ -26,7 +26,7 @@ NO_KEY = -1
 
 
 def partition_of_keys(keys: ByteColumn, partitions: int) -> npt.NDArray[np.int32]:
-    """The partition of each row's key, `NO_KEY` where it is null."""
+    """Return the partition of each row's key, `NO_KEY` where it is null."""
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
     chosen = np.empty(keys.rows, np.int32)
@@ -35,7 +35,7 @@ def partition_of_keys(keys: ByteColumn, partitions: int) -> npt.NDArray[np.int32
 
 
 def group_rows(chosen: npt.NDArray[np.int32], partitions: int) -> tuple[Longs, Longs]:
-    """Row numbers sorted by partition, in their old order within each, and `partitions + 1` starts."""
+    """Return row numbers sorted by partition, in their old order within each, and `partitions + 1` starts."""
     starts = np.zeros(partitions + 1, np.int64)
     np.cumsum(np.bincount(chosen, minlength=partitions), out=starts[1:])
     rows = np.empty(chosen.size, np.int64)

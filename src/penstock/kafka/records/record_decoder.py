@@ -1,14 +1,14 @@
-"""Record batches as Kafka stores them into Arrow batches as Spark wants them.
+"""Decodes record batches as Kafka stores them into Arrow batches as Spark wants them.
 
-Rule: progress is the end of the last whole batch in the buffer (`next_offset`), never the last row that
-came out: a range may end on a transaction marker, an aborted row or a hole left by compaction, and a
-reader that counts rows would wait there for ever.
+Rule: progress is the end of the last whole batch in the buffer (`next_offset`), never the last row
+decoded: a range may end on a transaction marker, an aborted row or a hole left by compaction, and a
+reader that counts rows would wait there forever.
 
 Why not one Arrow batch per record batch, or per partition: producers make batches of any size, from one
 record to a gigabyte of decompressed text, and a stream's batch may have a few rows from each of hundreds of
 partitions. Arrow batches are cut by rows and by bytes instead, so memory is bounded, no 32-bit position can
-overflow, and Spark pays its cost per Arrow batch rarely. Column buffers are used again as soon as nobody
-holds the Arrow batch made from them: fresh pages cost more than decoding does.
+overflow, and Spark rarely pays its cost per Arrow batch. Column buffers are reused once the Arrow batch made
+from them is released: fresh pages cost more than decoding does.
 
 >>> decoder = RecordDecoder("events", 0, ("offset", "value"))
 >>> decoder.schema.names
@@ -32,12 +32,12 @@ from penstock.kafka.records import record_decoding_kernel as k
 from penstock.kafka.records.codecs import Decompressor
 from penstock.kafka.records.record_schema import ARROW_TYPES
 
-#: Rows and bytes at which an Arrow batch is cut. Measured in `bench/read`: fewer rows pay Spark's
-#: per-batch cost more often, more rows fall out of the processor's cache on both sides.
+#: Rows and bytes at which an Arrow batch is cut. Measured in `bench/read`: with fewer rows, Spark's per-batch
+#: cost comes more often; with more, rows fall out of the processor's cache on both sides.
 MAX_ROWS = 65_536
 MAX_BYTES = 4 << 20
 
-#: Makes an uninitialised array of so many items of a type.
+#: Makes an uninitialised array of a number of items of a type.
 NewMemory: TypeAlias = Callable[[int, Any], np.ndarray[Any, Any]]
 
 _NOBODY = np.empty(0, np.int64)
@@ -56,7 +56,7 @@ _REASONS = {
 
 
 class RecordDecoder:
-    """Decodes the answers to fetches, one after the other; `aim` says when they are another partition's."""
+    """Decodes fetch answers one after the other; `aim` switches to another partition."""
 
     def __init__(
         self,
@@ -79,26 +79,26 @@ class RecordDecoder:
         self._count = 0
         self._buffer = np.empty(0, np.uint8)
         self._sets: list[_ColumnSet] = []
-        self._new_memory: NewMemory = np.empty  # the fuzz run gives memory that ends at a protected page
+        self._new_memory: NewMemory = np.empty  # the fuzz run passes memory that ends at a protected page
         self._constants: dict[str, pa.Array] = {}
         self._decompressor = Decompressor()
-        # The Arrow batch that is being filled: its buffers, how far, and whose rows begin where.
+        # The Arrow batch being filled: its buffers, how full they are, and where each partition's rows begin.
         self._filling: _ColumnSet | None = None
         self._state = _fresh_state()
         self._runs: list[tuple[int, str, int]] = []
 
     def aim(self, topic: str, partition: int) -> None:
-        """What is opened from now on belongs to this partition."""
+        """Set the partition to which buffers opened from now on belong."""
         if (topic, partition) != (self._topic, self._partition):
             self._topic, self._partition = topic, partition
             self._constants = {}
         self.next_offset = self.leader_epoch = None
 
     def open(self, buffer: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-        """Take the record bytes of one fetch answer and look at its batch headers only.
+        """Take one fetch answer's records, read only their batch headers, and return how many are whole.
 
-        Sets `next_offset` (None when not even one batch is whole) and returns the number of whole batches.
-        The caller can ask for the next answer now, before the rows of this one are decoded.
+        Set `next_offset` (None when not even one batch is whole). The caller can ask for the next answer
+        now, before the rows of this one are decoded.
         """
         self._buffer, self._count = buffer, 0
         at, expected, code = 0, 0, k.FULL
@@ -117,7 +117,7 @@ class RecordDecoder:
         return self._count
 
     def first_after_epoch(self, epoch: int) -> int | None:
-        """Where, in the opened buffer, batches of a later leader epoch begin."""
+        """Return the offset in the opened buffer where batches of a later leader epoch begin."""
         later = self._table[: self._count, k.EPOCH] > epoch
         return int(self._table[int(np.argmax(later)), k.BASE_OFFSET]) if later.any() else None
 
@@ -126,18 +126,18 @@ class RecordDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode the visible rows with `start <= offset < until` of the opened buffer.
 
-        Full Arrow batches come out; what does not fill one is kept for `rest` or for the rows of the next
+        Yield full Arrow batches; what does not fill one is kept for `rest` or for the rows of the next
         buffer. `aborted` is the answer's list of (producer id, first offset) when only committed rows are
         wanted, None when every data row is. Markers are never rows.
         """
         try:
             yield from self._rows(start, until, aborted)
         except PenstockError:
-            self._drop_rest()  # half a damaged buffer
+            self._drop_rest()  # half of a damaged buffer
             raise
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """The Arrow batch that is not full, if there is one."""
+        """Yield the Arrow batch that is not full, if there is one."""
         if self._filling is not None and self._state[k.ROWS]:
             yield self._finish()
         self._drop_rest()
@@ -152,7 +152,7 @@ class RecordDecoder:
         if self._check_crcs:
             self._check(table)
         self._hide_invisible(table, aborted)
-        # Compaction keeps the header of a batch whose records are all gone; there is nothing to decompress.
+        # Compaction keeps the header of a batch whose records are all gone; it has nothing to decompress.
         bare = table[:, k.END] - table[:, k.BEGIN] == k.HEADER_SIZE
         table = table[(table[:, k.FLAGS] & k.SKIP == 0) & ~(bare & (table[:, k.COUNT] == 0))]
         columns = self._filling = self._filling or self._take()
@@ -176,7 +176,7 @@ class RecordDecoder:
                     self._fail(code, int(segments[state[k.SEGMENT], k.BEGIN]), state)
 
     def compile_fill(self) -> None:
-        """Make the filling kernel ready without a record (see `warmup`)."""
+        """Compile the filling kernel without a record (see `record_warmup`)."""
         self._take().fill(self._buffer, self._table[:0], _fresh_state(), 0, 0)
 
     # --- steps ----------------------------------------------------------------------------------------
@@ -212,12 +212,12 @@ class RecordDecoder:
     def _segments(
         self, table: np.ndarray[Any, Any]
     ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """Runs of batches that lie in one piece of memory: (bytes, rows of the batch table)."""
+        """Yield runs of batches that lie in one piece of memory: (bytes, rows of the batch table)."""
         compressed = table[:, k.CODEC] != 0
         edges = np.flatnonzero(np.diff(compressed)) + 1
         for first, last in itertools.pairwise([0, *edges.tolist(), len(table)]):
             if first == last:
-                return  # not one batch is wanted
+                return  # no batch is wanted
             rows = table[first:last].copy()
             rows[:, k.BEGIN] += k.HEADER_SIZE
             if compressed[first]:
@@ -228,7 +228,7 @@ class RecordDecoder:
     def _decompressed(
         self, rows: np.ndarray[Any, Any]
     ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """Batches decompressed side by side, as many as the decompressor holds at once."""
+        """Yield batches decompressed side by side, as many as the decompressor holds at once."""
         held = self._decompressor
         first, end = 0, 0
         for i, (begin, until, codec) in enumerate(rows[:, [k.BEGIN, k.END, k.CODEC]].tolist()):
@@ -260,7 +260,7 @@ class RecordDecoder:
         return columns
 
     def _take_next(self) -> _ColumnSet:
-        """Buffers for what follows a full Arrow batch in the same partition."""
+        """Return buffers for the rows after a full Arrow batch of the same partition."""
         self._filling, self._state = self._take(), _fresh_state()
         self._runs = [(0, self._topic, self._partition)]
         return self._filling
@@ -269,7 +269,7 @@ class RecordDecoder:
         self._filling, self._state, self._runs = None, _fresh_state(), []
 
     def _finish(self) -> pa.RecordBatch:
-        """The rows so far as an Arrow batch."""
+        """Return the rows so far as an Arrow batch."""
         assert self._filling is not None
         columns, state = self._filling, self._state
         rows = int(state[k.ROWS])
@@ -280,7 +280,7 @@ class RecordDecoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _place(self, name: str, rows: int) -> pa.Array:
-        """The column `topic` or `partition`."""
+        """Return the column `topic` or `partition`."""
         if len(self._runs) == 1 and self._runs[0][1:] == (self._topic, self._partition):
             return self._constant(name, rows)
         begins = [begin for begin, _, _ in self._runs]
@@ -301,7 +301,7 @@ class RecordDecoder:
         return known.slice(0, rows)
 
     def _repeat(self, name: str, rows: int) -> pa.Array:
-        """A column of one value. Not by `pa.scalar` or `pa.array`: they load pandas, a second of start-up."""
+        """Return a column of one value. Avoid `pa.scalar` and `pa.array`: they load pandas, for a second."""
         if name == "partition":
             numbers = np.full(rows, self._partition, np.int32)
             return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(numbers)])
@@ -398,15 +398,15 @@ class _ColumnSet:
             self.header_key_ends, self.header_keys, self.header_value_ends, self.header_value_bits,
             self.header_values,
         )  # fmt: skip
-        # An Arrow buffer made from an array holds a reference to it; more than at rest means "in use".
+        # An Arrow buffer made from an array holds a reference to it: a count above this means "in use".
         self._at_rest = tuple(sys.getrefcount(array) for array in self._arrays)
 
     def is_free(self) -> bool:
-        """Nobody holds an Arrow batch made from these buffers."""
+        """Return whether no Arrow batch made from these buffers is still in use."""
         return tuple(sys.getrefcount(array) for array in self._arrays) == self._at_rest
 
     def grown(self, state: np.ndarray[Any, Any]) -> _ColumnSet:
-        """Room for one record that is larger than the ordinary size; used for it and then dropped."""
+        """Return room for one record larger than the ordinary size; used once, then dropped."""
         need = {
             "key": k.NEED_KEY, "value": k.NEED_VALUE, "headers": k.NEED_HEADERS,
             "header_key": k.NEED_HEADER_KEY, "header_value": k.NEED_HEADER_VALUE,
@@ -475,7 +475,7 @@ def _binary(
 
 
 def _text(keys: pa.Array) -> pa.Array:
-    """Header keys as text. Bytes that are no UTF-8 become replacement characters, as Java makes them."""
+    """Return header keys as text. Invalid UTF-8 becomes replacement characters, as in Java."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,11 +1,11 @@
 """The decoding kernels: bytes of Kafka record batches (format v2) into flat column buffers.
 
 Rule: a kernel trusts no byte. Every length is compared with what is left *before* it is used, every
-output position with its capacity; a kernel never raises, it returns a code that `decode` turns into a
-`CorruptBatchError`. Nothing is allocated here: the caller owns all buffers and may use them again.
+output position with its capacity; a kernel never raises: it returns a code that `record_decoder` turns into a
+`CorruptBatchError`. Nothing is allocated here: the caller owns all buffers and may reuse them.
 
 Why one resumable pass and not "measure, then fill": measuring walks every varint twice. The filler
-stops when the output is full, remembers where it was in `state`, and goes on in the next Arrow batch.
+stops when the output is full, saves its place in `state`, and goes on in the next Arrow batch.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -24,7 +24,7 @@ HEADER_SIZE = 61
 # FLAGS bits.
 APPEND_TIME, TRANSACTIONAL, CONTROL, SKIP = 1, 2, 4, 8
 
-# What a kernel returns besides "go on".
+# Return codes besides "go on".
 DONE, FULL, OVERSIZED = 0, 1, 2
 BAD_LENGTH, BAD_VARINT, BAD_OFFSET, BAD_COUNT, BAD_RECORD, BAD_HEADER, BAD_MARKER = 10, 11, 12, 13, 14, 15, 16
 BAD_MAGIC, OLD_MAGIC, BAD_ORDER, BAD_TIME = 17, 18, 19, 20
@@ -41,7 +41,7 @@ MAX_MILLISECONDS = 9_223_372_036_854_775  # more does not fit Arrow's microsecon
 
 @inlined
 def big_endian(buf, at, size):
-    """A signed big-endian number; the caller has checked the bounds."""
+    """Return a signed big-endian number; the caller has checked the bounds."""
     value = np.int64(np.int8(buf[at]))
     for i in range(1, size):
         value = (value << np.int64(8)) | np.int64(buf[at + i])
@@ -50,7 +50,7 @@ def big_endian(buf, at, size):
 
 @inlined
 def varint(buf, at, end):
-    """A zigzag number of at most 32 bits: (value, next position), the position negative when it is bad."""
+    """Read a zigzag number of up to 32 bits; return it and the next position, negative if malformed."""
     if at >= end:
         return np.int64(0), np.int64(-1)
     byte = np.int64(buf[at])
@@ -71,7 +71,7 @@ def varint(buf, at, end):
 
 @inlined
 def varlong(buf, at, end):
-    """A zigzag number of at most 64 bits: (value, next position), the position negative when it is bad."""
+    """Read a zigzag number of up to 64 bits; return it and the next position, negative if malformed."""
     if at >= end:
         return np.int64(0), np.int64(-1)
     byte = np.int64(buf[at])
@@ -92,7 +92,7 @@ def varlong(buf, at, end):
 
 @kernel
 def scan(buf, at, end, expected, table):
-    """Read batch headers from `at` into `table`: (batches, next position, code).
+    """Read batch headers from `at` into `table`; return (batches, next position, code).
 
     `expected` is the lowest offset the next batch may begin with, so offsets rise over the whole answer.
     A batch that is cut off at `end` is left for the next fetch: brokers cut answers at a size limit.
@@ -148,7 +148,7 @@ def scan(buf, at, end, expected, table):
 
 @inlined
 def is_abort_marker(buf, begin, end):
-    """1 when the control batch's first record ends a transaction by abort, 0 when not, -1 when malformed."""
+    """Return 1 if the control batch's first record aborts a transaction, 0 if not, -1 if malformed."""
     _, at = varint(buf, begin + HEADER_SIZE, end)
     if at < 0 or at >= end:
         return -1
@@ -166,10 +166,10 @@ def is_abort_marker(buf, begin, end):
 
 @kernel
 def hide_invisible(buf, table, count, aborted, firsts, slots, producers, open_count, next_aborted):
-    """Mark control batches and aborted transactions as SKIP: (next aborted entry, code).
+    """Mark control batches and aborted transactions as SKIP; return (next aborted entry, code).
 
-    `firsts` are the aborted transactions' first offsets, rising; `slots` their place in the sorted
-    `producers`; `open_count[slot]` tells how many of them are open at this point of the log. A marker
+    `firsts` are the aborted transactions' first offsets, rising; `slots` their index in the sorted
+    `producers`; `open_count[slot]` is how many of them are open at this point of the log. A marker
     closes only a transaction that is open here: a lone marker must not use up a later entry.
     """
     for i in range(count):
@@ -214,9 +214,9 @@ def fill(
 ):  # fmt: skip
     """Decode records of `segments` (rows of the batch table, BEGIN..END being the records themselves).
 
-    Appends rows with `start <= offset < until` until the segments are used up (DONE), the output is full
+    Append rows with `start <= offset < until` until the segments are used up (DONE), the output is full
     (FULL), or one record is larger than the whole output (OVERSIZED, with what it needs in `state`). Any
-    other code is damage, its offset in `state[BAD_AT]`.
+    other code means damage; its offset is in `state[BAD_AT]`.
     `times` are milliseconds times `time_scale`; 0: not wanted. As milliseconds any number is a time.
     """
     segment, record, at = state[SEGMENT], state[RECORD], state[POSITION]

@@ -1,10 +1,10 @@
-"""Arrow columns into Kafka record batches (format v2): the decoder's way back.
+"""Encodes Arrow columns as Kafka record batches (format v2): the reverse of the decoder.
 
 Rule: no Python object per record. A kernel writes records straight from Arrow's buffers into one kept
-buffer until a batch is full; Python adds one header and one checksum per batch. Null and empty stay apart,
+buffer until a batch is full; Python adds one header and one checksum per batch. Null and empty stay distinct;
 headers keep their order and their repetitions.
 
-Why rows are named by an index array and not taken first: the writer sorts rows by partition, and `take`
+Why rows are selected by an index array and not by `take`: the writer sorts rows by partition, and `take`
 would copy every byte once more before the copy that has to be made.
 
 >>> import pyarrow as pa
@@ -36,7 +36,7 @@ from penstock.kernels.byte_columns import (
     null_column,
 )
 
-_CHECKED_FROM = 21  # the checksum covers everything behind itself
+_CHECKED_FROM = 21  # the checksum covers everything after itself
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _TRANSACTIONAL = 0x10
 _MAX_SEQUENCE = 0x7FFF_FFFF
@@ -44,7 +44,7 @@ _MAX_SEQUENCE = 0x7FFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """What makes a batch idempotent: who writes, in which life, and the number of its first record."""
+    """What makes a batch idempotent: producer id, epoch, and the sequence number of its first record."""
 
     producer_id: int = -1
     epoch: int = -1
@@ -52,7 +52,7 @@ class ProducerStamp:
     transactional: bool = False
 
     def advance(self, records: int) -> ProducerStamp:
-        """The stamp of the next batch; numbers start again at 0 after the largest int."""
+        """Return the stamp of the next batch; numbers start again at 0 after the largest int."""
         if self.sequence < 0:
             return self
         return replace(self, sequence=(self.sequence + records) % (_MAX_SEQUENCE + 1))
@@ -78,7 +78,7 @@ class RecordColumns:
 
 
 def record_columns(batch: pa.RecordBatch, *, now_ms: int) -> RecordColumns:
-    """The columns `key`, `value`, `headers` and `timestamp` of `batch`; each may be missing.
+    """Return the columns `key`, `value`, `headers` and `timestamp` of `batch`; each may be missing.
 
     A timestamp is milliseconds or an Arrow timestamp; where it is missing or null, `now_ms` is written.
     """
@@ -97,14 +97,14 @@ def record_columns(batch: pa.RecordBatch, *, now_ms: int) -> RecordColumns:
     if "timestamp" in names:
         column = batch.column("timestamp")
         if pa.types.is_timestamp(column.type):
-            # Time before a full millisecond is cut, as Spark does.
+            # Anything finer than a millisecond is cut off, as Spark does.
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
         times = column.cast(pa.int64()).fill_null(now_ms).to_numpy(zero_copy_only=False)
     return RecordColumns(rows, keys, values, times, headers)
 
 
 class Encoder:
-    """Encodes with one kept buffer; one encoder is used by one thread."""
+    """Encodes records, keeping one buffer. For one thread."""
 
     def __init__(
         self, *, codec: int = NONE, level: int | None = None, max_batch_bytes: int = 1_000_000
@@ -122,9 +122,9 @@ class Encoder:
         *,
         room: int | None = None,
     ) -> Iterator[EncodedBatch]:
-        """Batches of the given rows in the given order, each below the size limit before compression.
+        """Yield batches of the given rows in the given order, each below the size limit before compression.
 
-        `room` is a lower limit for this call. A record that is larger than the limit gets a batch of its own;
+        `room` lowers the limit for this call. A record that is larger than the limit gets a batch of its own;
         the broker decides about it.
         """
         rows = np.arange(columns.rows, dtype=np.int64) if rows is None else rows

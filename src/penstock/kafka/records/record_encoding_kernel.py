@@ -1,7 +1,7 @@
-"""The encoding kernel: rows of flat columns into the record section of one batch (format v2).
+"""The encoding kernel: writes rows of flat columns as the record section of one batch (format v2).
 
-Rule: a record is measured before it is written, so the buffer never overflows and a batch never exceeds
-its limit by the record that did not fit. Why not encode first and cut later: lengths are varints in front
+Rule: a record is measured before it is written, so the buffer never overflows and a record that does not
+fit never pushes a batch past its limit. Why not encode first and cut later: lengths are varints in front
 of what they measure, so the size has to be known anyway.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -17,7 +17,7 @@ HEADER_BYTES = 61
 
 @inlined
 def varint_bytes(value):
-    """How many bytes a number takes as a zigzag varint."""
+    """Return how many bytes a number takes as a zigzag varint."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     size = 1
     while raw >= np.uint64(128):
@@ -28,7 +28,7 @@ def varint_bytes(value):
 
 @inlined
 def put_varint(out, at, value):
-    """Write a zigzag varint and return the position behind it."""
+    """Write a zigzag varint and return the position after it."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     while raw >= np.uint64(128):
         out[at] = np.uint8(raw & np.uint64(127) | np.uint64(128))
@@ -44,9 +44,9 @@ def write_records(
     key_ends, key_present, keys, value_ends, value_present, values,
     header_firsts, header_key_ends, header_keys, header_value_ends, header_value_present, header_values,
 ):  # fmt: skip
-    """Write records from `rows[first]` on behind the room for a header.
+    """Write records from `rows[first]` on, leaving room for a header.
 
-    Returns (the next row to write, the end of the bytes, the highest time). When not even the first fits
+    Return (the next row to write, the end of the bytes, the highest time). When not even the first fits
     into `out`, the next row is `first` itself and the end is the room it needs.
     """
     at = np.int64(HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""The columns exactly as Spark wants them from a Python source. Apart: naming them loads no kernel."""
+"""The columns exactly as Spark wants them from a Python source. Kept apart: naming them loads no kernel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Makes the kernels ready that read and write records, before they are needed.
+"""Prepares the kernels that read and write records, before they are needed.
 
-Rule: what is called here is what a real read or write calls, with the same types; `kernels.compilation_lock`
-sees to it that one process of a machine compiles while the others wait.
-
+Rule: this calls what a real read or write calls, with the same types; `kernels.compilation_lock`
+makes one process per machine compile while the others wait.
     ensure_compiled()
 """
 
@@ -22,7 +21,7 @@ _done = False
 
 
 def ensure_compiled() -> None:
-    """Make the decoding kernels ready in this process; at once if they are."""
+    """Make the decoding kernels ready in this process; return at once if they are."""
     global _done  # noqa: PLW0603  (once per process, whatever calls it)
     if not _done:
         compile_in_turn("records", __name__, _decode_nothing, told="the decoding kernels")
@@ -30,7 +29,7 @@ def ensure_compiled() -> None:
 
 
 def compile_encoding() -> None:
-    """Make the kernels ready that a writer calls: for the partition of each record, and for the records."""
+    """Prepare the kernels a writer calls: those that partition records and those that encode them."""
     columns = record_columns(pa.record_batch({"key": pa.array([b"k"]), "value": pa.array([b"v"])}), now_ms=0)
     rows, _ = group_rows(partition_of_keys(columns.keys, 2), 2)
     for _ in Encoder(max_batch_bytes=1_000).encode(columns, rows):

@@ -1,4 +1,4 @@
-"""The login of a fresh connection: SaslHandshake, then SaslAuthenticate until the mechanism is content.
+"""Logs in a fresh connection: SaslHandshake, then SaslAuthenticate until the mechanism is satisfied.
 
 Rule: the error names the user and the mechanism, never the password, whatever the broker answers.
 It is not retriable: the same password will not become right, and repeating it can lock an account.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 _UNSUPPORTED_MECHANISM = 33
-# A broker with connections.max.reauth.ms hangs up when the session ends; stop using it a bit before.
+# A broker with connections.max.reauth.ms hangs up when the session ends; stop using it a bit earlier.
 _SHARE_OF_SESSION = 0.85
 
 
 def log_in(connection: Connection, deadline: Deadline) -> float | None:
-    """Authenticate; returns the monotonic time after which a new login is due, or None for never."""
+    """Authenticate; return the monotonic time after which a new login is due, or None for never."""
     settings = connection.settings.sasl
     if settings is None:
         raise OptionError(
@@ -51,7 +51,7 @@ def log_in(connection: Connection, deadline: Deadline) -> float | None:
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=message), deadline)
         if answer.error_code:
             reason = (answer.error_message or f"error code {answer.error_code}").strip().rstrip(".")
-            # A broker has no reason to echo the password; should one do it, it stops here.
+            # A broker has no reason to echo the password; if one does, the password is masked here.
             raise _refused(connection, settings, reason.replace(settings.password.reveal() or "\0", "***"))
         try:
             message = exchange.send(answer.auth_bytes or b"")

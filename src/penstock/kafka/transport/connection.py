@@ -1,8 +1,8 @@
 """One blocking connection to one broker, for both planes: requests as objects, or frames as bytes.
 
-Rules kept here: every wait ends at its deadline; a connection that met an error is closed, because nobody
-knows which half of which answer is still on its way; a length the broker sends is checked before it is
-believed; foreign exceptions become `BrokerError` here and nowhere else. Why not kafka-python's own
+Rules: every wait ends at its deadline; a connection that met an error is closed, because an unknown part
+of an answer may still be on its way; a length sent by the broker is checked before it is
+used; foreign exceptions become `BrokerError` here and nowhere else. Why not kafka-python's own
 connections: they need an event loop thread in each worker, read 4 KiB at a time, and write whole requests,
 passwords included, to the log at DEBUG. Only its message classes (encode, decode, versions) are used.
 
@@ -37,7 +37,7 @@ __all__ = ["MAX_FRAME_BYTES", "Connection", "Deadline"]
 
 log = get_logger(__name__)
 
-#: Larger answers are refused: the biggest honest one is `fetch.max.bytes` or a single record batch.
+#: Larger answers are refused: the largest valid one is `fetch.max.bytes` or a single record batch.
 MAX_FRAME_BYTES = 1 << 28
 _UNSUPPORTED_VERSION = 35
 _API_VERSIONS = 18
@@ -48,7 +48,7 @@ class Connection:
     """A logged-in connection that knows which request versions its broker speaks.
 
     Not for two threads at once, except that one may send while another receives. `in_flight` counts
-    requests without an answer; a pool must not take a connection back while it is above zero.
+    unanswered requests; a pool must not take a connection back while it is above zero.
     """
 
     def __init__(self, settings: ClientSettings, host: str, port: int, deadline: Deadline) -> None:
@@ -91,17 +91,17 @@ class Connection:
     # --- requests as objects: the control plane ---------------------------------------------------
 
     def call(self, request: Any, deadline: Deadline, *, max_version: int | None = None) -> Any:
-        """Send one of kafka-python's request objects, return its response object.
+        """Send one of kafka-python's request objects and return its response object.
 
-        The wait is the sooner of `deadline` and request.timeout.ms. Error codes inside the response are the
-        caller's to read.
+        Wait until `deadline` or for request.timeout.ms, whichever is sooner. Error codes inside the
+        response are left to the caller.
         """
         wanted = request.max_version if max_version is None else min(max_version, request.max_version)
         version = self.version_of(request.API_KEY, wanted, name=request.name.removesuffix("Request"))
         return self._exchange(request, version, deadline)
 
     def version_of(self, api_key: int, wanted_max: int, *, wanted_min: int = 0, name: str = "") -> int:
-        """The highest version of an API up to `wanted_max` that the broker speaks too."""
+        """Return the highest version of an API, up to `wanted_max`, that the broker also speaks."""
         lowest, highest = self._versions.get(api_key, (0, -1))
         version = min(highest, wanted_max)
         if version < max(lowest, wanted_min):
@@ -133,11 +133,11 @@ class Connection:
             raise self._malformed(f"answer to {name} belongs to another request")
         try:
             return request.header.get_response_class().decode(answer, header=True)
-        except Exception as error:  # whatever a hostile answer makes the decoder raise means the same
+        except Exception as error:  # whatever a hostile answer makes the decoder raise, it means the same
             raise self._malformed(f"answer to {name} v{version} cannot be decoded") from error
 
     def _tell_silence(self, name: str, deadline: Deadline) -> None:
-        """Say so when the answer does not begin to come for long: a broker that stands still takes requests,
+        """Log a warning when no answer begins to arrive for long: a hung broker still accepts requests,
         and the limit of one is half a minute."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return  # decrypted already, so the descriptor may stay silent
@@ -147,7 +147,7 @@ class Connection:
         while (left_s := told_at - time.monotonic()) > 0:
             rest_s = deadline.remaining_s()
             if not rest_s or poller.poll(min(left_s, rest_s, LOOK_FOR_STOP_S) * 1000):
-                return  # an answer, or no time: the caller reads it, or finds that
+                return  # an answer, or no time left: the caller reads it, or finds out
         patience = find_patience()
         log.warning(
             "No answer of %s:%d to %s for %.0f s; waiting for it up to %.0f s more (%s).%s",
@@ -164,7 +164,7 @@ class Connection:
         request = ApiVersionsRequest(client_software_name="penstock", client_software_version="1")
         response = self._exchange(request, ApiVersionsRequest.max_version, deadline)
         if response.error_code == _UNSUPPORTED_VERSION:
-            # An older broker answers in version 0 and says which versions it does speak.
+            # An older broker answers in version 0 and lists the versions it does speak.
             known = {api.api_key: api.max_version for api in response.api_keys}
             version = min(known.get(_API_VERSIONS, 0), ApiVersionsRequest.max_version)
             response = self._exchange(request, version, deadline)
@@ -177,7 +177,7 @@ class Connection:
     def send(
         self, frame: bytes | bytearray | memoryview, deadline: Deadline, *, waiting_for: str = "a request"
     ) -> None:
-        """Send one whole frame, its 4 byte length included. Counts as in flight until it is answered."""
+        """Send one whole frame, including its 4-byte length. It counts as in flight until it is answered."""
         what = f"{self.host}:{self.port} to take {waiting_for}"
         self.in_flight += 1
         view = memoryview(frame)
@@ -187,7 +187,7 @@ class Connection:
                 try:
                     view = view[self._socket.send(view) :]
                 except TimeoutError as error:
-                    _raise_if_broken(error)  # else there may be more time: the deadline knows
+                    _raise_if_broken(error)  # otherwise there may be time left: the deadline decides
         except OSError as error:
             raise self._failed(error, what) from error
         except PenstockError:
@@ -197,7 +197,7 @@ class Connection:
     def receive_into(self, buffer: bytearray, deadline: Deadline, *, waiting_for: str = "a request") -> int:
         """Read one frame (without its length) into the front of `buffer` and return its size.
 
-        The buffer grows when the frame is larger and never shrinks; no view of it may be alive then.
+        A larger frame grows the buffer, which never shrinks; no view of it may exist at that time.
         """
         size = self.receive_size(deadline, waiting_for=waiting_for)
         if size > len(buffer):
@@ -207,7 +207,7 @@ class Connection:
         return size
 
     def receive_size(self, deadline: Deadline, *, waiting_for: str = "a request") -> int:
-        """The first half of `receive_into`, for callers with memory of their own: the next size."""
+        """Read and return the next frame's size: the first half of `receive_into`, for your own memory."""
         self._fill(memoryview(self._size), deadline, waiting_for)
         size = int(_SIZE.unpack(self._size)[0])
         if size < 4:
@@ -227,7 +227,7 @@ class Connection:
     def receive_exactly(
         self, view: memoryview, deadline: Deadline, *, waiting_for: str = "a request"
     ) -> None:
-        """The second half: fill `view` with the frame. After it the request counts as answered."""
+        """Fill `view` with the frame: the second half. After it the request counts as answered."""
         self._fill(view, deadline, waiting_for)
         self.in_flight -= 1
         self.last_used = time.monotonic()
@@ -242,7 +242,7 @@ class Connection:
                     received = self._socket.recv_into(view[done:])
                 except TimeoutError as error:
                     _raise_if_broken(error)
-                    continue  # there may be more time: the deadline knows
+                    continue  # there may be time left: the deadline decides
                 if received == 0:
                     raise ConnectionResetError("closed by the broker")
                 done += received
@@ -255,10 +255,10 @@ class Connection:
     # --- ends -------------------------------------------------------------------------------------
 
     def is_alive(self) -> bool:
-        """Whether the broker still holds its end. Costs no round trip, so it can be wrong a moment later."""
+        """Return whether the broker still holds its end. Takes no round trip, so it can soon be wrong."""
         if self.closed:
             return False
-        # Readable is no sign of death: after a TLS 1.3 handshake, session tickets wait to be read.
+        # Being readable is no sign of death: after a TLS 1.3 handshake, session tickets wait to be read.
         hung_up = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
         poller = select.poll()
         poller.register(self._socket.fileno(), hung_up)
@@ -306,8 +306,8 @@ class Connection:
 
 
 def _raise_if_broken(error: TimeoutError) -> None:
-    """Raise it again if it is the system's, which has given up the connection: the next read gives an end,
-    as if the broker had hung up. A timeout that we have set says only that nothing came so far."""
+    """Raise it again if it is the system's, which has given up the connection: the next read would return an
+    end, as if the broker had hung up. A timeout that we set means only that nothing has come so far."""
     if error.errno == errno.ETIMEDOUT:
         raise error
 

@@ -1,11 +1,11 @@
 """Connections that outlive a task: a process-wide pool, keyed by broker and login.
 
-Rules kept here: a connection goes to one borrower at a time; one with an unanswered request, or one that
-met an error, is closed instead of kept, because its next bytes belong to somebody else; nobody ever waits
-for the pool, the capacity is a wish. Idle connections are closed when they are older than
+Rules: a connection goes to one borrower at a time; one with an unanswered request, or one that
+met an error, is closed instead of kept, because its next bytes belong to another request; borrowing never
+waits for the pool: the capacity is a soft limit. Idle connections are closed when they are older than
 connections.max.idle.ms, at the next borrow or return. Why not by a background thread: a Python worker that
-leaves a thread behind cannot be reused or forked safely, and an idle process with an idle socket harms
-nobody (the broker has the same limit and closes it).
+leaves a thread behind cannot be reused or forked safely, and an idle process with an idle socket does no
+harm (the broker has the same limit and closes it).
 
     with POOL.lend(settings, host, port, deadline) as connection:
         connection.call(request, deadline)
@@ -29,7 +29,7 @@ from penstock.kafka.transport.deadlines import Deadline
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """All that a socket cannot change later. Renewed credentials are another key; another group is not."""
+    """What cannot change for an open socket. Renewed credentials make another key; another group does not."""
 
     host: str
     port: int
@@ -55,7 +55,7 @@ def _key_of(settings: ClientSettings, host: str, port: int) -> _Key:
 
 
 class ConnectionPool:
-    """Lends connections. `capacity` counts lent and idle ones together and is soft."""
+    """Lends connections. `capacity` counts lent and idle ones together and is a soft limit."""
 
     def __init__(
         self, capacity: int = 64, idle_per_key: int = 3, clock: Callable[[], float] = time.monotonic
@@ -65,14 +65,14 @@ class ConnectionPool:
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[tuple[_Key, Connection]] = []  # oldest return first
-        self._lent: weakref.WeakSet[Connection] = weakref.WeakSet()  # a forgotten one is not counted forever
+        self._lent: weakref.WeakSet[Connection] = weakref.WeakSet()  # a leaked one is not counted forever
 
     def borrow(
         self, settings: ClientSettings, host: str, port: int, deadline: Deadline, *, fresh: bool = False
     ) -> Connection:
-        """An idle connection that still stands, or a new one.
+        """Return an idle connection that is still open, or a new one.
 
-        `fresh` closes the idle ones to this broker first: a repeated task must not meet what failed before.
+        `fresh` first closes the idle ones to this broker: a repeated task must not reuse what failed before.
         """
         key = _key_of(settings, host, port)
         with self._lock:
@@ -81,7 +81,7 @@ class ConnectionPool:
                 self._close_idle([pair for pair in self._idle if pair[0] == key])
             connection = self._take_idle(key)
             if connection is None:
-                # Idle connections to other brokers make room; when there are none left the pool just grows.
+                # Idle connections to other brokers make room; if none are left, the pool simply grows.
                 excess = len(self._lent) + len(self._idle) + 1 - self.capacity
                 self._close_idle(self._idle[: max(0, excess)])
             else:
@@ -94,7 +94,7 @@ class ConnectionPool:
         return connection
 
     def give_back(self, connection: Connection) -> None:
-        """Keep the connection for the next borrower, or close it where keeping it would be wrong."""
+        """Keep the connection for the next borrower, or close it if it must not be kept."""
         with self._lock:
             self._lent.discard(connection)
             self._close_aged()
@@ -117,7 +117,7 @@ class ConnectionPool:
     def lend(
         self, settings: ClientSettings, host: str, port: int, deadline: Deadline, *, fresh: bool = False
     ) -> Iterator[Connection]:
-        """Borrow for a block: given back at its end, discarded when it raises."""
+        """Lend a connection for a block; give it back at the end, or discard it when the block raises."""
         connection = self.borrow(settings, host, port, deadline, fresh=fresh)
         try:
             yield connection
@@ -127,7 +127,7 @@ class ConnectionPool:
         self.give_back(connection)
 
     def close(self) -> None:
-        """Close everything idle. Lent connections are closed when they come back or are let go."""
+        """Close everything idle. Lent connections are closed when they are returned or released."""
         with self._lock:
             self._close_idle(list(self._idle))
 
@@ -142,19 +142,19 @@ class ConnectionPool:
             return len(self._lent)
 
     def forget_after_fork(self) -> None:
-        """In a forked child: let go of the parent's sockets.
+        """Let go of the parent's sockets, in a forked child.
 
-        Closing here closes the child's copies of the descriptors only. No TLS farewell is sent (Python's
+        This closes only the child's copies of the descriptors. No TLS farewell is sent (Python's
         `close` never does), so the parent's sessions go on; using one from both sides would mix their bytes.
         """
-        self._lock = threading.Lock()  # the old one may have been held by a thread that does not exist here
+        self._lock = threading.Lock()  # the old one may be held by a thread that does not exist here
         for connection in [*(connection for _, connection in self._idle), *self._lent]:
             connection.close()
         self._idle.clear()
         self._lent = weakref.WeakSet()
 
     def _take_idle(self, key: _Key) -> Connection | None:
-        # The most recently used first: the others may grow old and be closed.
+        # The most recently used first, so that the others may grow old and be closed.
         for other, connection in reversed(list(self._idle)):
             if other != key:
                 continue

@@ -1,9 +1,9 @@
 """How long anything may wait: a moment on the monotonic clock, and the name of the limit that set it.
 
-Rule: every wait for a broker ends at a `Deadline`, and then the error names what was waited for, how long,
+Rule: every wait for a broker ends at a `Deadline`, and then the error says what was waited for, how long,
 and which setting to raise. Why not plain timeouts: a timeout of 30 s in each
-of five nested calls is 150 s, and none of the five knows the other four; a deadline is handed down and
-stays the same moment. A stream that is asked to stop (`core.outages.hearing_stop`) makes it come sooner.
+of five nested calls is 150 s, and none of the five knows of the other four; a deadline is passed down and
+stays the same moment. A request to stop the stream (`core.outages.hearing_stop`) makes it come sooner.
 
 >>> Deadline.after_ms(0, "request.timeout.ms").timeout_error("an answer to Metadata from b:9092").condition
 'BROKER_TIMEOUT'
@@ -22,10 +22,10 @@ from penstock.core.log_lines import get_logger
 from penstock.core.outages import STOP_PATIENCE_S, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, find_stop
 
 log = get_logger(__name__)
-#: Between two tries, whatever is set: without it a loop of failures keeps a core busy.
+#: The least pause between two tries, whatever is set: without it a loop of failures keeps a core busy.
 LEAST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 1_000
-#: A stream that may be asked to stop blocks for this time at most, then looks whether it was.
+#: A stream that may be asked to stop blocks for this long at most, then checks whether it was.
 LOOK_FOR_STOP_S = 0.5
 
 
@@ -33,7 +33,7 @@ LOOK_FOR_STOP_S = 0.5
 class Deadline:
     """A moment (`at`, seconds on this process's monotonic clock) and the setting it comes from.
 
-    `whole_begun_at` is when the wait began that this one is a part of; None: it is a part of no other.
+    `whole_begun_at` is when the wait that this one is part of began; None: it is not part of another.
     """
 
     at: float
@@ -48,13 +48,13 @@ class Deadline:
     def or_sooner(self, limit_ms: int, name: str) -> Deadline:
         """Return this deadline, or one `limit_ms` from now if that comes first.
 
-        It is a part of this wait, so a stop ends both at the same moment.
+        The new deadline is part of this wait, so a stop ends both at the same moment.
         """
         at = time.monotonic() + limit_ms / 1000
         return Deadline(at, limit_ms, name, self._find_begin()) if at < self.at else self
 
     def remaining_s(self) -> float:
-        """Return the seconds left; 0.0 when it has passed, never less."""
+        """Return the seconds left, never below 0.0."""
         return max(0.0, self._find_end() - time.monotonic())
 
     @property
@@ -62,14 +62,14 @@ class Deadline:
         return time.monotonic() >= self._find_end()
 
     def wait_s(self, waiting_for: str) -> float:
-        """Return the seconds left, for a blocking call; raise BROKER_TIMEOUT when there are none."""
+        """Return the seconds left, for a blocking call; raise BROKER_TIMEOUT if there are none."""
         remaining = self._find_end() - time.monotonic()
         if remaining <= 0:
             raise self.timeout_error(waiting_for)
         return remaining
 
     def slice_s(self, waiting_for: str) -> float:
-        """Return the seconds for one of several blocking calls: few, where a stop has to be noticed soon."""
+        """Return the seconds for one of several blocking calls: few if a stop must be noticed soon."""
         remaining = self.wait_s(waiting_for)
         return remaining if find_stop() is None else min(remaining, LOOK_FOR_STOP_S)
 
@@ -77,9 +77,9 @@ class Deadline:
         return self.at - self.limit_ms / 1000 if self.whole_begun_at is None else self.whole_begun_at
 
     def _find_end(self) -> float:
-        """Return the moment itself, or an earlier one that a stop has set.
+        """Return the moment itself, or an earlier one set by a stop.
 
-        What was begun after the stop gets as long as what was under way: brokers that are up answer in time.
+        A wait begun after the stop gets as long as one begun before: brokers that are up answer in time.
         """
         find = find_stop()
         asked_at = None if find is None else find()
@@ -88,7 +88,7 @@ class Deadline:
         return min(self.at, max(asked_at, self._find_begin()) + STOP_PATIENCE_S)
 
     def pause(self, milliseconds: int) -> None:
-        """Sleep for this time, or until the deadline."""
+        """Sleep for this time, but not past the deadline."""
         time.sleep(min(milliseconds / 1000, self.remaining_s()))
 
     def timeout_error(self, waiting_for: str) -> BrokerError:
@@ -102,7 +102,7 @@ class Deadline:
         return BrokerError(
             "BROKER_TIMEOUT",
             f"Waited for {waiting_for} for {self.limit_ms} ms ({self.name}), in vain.",
-            # A name in words is no setting, and nobody can raise it.
+            # A name in words is not a setting, so it cannot be raised.
             hint="Check that the broker is up and reachable"
             + ("." if " " in self.name else f", or raise {self.name}."),
             facts={"waiting_for": waiting_for, "limit_ms": self.limit_ms, "limit": self.name},
@@ -111,14 +111,14 @@ class Deadline:
 
 
 class Attempts:
-    """Tries until a deadline, with growing pauses. The loop ends after the deadline: raise `given_up()` then.
+    """Tries until a deadline, with growing pauses. After the deadline the loop ends: raise `given_up()` then.
 
     for _ in attempts:
         with attempts.forgiving():
             return ask()
     raise attempts.given_up()
 
-    `last` is the failure to be told: of the tries that had time left, the last one's.
+    `last` is the failure to report: that of the last try that had time left.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Attempts:
         self.begin_again(deadline)
 
     def begin_again(self, deadline: Deadline) -> None:
-        """Start anew with this deadline: a try has brought something forward."""
+        """Start again with this deadline, because a try has made progress."""
         self.deadline = deadline
         self._pause_ms = self._first_pause_ms
         self._began_at = time.monotonic()
@@ -154,7 +154,7 @@ class Attempts:
 
     @contextmanager
     def forgiving(self) -> Iterator[None]:
-        """Remember a failure that may pass, and go on behind the block; any other goes through."""
+        """Remember a failure that may pass and go on after the block; let any other through."""
         try:
             yield
         except BrokerError as error:
@@ -166,14 +166,14 @@ class Attempts:
             raise error
         log.info("Will try again: %s", error)
         self._tell(error)
-        # The very last failure is often only "no time left": the one before it says why.
+        # The very last failure often says only "no time left"; the one before it says why.
         if self.last is None or not self.deadline.expired:
             self.last = error
 
     def _tell(self, error: BrokerError) -> None:
-        """Warn when failures last, again and again: nobody should have to guess why nothing happens.
+        """Warn from time to time while failures last, so that the user can see why nothing happens.
 
-        The first warning comes when a leader election would be over.
+        The first warning comes after the time of a leader election.
         """
         now = time.monotonic()
         waited_s = now - self._began_at
@@ -193,7 +193,7 @@ class Attempts:
         )
 
     def given_up(self) -> BrokerError:
-        """Return the error of a deadline that has passed, with the last failure."""
+        """Return the error of a deadline that has passed, including the last failure."""
         error = self.deadline.timeout_error(self.waiting_for)
         if self.last is None:
             return error

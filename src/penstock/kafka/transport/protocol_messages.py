@@ -1,8 +1,8 @@
 """Kafka's requests and responses as objects: with `group_member`, the only module that imports kafka-python.
 
-Rule: what is taken from kafka-python is its message classes and its table of error codes, nothing that opens
-a socket or writes a log (`group_member`, which the console alone uses, does). Whoever needs another message
-adds it here, so that one file shows how much we depend on. Why not import it where it is used: on Python
+Rule: only message classes and the table of error codes come from kafka-python, nothing that opens
+a socket or writes a log (except in `group_member`, which only the console uses). A message needed elsewhere
+is added here, so that one file shows how much we depend on. Why not import it where it is used: on Python
 3.11 and 3.12 its import raises deprecation warnings, which would fail every program that turns warnings into
 errors.
 
@@ -77,7 +77,7 @@ __all__ = [
     "error_name",
 ]
 
-# Four names that kafka-python spells in its own or in an older way.
+# Four names that kafka-python spells in its own way or an older one.
 _RENAMED = {
     -1: "UNKNOWN_SERVER_ERROR",
     6: "NOT_LEADER_OR_FOLLOWER",
@@ -87,7 +87,7 @@ _RENAMED = {
 
 
 def error_name(code: int) -> str:
-    """Kafka's own name of an error code; an unknown one keeps its number."""
+    """Return Kafka's own name for an error code; an unknown one keeps its number."""
     known = kafka_errors.get(code)
     if code in _RENAMED:
         return _RENAMED[code]

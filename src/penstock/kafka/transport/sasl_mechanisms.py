@@ -1,10 +1,10 @@
-"""Logging in to a broker: PLAIN and SCRAM as exchanges of bytes, without a socket of their own.
+"""Logs in to a broker: PLAIN and SCRAM as exchanges of bytes, without a socket of their own.
 
-Rule: a mechanism is a generator. It yields what to send, receives what the server said, and ends when
-the login holds or raises `AuthenticationRefused`. So SCRAM's checks (the server's nonce starts with ours, at
-least 4096 rounds, at most a million, no unknown mandatory extension, the server's signature) can be
-tested with vectors and hostile servers. Why not kafka-python's classes: they accept one single round,
-which hands the password to whoever answers, and they write user names with `,` or `=` unescaped.
+Rule: a mechanism is a generator. It yields what to send, receives what the server answers, and either ends
+when the login succeeds or raises `AuthenticationRefused`. So SCRAM's checks (the server's nonce starts with
+ours, at least 4096 rounds, at most a million, no unknown mandatory extension, the server's signature) can be
+tested with vectors and hostile servers. Why not kafka-python's classes: they accept a single round,
+which hands the password to any server that answers, and they write user names with `,` or `=` unescaped.
 
 >>> next(plain("alice", Secret("pencil")))
 b'\\x00alice\\x00pencil'
@@ -22,21 +22,21 @@ from collections.abc import Generator
 from penstock.core.client.client_settings import SaslSettings, Secret
 from penstock.core.errors import OptionError
 
-#: Bytes to send come out, the server's bytes go in.
+#: Yields bytes to send and receives the server's bytes.
 Exchange = Generator[bytes, bytes, None]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-# RFC 7677 asks for 4096 at least. The ceiling stops a hostile server from keeping us busy for hours.
+# RFC 7677 asks for at least 4096. The maximum stops a hostile server from keeping us busy for hours.
 _MIN_ROUNDS, _MAX_ROUNDS = 4096, 1_000_000
 
 
 class AuthenticationRefused(Exception):  # noqa: N818  (it never leaves this folder: `broker_login` wraps it)
-    """One side did not prove who it is. The text is safe to show."""
+    """One side failed to prove its identity. The text is safe to show."""
 
 
 def exchange_for(settings: SaslSettings) -> Exchange:
-    """The exchange of the mechanism the settings ask for."""
+    """Return the exchange for the mechanism the settings ask for."""
     if settings.mechanism == "PLAIN":
         return plain(settings.username, settings.password)
     if settings.mechanism in _HASH_NAMES:
@@ -49,12 +49,12 @@ def exchange_for(settings: SaslSettings) -> Exchange:
 
 
 def plain(username: str, password: Secret) -> Exchange:
-    """RFC 4616: one message, and silence means yes (a refusal comes as the response's error code)."""
+    """Log in by RFC 4616: one message, and silence means yes (a refusal is the response's error code)."""
     yield b"\0".join((b"", username.encode(), password.reveal().encode()))
 
 
 def scram(mechanism: str, username: str, password: Secret, nonce: str) -> Exchange:
-    """RFC 5802 without channel binding, the way Kafka's brokers speak it (no SASLprep)."""
+    """Log in by RFC 5802 without channel binding, the way Kafka's brokers speak it (no SASLprep)."""
     hash_name = _HASH_NAMES[mechanism]
     first_bare = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
     server_first = _text((yield f"n,,{first_bare}".encode()))

@@ -1,6 +1,6 @@
-"""From a host name to a connected TCP socket, within a deadline.
+"""Connects from a host name to a TCP socket, within a deadline.
 
-Rule: even the look-up of the name ends by the deadline. Why not `socket.create_connection`: it resolves
+Rule: even the name look-up ends by the deadline. Why not `socket.create_connection`: it resolves
 names without any time limit (a dead name server holds it for tens of seconds) and then gives every
 address the full timeout in turn.
 
@@ -56,7 +56,7 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[_Address]:
         literal = ipaddress.ip_address(host)
     except ValueError:
         literal = None
-    if literal is None:  # not above: an error of the look-up would drag the ValueError along
+    if literal is None:  # not above, or an error of the look-up would be chained to the ValueError
         return _look_up(host, port, deadline)
     if literal.version == 4:
         return [(socket.AF_INET, (host, port))]
@@ -64,7 +64,7 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[_Address]:
 
 
 def _look_up(host: str, port: int, deadline: Deadline) -> list[_Address]:
-    # getaddrinfo cannot be given a time limit, so it runs on a thread that may be left to finish alone: a
+    # getaddrinfo takes no time limit, so it runs on a thread that may be abandoned: a
     # daemon, ended by the resolver's own limit.
     found: list[_Address] = []
     failed: list[OSError] = []

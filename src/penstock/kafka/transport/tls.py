@@ -1,7 +1,7 @@
 """TLS for a broker connection: PEM text in, an encrypted socket out.
 
-Rules kept here: TLS 1.2 or newer; the host name is checked unless the user turned it off; private keys
-touch the disk only for the moment OpenSSL needs a path, in a file only this user can read. Why not pass
+Rules: TLS 1.2 or newer; the host name is checked unless the user turned that off; private keys
+are on disk only for the moment OpenSSL needs a path, in a file only this user can read. Why not pass
 the user's own file paths on: a work order is read on another computer, where the path means nothing.
 
 >>> tls_context(TlsSettings()).minimum_version.name
@@ -28,7 +28,7 @@ _NAME_MISMATCH = frozenset({62, 64})
 
 @lru_cache(maxsize=16)
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Build (once per settings and process) what OpenSSL needs; wrong PEM text is an `OptionError`."""
+    """Return the TLS context, built once per settings and process; wrong PEM text is an `OptionError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.check_hostname
@@ -50,15 +50,15 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    # OpenSSL (through Python) reads a key from a path only. mkstemp and mkdtemp give 0600 and 0700, and the
-    # folder is gone before this function returns, error or not.
+    # OpenSSL (through Python) reads a key only from a path. mkstemp and mkdtemp give 0600 and 0700, and the
+    # folder is gone before this function returns, even on error.
     with tempfile.TemporaryDirectory(prefix="penstock-tls-") as folder:
         chain = Path(folder) / "chain.pem"
         _write_private(chain, settings.certificate_pem or "")
         if settings.key_pem is not None:
             _write_private(chain.with_name("key.pem"), settings.key_pem.reveal())
         key = chain.with_name("key.pem") if settings.key_pem is not None else None
-        # Without a password OpenSSL would ask the terminal for one and hang; an empty one makes it fail.
+        # Without a password OpenSSL would prompt in the terminal and hang; an empty one makes it fail.
         password = settings.key_password.reveal() if settings.key_password is not None else ""
         try:
             context.load_cert_chain(chain, key, password=password)
@@ -79,21 +79,21 @@ def _write_private(path: Path, text: str) -> None:
 def start_tls(
     raw: socket.socket, settings: TlsSettings, host: str, port: int, deadline: Deadline
 ) -> ssl.SSLSocket:
-    """Shake hands over a connected socket; the caller closes `raw` when this raises."""
+    """Do the TLS handshake on a connected socket and return it; the caller closes `raw` when this raises."""
     context = tls_context(settings)
     raw.settimeout(deadline.wait_s(f"the TLS handshake with {host}:{port}"))
     try:
         return context.wrap_socket(raw, server_hostname=host)
     except TimeoutError as error:
         if error.errno == errno.ETIMEDOUT:
-            raise  # the system has given the connection up, whatever time is left
+            raise  # the system has given up the connection, whatever time is left
         raise deadline.timeout_error(f"the TLS handshake with {host}:{port}") from error
     except ssl.SSLError as error:
         raise tls_failure(error, host, port) from error
 
 
 def tls_failure(error: ssl.SSLError, host: str, port: int) -> BrokerError:
-    """Say which of the usual causes it was: the name, the certificate, or what the broker refused."""
+    """Return an error naming the usual cause: the name, the certificate, or what the broker refused."""
     reason = _reason(error)
     facts: dict[str, object] = {"host": host, "port": port, "reason": reason}
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,9 +1,9 @@
-"""A cursor over bytes in Kafka's own encoding: answers of brokers, records of groups, assignments of members.
+"""A cursor over bytes in Kafka's own encoding: brokers' answers, groups' records, members' assignments.
 
-Rule: every length is checked against what is left before it is believed; whatever does not fit is a
-`ValueError` with the place, and the caller says what it was reading. Why not kafka-python's classes: they
-copy the records of an answer, and many of these bytes come from any client that ever joined a group, so a
-length among them may say anything.
+Rule: every length is checked against what is left before it is used; anything that does not fit is a
+`ValueError` with the position, and the caller adds what it was reading. Why not kafka-python's classes: they
+copy the records of an answer, and many of these bytes come from any client that ever joined a group, so any
+length among them may be wrong.
 
 >>> cursor = WireCursor(b"\\x00\\x02ok")
 >>> cursor.text(), cursor.left
@@ -16,9 +16,9 @@ import struct
 
 
 class WireCursor:
-    """Reads from the front; `at` is the place of the next byte.
+    """Reads bytes from the front; `at` is the index of the next one.
 
-    `flexible` says how lengths are written: as a varint of the length plus one, with tags behind each
+    `flexible` says how lengths are written: as a varint of the length plus one, with tags after each
     structure, or as plain numbers without tags. Null has the length -1 in both.
     """
 
@@ -28,11 +28,11 @@ class WireCursor:
 
     @property
     def left(self) -> int:
-        """How many bytes remain."""
+        """Return how many bytes remain."""
         return self._size - self.at
 
     def skip(self, size: int) -> int:
-        """Pass over `size` bytes and return where they begin."""
+        """Skip `size` bytes and return where they begin."""
         begin = self.at
         if not 0 <= size <= self._size - begin:
             raise ValueError(f"{size} bytes are announced at {begin}, {self.left} are left")
@@ -45,7 +45,7 @@ class WireCursor:
         return bytes(self._data[begin : self.at])
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        """Return the numbers of a fixed layout."""
+        """Return the numbers of a fixed-size layout."""
         return layout.unpack_from(self._data, self.skip(layout.size))
 
     def integer(self, size: int) -> int:
@@ -54,7 +54,7 @@ class WireCursor:
         return int.from_bytes(self._data[begin : self.at], "big", signed=True)
 
     def varint(self) -> int:
-        """Return a number from 0 on, seven bits in each byte."""
+        """Return a non-negative number, seven bits in each byte."""
         number = 0
         for shift in range(0, 35, 7):
             octet = self._data[self.skip(1)]
@@ -64,7 +64,7 @@ class WireCursor:
         raise ValueError(f"a number before {self.at} does not end")
 
     def length(self, size: int) -> int:
-        """Return a length, below zero for null; `size` is its own width where it is a plain number."""
+        """Return a length, negative for null; `size` is its own width where it is a plain number."""
         return self.varint() - 1 if self.flexible else self.integer(size)
 
     def count(self, least_each: int = 1) -> int:
@@ -75,15 +75,15 @@ class WireCursor:
         return count
 
     def text(self) -> str:
-        """Return a text that is never null."""
+        """Return a string that is never null."""
         return self.take(self.length(2)).decode("utf-8", "replace")
 
     def nullable_text(self) -> str | None:
-        """Return a text, or None for null."""
+        """Return a string, or None for null."""
         size = self.length(2)
         return None if size < 0 else self.take(size).decode("utf-8", "replace")
 
     def tags(self) -> dict[int, bytes]:
-        """Return what a newer version may have added, by number; nothing where lengths are plain numbers."""
+        """Return fields a newer version may have added, by number; none where lengths are plain numbers."""
         count = self.varint() if self.flexible else 0
         return {self.varint(): self.take(self.varint()) for _ in range(count)}

@@ -1,1 +1,1 @@
-"""Writing records: Arrow tables in, acknowledged record batches out, plain or in a transaction."""
+"""Writing records: Arrow tables go in, acknowledged record batches come out, plain or in a transaction."""

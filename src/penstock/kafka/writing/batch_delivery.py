@@ -1,10 +1,10 @@
-"""Encoded batches on their way to their leaders, sent again until each is acknowledged.
+"""Delivers encoded batches to their leaders, sending each again until it is acknowledged.
 
-Rule: a batch is repeated byte for byte, its sequence number included, in the order of these numbers, and only
-after every request under way on that connection is answered or lost. The time limit counts from the last
+Rule: a batch is repeated byte for byte, including its sequence number, in the order of these numbers, and
+only after every open request on that connection is answered or lost. The time limit counts from the last
 acknowledgement: a large table may take long, silence may not.
 
-Why several requests are under way at once: with one, the socket is idle while the broker writes. Up to five
+Why several requests are open at once: with one, the socket is idle while the broker writes. Up to five
 are safe, because a broker remembers the last five batches of each producer and refuses gaps.
 
     written = DeliveredRecords()
@@ -39,7 +39,7 @@ class DeliveredRecords:
     """How many records each partition took, and its range: the first offset and the one after the last.
 
     Another producer's records may lie inside that range. A partition is missing from `offsets` when the
-    broker recognised every batch as a repetition and no longer knew where it was.
+    broker recognised every batch as a repetition and no longer knew its offset.
     """
 
     counts: dict[int, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class DeliveredRecords:
 
 @dataclass(frozen=True, order=True, slots=True)
 class _Parcel:
-    """A batch and its place in the order of encoding, which is the order of its sequence numbers."""
+    """A batch and its place in the order of encoding, which is also the order of sequence numbers."""
 
     number: int
     batch: EncodedBatch = field(compare=False)
@@ -66,7 +66,7 @@ class _Parcel:
 
 @dataclass(slots=True)
 class _Request:
-    """One request under way: its version and the parcels it carries."""
+    """One open request: its version and the parcels it carries."""
 
     correlation_id: int
     version: int
@@ -74,9 +74,9 @@ class _Request:
 
 
 class Delivery:
-    """Batches of one topic: `sources` gives each partition's, in order; `written` takes the answers.
+    """Delivers batches of one topic: `sources` has each partition's, in order; `written` takes the answers.
 
-    With a `transactional_id` they belong to its open transaction, which knows their partitions already.
+    With a `transactional_id` they belong to its open transaction, which already knows their partitions.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Delivery:
         self._attempts = Attempts(new_deadline(), what, settings.retry_backoff_ms)
 
     def run(self) -> None:
-        """Return when every batch is acknowledged."""
+        """Send everything and return when every batch is acknowledged."""
         for _ in self._attempts:
             open_partitions = [p for p in self._again if self._again[p] or p in self._sources]
             wanted = [TopicPartition(self._topic, partition) for partition in open_partitions]
@@ -117,7 +117,7 @@ class Delivery:
         raise self._attempts.given_up()
 
     def _deliver_to(self, host: str, port: int, partitions: list[int]) -> bool:
-        """Send until these partitions have nothing left; return whether something must be sent again."""
+        """Send until these partitions have nothing left; return whether anything must be sent again."""
         under_way: deque[_Request] = deque()
         with self._attempts.forgiving():
             try:
@@ -147,7 +147,7 @@ class Delivery:
             trouble |= self._receive(connection, under_way)
 
     def _take(self, partitions: Iterable[int]) -> dict[int, _Parcel]:
-        """Return at most one batch of each partition, within the size of a request (but at least one)."""
+        """Return at most one batch per partition, within the size of a request (but at least one)."""
         taken: dict[int, _Parcel] = {}
         size = 0
         for partition in partitions:
@@ -188,7 +188,7 @@ class Delivery:
         connection.send(frame, self._limit(), waiting_for="Produce")
 
     def _receive(self, connection: Connection, under_way: deque[_Request]) -> bool:
-        """Read the oldest answer and put refused batches back; return whether there are any."""
+        """Read the oldest answer and put refused batches back; return whether there were any."""
         request = under_way[0]
         size = connection.receive_into(self._buffer, self._limit(), waiting_for="Produce")
         broker = f"{connection.host}:{connection.port}"
@@ -206,7 +206,7 @@ class Delivery:
                 self._written.add(answer.partition, answer.base_offset, parcel.batch.records)
                 self._attempts.begin_again(self._new_deadline())
                 continue
-            # A gap is no surprise behind a batch that was refused; alone it means lost records.
+            # After a refused batch a gap is expected; on its own it means lost records.
             waiting = self._again[answer.partition]
             if not (answer.code == _OUT_OF_ORDER_SEQUENCE and waiting and waiting[0] < parcel):
                 where = TopicPartition(self._topic, answer.partition)
@@ -219,7 +219,7 @@ class Delivery:
         return bool(again)
 
     def _limit(self) -> Deadline:
-        """Return the time limit of one request."""
+        """Return the deadline of one request."""
         return self._attempts.deadline.or_sooner(self._settings.request_timeout_ms, "request.timeout.ms")
 
 

@@ -2,7 +2,7 @@
 
 Rule: `write` returns when every record is acknowledged by all in-sync replicas, or raises. A batch
 keeps its producer id and sequence number through every repetition, so a broker that already has it says so
-instead of storing it twice. After an error the producer id is dropped: nobody knows what arrived, and a new
+instead of storing it twice. After an error the producer id is dropped: it is unknown what arrived, and a new
 id cannot collide with it.
 
 Why not a background thread that collects records, as other clients have: a table is already a collection,
@@ -40,18 +40,18 @@ log = get_logger(__name__)
 
 #: How long a write waits for an answer that it can do without.
 HINT_TIMEOUT_MS = 5_000
-#: Records without a key go to one partition in runs of at least this many, so that batches stay large.
+#: Records without a key go to a partition in runs of at least this many, so that batches stay large.
 KEYLESS_RUN = 1_000
-#: Every topic takes batches of this size: its limit is not worth a question.
+#: Every topic takes batches of this size, so its limit is not worth a question.
 _SMALL_BYTES = 4_096
-#: How often is asked again for a topic that one broker knows and another does not.
+#: How often to ask again for a topic that one broker knows and another does not.
 _LOOKS_FOR_A_TOPIC = 20
 
 
 class Writer:
-    """Writes as one producer. For one thread."""
+    """An idempotent producer. For one thread."""
 
-    #: Only a producer that writes in transactions has one.
+    #: Set only on a producer that writes in transactions.
     transactional_id: str | None = None
 
     def __init__(
@@ -75,9 +75,9 @@ class Writer:
         self._rooms: dict[str, int | None] = {}
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
-        """Write all rows and return where they are.
+        """Write all rows and return the offsets they got.
 
-        Of the columns key, value, headers, timestamp and partition any may be missing.
+        Any of the columns key, value, headers, timestamp and partition may be missing.
         """
         try:
             return self._write_all(topic, data)
@@ -122,14 +122,14 @@ class Writer:
 
     def _count_partitions(self, topic: str, deadline: Deadline) -> int:
         """Return how many partitions the topic has now; raise if it is gone."""
-        # A topic made a moment ago may be unknown to this broker still; this waits a little, then refuses.
+        # A new topic may still be unknown to this broker; this waits a little, then refuses.
         self._routing.leader(topic, 0, deadline)
         attempts = Attempts(deadline, f"topic {topic}", LEAST_PAUSE_MS, longest_pause_ms=LEAST_PAUSE_MS)
         for number in attempts:
             view = self._routing.describe(topic, deadline)
             if view is not None:
                 return len(view.partitions)
-            # Before that, it may be another broker that has answered and has not heard of the topic yet.
+            # Before that, another broker may have answered that has not heard of the topic yet.
             if number == _LOOKS_FOR_A_TOPIC:
                 raise SinkError(
                     "UNKNOWN_TOPIC_OR_PARTITION",
@@ -140,10 +140,10 @@ class Writer:
         raise attempts.given_up()
 
     def _announce(self, partitions: Collection[TopicPartition]) -> None:
-        """Do what is due before records go to these partitions: nothing, outside of a transaction."""
+        """Announce the partitions before records go to them; only a transaction does so."""
 
     def _find_room(self, topic: str, deadline: Deadline) -> int | None:
-        """Return the largest batch to make for a topic; it may take less than we would send it."""
+        """Return the largest batch to make for a topic, or None: it may take less than we would send."""
         if topic not in self._rooms:
             soon = deadline.or_sooner(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS")
             try:
@@ -151,7 +151,7 @@ class Writer:
             except BrokerError as error:
                 log.info("Writing to %s without knowing the size of its batches: %s", topic, error)
                 return None  # the next batch asks again
-            # What cannot be compressed becomes a little larger by trying.
+            # Compression makes incompressible data slightly larger.
             self._rooms[topic] = None if limit is None else limit - limit // 128 - 64
         return self._rooms[topic]
 

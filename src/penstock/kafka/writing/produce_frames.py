@@ -1,10 +1,10 @@
 """Produce requests and answers as bytes.
 
-Rule: record batches go onto the wire as they were encoded; nothing decodes or rebuilds them. Why not
+Rule: record batches are sent as they were encoded; nothing decodes or rebuilds them. Why not
 kafka-python's ProduceRequest: it copies every batch into its own encoder, twice.
 
-A request holds at most one batch per partition, because brokers refuse more. Version 8 and its
-predecessors down to 3 differ only in what they answer, and every broker from 2.1 to 4.x speaks one of
+A request holds at most one batch per partition, because brokers refuse more. Versions 3 to 8
+differ only in what they answer, and every broker from 2.1 to 4.x speaks one of
 them; topic ids (version 13) come with the sink.
 """
 
@@ -24,7 +24,7 @@ _FIXED = struct.Struct(">ihqqq")  # partition, error code, base offset, append t
 
 @dataclass(frozen=True, slots=True)
 class ProduceAnswer:
-    """What the broker says about one partition's batch."""
+    """A broker's answer for one partition's batch."""
 
     partition: int
     code: int
@@ -58,7 +58,7 @@ def build_frame(
 
 
 def read_answer(version: int, data: memoryview) -> tuple[int, list[ProduceAnswer]]:
-    """Return the correlation id of a response and its answers; `ValueError` when it is cut off."""
+    """Return a response's correlation id and its answers; raise `ValueError` if it is cut off."""
     cursor = WireCursor(data)
     correlation_id = cursor.integer(4)
     answers = []
@@ -69,7 +69,7 @@ def read_answer(version: int, data: memoryview) -> tuple[int, list[ProduceAnswer
             message: str | None = None
             if version >= 8:
                 for _ in range(cursor.count()):
-                    cursor.skip(4)  # the number of a record in the batch
+                    cursor.skip(4)  # the index of a record in the batch
                     message = cursor.nullable_text()
                 whole = cursor.nullable_text()
                 message = message or whole

@@ -1,13 +1,13 @@
 """A producer whose writes to several topics become visible together, or not at all.
 
 Rule: between `begin` and `commit` everything is one transaction: readers of committed records see all of it
-or none. `fence` comes first: it ends whatever an earlier life with the same transactional id left open, and
-takes the right to write from that life. When `commit` gets no answer, nobody here knows what happened, and
-the error says so; what to do is the same as after a crash: `fence`, then read what is there.
+or none. `fence` comes first: it ends whatever an earlier run with the same transactional id left open, and
+revokes that run's right to write. When `commit` gets no answer, the outcome is unknown here, and
+the error says so; the remedy is the same as after a crash: `fence`, then read what is there.
 
 Why not answer an unknown outcome by committing again with a new id: the first commit may still succeed, and
-both would be seen. Why the coordinator is told of each partition by its own request (AddPartitionsToTxn),
-although new brokers learn of them from the records: that way works with every broker from 2.1 on.
+both would be seen. Why a separate request (AddPartitionsToTxn) names each partition to the coordinator,
+although new brokers learn of them from the records: that works with every broker from 2.1 on.
 
     writer = TransactionalWriter(settings, "shipper-web1")
     writer.fence()
@@ -41,11 +41,11 @@ from penstock.kafka.transport.protocol_messages import (
 from penstock.kafka.writing.batch_delivery import DeliveredRecords
 from penstock.kafka.writing.plain_producer import Writer
 
-#: A later life has the right to write, or the transaction took too long and was taken away.
+#: A later run has the right to write, or the transaction took too long and was aborted.
 FENCED = "PRODUCER_FENCED"
 #: `commit` got no answer: fence, then read what is there.
 OUTCOME_UNKNOWN = "TRANSACTION_OUTCOME_UNKNOWN"
-#: What is over with this transaction but not with this writer: fence, then do it again.
+#: This transaction is over but this writer is not: fence, then do it again.
 TRANSACTION_LOST = frozenset(
     {
         OUTCOME_UNKNOWN,
@@ -62,14 +62,14 @@ _CONCURRENT_TRANSACTIONS, _NOT_ATTEMPTED = 51, 55
 # Later versions are for brokers (AddPartitionsToTxn), change the epoch with each transaction (EndTxn), or
 # are not settled yet (InitProducerId).
 _ADD_VERSION, _END_VERSION, _INIT_VERSION = 3, 4, 5
-# The markers of the transaction before take a few milliseconds; the pause of a failed request is too long.
+# The previous transaction's markers take a few milliseconds; the pause after a failed request is too long.
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 2, 100
 
 _State = Literal["new", "ready", "open", "doubtful"]
 
 
 class TransactionalWriter(Writer):
-    """Writes as the one producer with this transactional id. For one thread."""
+    """The only producer with this transactional id. For one thread."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class TransactionalWriter(Writer):
     # --- the life of a transaction ------------------------------------------------------------------
 
     def fence(self) -> None:
-        """Become the one writer with this id: earlier ones are refused, and what they left open is aborted.
+        """Become the only writer with this id: refuse earlier ones, and abort what they left open.
 
-        When it returns, their last transaction is settled, so a read of committed records shows its outcome.
-        It also settles a transaction of this writer whose end is unknown.
+        On return, their last transaction is settled, so a read of committed records shows its outcome.
+        This also settles a transaction of this writer whose outcome is unknown.
         """
         self._forget()
         self._state = "new"
@@ -125,13 +125,13 @@ class TransactionalWriter(Writer):
         self._state = "ready"
 
     def begin(self) -> None:
-        """Begin a transaction: all writes until it ends belong to it. Nothing is sent before the first."""
+        """Begin a transaction: all writes until it ends belong to it. Send nothing before the first write."""
         if self._state != "ready":
             raise self._misuse("begin")
         self._state = "open"
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
-        """Write all rows as a part of the transaction; after an error, call `abort` or `fence`."""
+        """Write all rows as part of the transaction; after an error, call `abort` or `fence`."""
         if self._state != "open":
             raise self._misuse("write")
         self._state = "doubtful"  # until all of it is acknowledged
@@ -147,24 +147,24 @@ class TransactionalWriter(Writer):
     def commit(self, *, timeout_ms: int | None = None) -> None:
         """Make the transaction visible, within `max_block_ms` unless `timeout_ms` is given.
 
-        TRANSACTION_OUTCOME_UNKNOWN: it may or may not be visible; see `fence`.
+        On TRANSACTION_OUTCOME_UNKNOWN it may or may not be visible; see `fence`.
         """
         if self._state != "open":
             raise self._misuse("commit")
         self._end(committed=True, timeout_ms=timeout_ms)
 
     def abort(self) -> None:
-        """Take the transaction back. Where no broker can be asked to do it, `fence` does it later."""
+        """Abort the transaction. If no broker can be reached, `fence` aborts it later."""
         if self._state not in ("open", "doubtful"):
             raise self._misuse("abort")
         self._end(committed=False)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Begin; commit at the end of the block, abort when it raises.
+        """Begin a transaction; commit at the end of the block, abort when it raises.
 
-        An abort that fails as well is left to `fence`, or to the coordinator when the time limit passes: the
-        error that caused it is what the caller must see.
+        If the abort fails as well, it is left to `fence`, or to the coordinator's time limit: the caller
+        must see the original error.
         """
         self.begin()
         try:
@@ -184,7 +184,7 @@ class TransactionalWriter(Writer):
     def _end(self, *, committed: bool, timeout_ms: int | None = None) -> None:
         assert self._producer is not None
         stamp = self._producer
-        if not self._added:  # the coordinator has not heard of this transaction
+        if not self._added:  # the coordinator does not know of this transaction
             self._state = "ready"
             return
         self._state = "doubtful"
@@ -198,7 +198,7 @@ class TransactionalWriter(Writer):
             )
 
         try:
-            # A repeated request is answered as the first one: the coordinator remembers how it ended.
+            # A repeated request gets the same answer: the coordinator remembers how the transaction ended.
             response, broker = self._ask(build, _read_code, _END_VERSION, timeout_ms)
         except BrokerError as error:
             if not error.retriable or not committed:
@@ -216,7 +216,7 @@ class TransactionalWriter(Writer):
         self._state = "ready"
 
     def close(self) -> None:
-        """Abort what is open, if a broker answers; else `fence`, or the time limit, does it."""
+        """Abort an open transaction if a broker answers; else `fence` or the time limit aborts it."""
         self._abort_quietly()
         self._forget()
         self._state = "new"
@@ -224,7 +224,7 @@ class TransactionalWriter(Writer):
     # --- one batch ------------------------------------------------------------------------------------
 
     def _count_partitions(self, topic: str, deadline: Deadline) -> int:
-        """Return the number of partitions, asked again after `metadata.max.age.ms`."""
+        """Return the number of partitions, asking again after `metadata.max.age.ms`."""
         count, until = self._partition_counts.get(topic, (0, 0.0))
         if time.monotonic() >= until:
             count = super()._count_partitions(topic, deadline)
@@ -233,7 +233,7 @@ class TransactionalWriter(Writer):
         return count
 
     def _announce(self, partitions: Collection[TopicPartition]) -> None:
-        """Name partitions that are new in this transaction to its coordinator, which has to end it there."""
+        """Name this transaction's new partitions to its coordinator, which has to end it there."""
         assert self._producer is not None
         stamp = self._producer
         new = [each for each in partitions if each not in self._added]
@@ -252,7 +252,7 @@ class TransactionalWriter(Writer):
                 ],
             )
 
-        # Before the request: when its answer is lost, the coordinator may have a transaction to end.
+        # Set before the request: if its answer is lost, the coordinator may have a transaction to end.
         self._added.update(new)
         response, broker = self._ask(build, _first_code, _ADD_VERSION)
         code = _first_code(response)
@@ -331,7 +331,7 @@ def _read_code(response: Any) -> int:
 
 
 def _first_code(response: Any) -> int:
-    """Return the code of the partition that was refused; the others of the request are not attempted then."""
+    """Return the code of the refused partition; the request's other partitions are not attempted then."""
     codes = [
         int(part.partition_error_code)
         for topic in response.results_by_topic_v3_and_below
