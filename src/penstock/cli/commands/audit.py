@@ -8,11 +8,11 @@ penstock audit results.db orders --re-read --set isolation.level=read_committed
 penstock audit results.db visits --table visits_copy --json
 penstock audit results/ visits
 
-The database is one that a SQL sink writes to, or the folder of a file sink; its streams may run on meanwhile
+The database is one that a SQL sink writes to, or the folder of a file sink; its streams may keep running
 (in an SQLite file a publish waits until the audit has read, 30 s at most: stop the stream if the file is
 big). --re-read reads the log again and checks that each record has its row; for a stream that leaves out
 records on purpose add --filters: then only rows without a record are findings. If the stream reads committed
-records only, say --set isolation.level=read_committed: records of aborted transactions have no row.
+records only, add --set isolation.level=read_committed: records of aborted transactions have no row.
 
 Exit code: 0 nothing found, 1 something found, 2 could not look. The report says what was checked, by which
 evidence, and what could not be checked. Instead of an address with a password write ${env:NAME} or
@@ -182,7 +182,7 @@ def _resolve(name: str, text: str) -> str:
     return resolve_reference(name, text, environ=os.environ, read_file=lambda path: Path(path).read_text())
 
 
-# --- what is told -------------------------------------------------------------------------------------------
+# --- what is printed ----------------------------------------------------------------------------------------
 
 
 def _write_lines(report: Report) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""Show the messages of topics, from now on or from anywhere.
+"""Show the messages of topics, new ones or from any position on.
 
-penstock consume test                                  what comes from now on, until Ctrl-C
+penstock consume test                                  new messages, until Ctrl-C
 penstock consume test --from-beginning --max-messages 10
-penstock consume --pattern 'visits-.*' --group reports   goes on where the group stopped, and commits
+penstock consume --pattern 'visits-.*' --group reports   continues where the group stopped, and commits
 penstock consume test --partition 1 --offset 22 --print key,offset
 penstock consume test --from-time 10m --timeout-ms 2000
 penstock consume test --offset earliest --timeout-ms 5000 --json > messages     for `penstock produce --json`
 
-With --group it is a member of that group: partitions are shared with the other members, and what was shown is
+With --group it joins that group: partitions are shared with the other members, and what was shown is
 committed. Without a group or a position, it is the only member of a new group named console-consumer-NNNNN,
 starts at the end and commits nothing. A group whose position has been deleted from the log continues with
 what is left, and reports how many offsets are gone. With --partition, --offset, --last or --from-time it is a

@@ -2,7 +2,7 @@
 
 penstock groups list
 penstock groups describe reports
-penstock groups offsets --group reports      the records of __consumer_offsets, as they lie there
+penstock groups offsets --group reports      the records of __consumer_offsets, as stored
 
 To move a group without members: `penstock offsets rewind --at kafka://HOST:PORT/GROUP GROUP`.
 `-` means "nothing": a partition without a commit has no current offset and no lag, which is not 0.

@@ -1,7 +1,7 @@
 """Run the usual word count in one command: a Kafka node, a topic, three lines, and their counts.
 
-penstock quickstart                       a node for as long as the command runs, everything gone afterwards
-penstock quickstart --folder ./quick      keeps the node's data and the checkpoint: totals go on next time
+penstock quickstart                       a node for as long as the command runs, all removed afterwards
+penstock quickstart --folder ./quick      keeps the node's data and the checkpoint: totals continue next time
 penstock quickstart --bootstrap host:9092 uses a Kafka that is there already
 
 At a terminal it continues after the three lines: each line you type is sent to the topic; Ctrl-D ends it.

@@ -6,17 +6,17 @@ penstock why nightly --offsets kafka://b:9092/nightly --isolation read_committed
 penstock why visits --sink '${env:STATS}' --json
 
 It compares the stream's position with the log as it is now, and reports the first cause it finds: brokers
-that do not answer, a topic that is gone or another one, no leader, a position outside the log, no data, an
+that do not answer, a topic that was deleted or recreated, no leader, a position outside the log, no data, an
 open transaction (whose, and which partitions it holds back), two programs, a lock in the database (and which
 session to end), a move by hand (`penstock offsets`) that no program has applied yet, a quota. If data is
 waiting it looks twice (--watch). Nothing is changed. For a Structured Streaming query name the checkpoint:
 `penstock why 0 --offsets checkpoint:folder`, where 0 is the number of the source.
 
 Exit code: 0 it moves, or nothing waits; 1 it is stuck, and the answer says why; 3 the brokers or the database
-could not be reached; 4 unknown: the stream is not there, its position cannot be read (a wrong password, a
+could not be reached; 4 unknown: the stream was not found, its position cannot be read (a wrong password, a
 right that is missing, a damaged file, locked tables), it was not watched for long enough to tell (--watch
 0s), or it has no position of some partitions of its topics that hold records: a stream that subscribes reads
-them when it finds them, one that assigns partitions does not; 2 the question itself is wrong. Only 1 says
+them when it finds them, one that assigns partitions does not; 2 the command itself is wrong. Only 1 says
 that the stream does not move.
 """
 

@@ -82,7 +82,7 @@ class LocalDatabase:
         self.folder = Path()
         self.program = Path()
 
-    # --- what each kind of server says about itself -----------------------------------------------------
+    # --- what each kind of server defines ---------------------------------------------------------------
 
     def fetch(self) -> Path:
         """Return the folder with the unpacked program."""

@@ -148,7 +148,7 @@ def _not_transactional(table: Table, what: str) -> SinkError:
     )
 
 
-# --- what each catalog says -------------------------------------------------------------------------------
+# --- each database's catalog ------------------------------------------------------------------------------
 
 
 def _find_postgresql(session: Session, table: Table) -> list[Column]:
