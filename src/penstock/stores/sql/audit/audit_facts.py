@@ -1,7 +1,7 @@
 """Reads from a database what an audit judges: the sink's ledger, and aggregates of the tables it fills.
 
 Rule: everything is read as of one moment, so a stream may go on writing meanwhile, and nothing row by row, so
-a table of any size costs a few scans in the database. Where a digest differs, a binary search finds where.
+a table of any size costs a few scans in the database. Where a digest differs, a binary search finds it.
 
     streams, others, tables = gather_facts(place, "visits", ())
 """

@@ -51,7 +51,7 @@ def load_rows(session: Session, quoted_table: str, rows: pa.Table) -> int:
 
 
 def refuse_strange_numbers(dialect: Dialect, rows: pa.Table) -> None:
-    """Refuse numbers without a place: SQLite turns NaN into null, MySQL has neither NaN nor infinity."""
+    """Refuse numbers that cannot be stored: SQLite makes NaN null, MySQL has neither NaN nor infinity."""
     if dialect == "postgresql":
         return
     for name, column in zip(rows.column_names, rows.columns, strict=True):

@@ -24,7 +24,7 @@ _RANK = "penstock_rank"
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Where rows come from: a table (quoted), its columns of the target, and which of its rows are used."""
+    """Where rows come from: a quoted table, which target columns it has, and which of its rows are used."""
 
     table: str
     columns: tuple[str, ...]

@@ -96,7 +96,7 @@ class SqlWriter(SinkWriter):
         name: str = "",
         token: str = "",
     ) -> BatchOutcome:
-        """Make one batch durable that the driver holds: rows of the only table, or rows by table name."""
+        """Make a batch durable whose rows the driver holds: rows of the only table, or rows by table name."""
         return self.write_staged((), before, end, held=self.name_tables(results), name=name, token=token)
 
     def write_staged(
@@ -109,7 +109,7 @@ class SqlWriter(SinkWriter):
         name: str = "",
         token: str = "",
     ) -> BatchOutcome:
-        """Make one batch durable whose rows tasks have staged: the reported rows, and no others.
+        """Make a batch durable whose rows tasks have staged: the reported rows, and no others.
 
         `held` has the rows that the driver holds itself, for tables without staged rows.
         """
