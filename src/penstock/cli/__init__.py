@@ -1,10 +1,10 @@
 """The `penstock` command: finds the file of the command asked for and runs it.
 
-Rule: one file per command, imported only when it is asked for, so `penstock --help` stays instant. A file
-has `add_arguments(parser)` and `run(arguments) -> int`; to add a command, write the file and a line below.
-Errors of ours are printed as they are, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130. A
-command that needs arguments and gets none prints all it takes, as `--help` does, those of its verbs too,
-unless it has so many (`HAS_MANY_VERBS`) that nobody would read them: then each verb has a help of its own.
+Rule: one file per command, imported only when it is asked for, so `penstock --help` stays instant. A file has
+`add_arguments(parser)` and `run(arguments) -> int`; to add a command, write the file and a line below. Our
+own errors are printed unchanged, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130. A command that
+needs arguments and gets none prints its help, as `--help` does, including that of its verbs, unless it has
+too many of them to read (`HAS_MANY_VERBS`): then each verb has its own help.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from penstock.cli.shared.progress_bar import end_bars
 from penstock.cli.shared.terminal import complain, say
 from penstock.core.errors import PenstockError
 
-#: What begins with a minus sign and is no option: a number, or a length of time.
+#: What begins with a minus sign but is not an option: a number, or a length of time.
 _LESS_THAN_NOTHING = re.compile(r"-(\d+(ms|s|m|h|d)?|\d*\.\d+)$", re.IGNORECASE)
-#: Command to what it does; its file is penstock/cli/commands/<command>.py.
+#: Each command and what it does; its file is penstock/cli/commands/<command>.py.
 COMMANDS = {
     "accesslog": "watch the load of web servers by their access logs, find attackers and block them",
     "audit": "check results in a database against the offsets they came from",
@@ -43,7 +43,7 @@ COMMANDS = {
     "why": "one answer to the question why a stream does not move",
 }
 
-#: What people look for under another name.
+#: What users look for under another name.
 _ELSEWHERE = {
     "lag": "`penstock groups describe` tells a group's lag, `penstock offsets show` where streams stand.",
     "offset": "`penstock offsets` shows where streams stand, and moves them.",
@@ -52,12 +52,12 @@ _ELSEWHERE = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the return value is the exit code."""
+    """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(given)
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough; Python would complain again at exit.
+        # The reader, such as `head`, has seen enough; without this Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     finally:
@@ -92,7 +92,7 @@ def _run(given: list[str]) -> int:
         return 2
     try:
         return int(command.run(parser.parse_args(given[1:])))
-    except SystemExit as leaving:  # argparse has already told why
+    except SystemExit as leaving:  # argparse has already printed why
         return int(leaving.code or 0)
     except PenstockError as error:
         complain(str(error))
@@ -102,7 +102,7 @@ def _run(given: list[str]) -> int:
 
 
 def _suggest(asked: str) -> str:
-    """Return a sentence on what was probably meant, with a blank behind it, or nothing."""
+    """Return a sentence on what was probably meant, followed by a blank, or an empty text."""
     close = difflib.get_close_matches(asked.lower(), COMMANDS, 1)
     told = _ELSEWHERE.get(asked.lower(), f"Did you mean `penstock {close[0]}`?" if close else "")
     return f"{told} " if told else ""
@@ -122,7 +122,7 @@ def _needs_arguments(parser: argparse.ArgumentParser) -> bool:
 
 
 def _describe_all(parser: argparse.ArgumentParser) -> str:
-    """The help of a command and of all its verbs; the options that these share come once, at the end."""
+    """Return the help of a command and all its verbs; the options they share come once, at the end."""
     verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     texts, shared = [parser.format_help()], ""
     for verb in (each for action in verbs for each in action.choices.values()):

@@ -1,1 +1,1 @@
-"""What is durable: places that remember after the process is gone."""
+"""Places that keep data after the process has ended: offsets, losses and results."""

@@ -1,12 +1,12 @@
 """The loss ledger: every range of offsets that was lost, kept where it outlives the query.
 
-Rule: one loss is one row, however often and by whoever it is reported. The key is the range (topic,
-partition, start, until); the words are those of the first report, a repetition moves the times and the
-count only. A log line would be gone with the log, and a replayed batch would write it twice.
+Rule: one loss is one row, however often it is reported and by which program. The key is the range (topic,
+partition, start, until); the wording is that of the first report; a repeated report changes only the times
+and the count. A log line would disappear with its log, and a replayed batch would write it twice.
 
-Drivers and workers write at once. In an SQLite file they take turns (`BEGIN IMMEDIATE`, no write-ahead log:
-losses are rare, and the file stays one file that can be copied and mailed); that file is on one computer, so
-tasks on several need a server.
+Drivers and workers write concurrently. In an SQLite file they take turns (`BEGIN IMMEDIATE`, no write-ahead
+log: losses are rare, and the ledger stays a single file that can be copied and mailed). That file is on one
+computer, so tasks on several computers need a server.
 
     ledger = open_loss_ledger("postgresql://me:password@db.example/stats")
     ledger.record([Loss("DATA_LOST", "t", 0, 5, 8)], seen_ms=now_ms, stream="visits")
@@ -29,7 +29,7 @@ from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tabl
 
 LEDGER_VERSION = 1
 TABLE = "penstock_losses"
-#: A detail is one sentence; what is longer is cut, since a column of MySQL's has an end.
+#: A detail is one sentence. A longer one is cut, because a column of MySQL has a limit.
 DETAIL_LIMIT = 4000
 
 _KEY = ("topic", "partition_id", "start_offset", "until_offset")
@@ -40,7 +40,7 @@ _COLUMNS = (*_KEY, *_WORDS, *_COUNTS)
 
 @dataclass(frozen=True, slots=True)
 class RecordedLoss:
-    """A loss as the ledger has it: since when, how often, and by which stream it was first reported."""
+    """A loss as the ledger records it: when it was seen, how often, and which stream reported it first."""
 
     loss: Loss
     first_seen_ms: int
@@ -51,16 +51,16 @@ class RecordedLoss:
 
 @dataclass(frozen=True, slots=True)
 class LossLedger:
-    """A ledger at a place; made by `open_loss_ledger`. It holds no connection and can be pickled."""
+    """A loss ledger at a place, made by `open_loss_ledger`. It holds no connection and can be pickled."""
 
     place: Place
 
     def record(self, losses: Iterable[Loss], *, seen_ms: int, stream: str = "") -> int:
-        """Keep these losses, all or none; how many different ones they were. Again is no second row."""
+        """Record these losses, all or none; return the number of distinct ones. A repetition adds no row."""
         distinct: dict[tuple[str, int, int, int], Loss] = {}
         for loss in losses:
             distinct.setdefault(loss.key, loss)
-        # In one order everywhere: two writers that lock rows in different orders would block each other.
+        # All writers use the same order: two that lock rows in different orders would block each other.
         rows = [_write_row(distinct[key], seen_ms, stream) for key in sorted(distinct)]
         if rows:
             Database(self.place, RECONNECT_TIMEOUT_S).run(
@@ -69,9 +69,9 @@ class LossLedger:
         return len(rows)
 
     def read(self, *, topic: str | None = None, since_ms: int | None = None) -> list[RecordedLoss]:
-        """What was lost, in the order of topic, partition and offset.
+        """Return the recorded losses, ordered by topic, partition and offset.
 
-        `since_ms` keeps what was reported then or later, be it for the first time or again.
+        `since_ms` keeps those reported at that time or later, whether for the first time or again.
         """
         return Database(self.place, RECONNECT_TIMEOUT_S).run(
             lambda session: _select(session, self.place, topic, since_ms)
@@ -81,9 +81,9 @@ class LossLedger:
 def open_loss_ledger(
     place: str | os.PathLike[str] | Place, *, create: bool = True, was_reached: bool = False
 ) -> LossLedger:
-    """Return the ledger at a path or address, made if it is not there; without `create` that is an error.
+    """Return the ledger at a path or address, made if it is missing; without `create` that is an error.
 
-    `was_reached`: somebody of this query has opened it before, so a database that is away is waited for.
+    `was_reached`: this query has opened it before, so a database that is away is waited for.
     """
     if isinstance(place, str | os.PathLike):
         place = parse_place(os.fspath(place))
@@ -132,7 +132,7 @@ def _write_row(loss: Loss, seen_ms: int, stream: str) -> tuple[object, ...]:
 
 
 def _clean(text: str) -> str:
-    """Text that every database takes: no zero byte, no half of a character pair, not too long."""
+    """Return the text in a form every database takes: no zero byte, no lone surrogate, not too long."""
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= DETAIL_LIMIT else text[: DETAIL_LIMIT - 1] + "…"
 
@@ -160,7 +160,7 @@ def _select(session: Session, place: Place, topic: str | None, since_ms: int | N
     rows = session.execute(
         f"SELECT {', '.join(map(name, _COLUMNS))} FROM {name(TABLE)}{where}", list(filters.values())
     )
-    # Sorted here: databases disagree about the order of letters.
+    # Sorted here, because databases sort letters differently.
     return sorted(map(_read_row, rows), key=lambda each: each.loss.key)
 
 

@@ -8,14 +8,14 @@ penstock audit results.db orders --re-read --set isolation.level=read_committed
 penstock audit results.db visits --table visits_copy --json
 penstock audit results/ visits
 
-The database is one that a SQL sink writes to, or the folder of a file sink; its streams may run on meanwhile
+The database is one that a SQL sink writes to, or the folder of a file sink; its streams may keep running
 (in an SQLite file a publish waits until the audit has read, 30 s at most: stop the stream if the file is
-big). --re-read reads the log again and asks that each record has its row; for a stream that leaves records
-out on purpose say --filters, too: then only rows without a record are findings. If the stream reads
-committed records only, say --set isolation.level=read_committed: records of aborted transactions have no row.
+big). --re-read reads the log again and checks that each record has its row; for a stream that leaves out
+records on purpose add --filters: then only rows without a record are findings. If the stream reads committed
+records only, add --set isolation.level=read_committed: records of aborted transactions have no row.
 
-Exit code: 0 nothing found, 1 something found, 2 could not look. What was checked, by which evidence, and what
-could not be checked is said in each case. Instead of an address with a password write ${env:NAME} or
+Exit code: 0 nothing found, 1 something found, 2 could not look. The report says what was checked, by which
+evidence, and what could not be checked. Instead of an address with a password write ${env:NAME} or
 ${file:/path}.
 """
 
@@ -148,7 +148,7 @@ def _read_again(
     compile_decoding()
     for table in tables:
         if table.kept is None:
-            continue  # told already: its rows do not say where they came from
+            continue  # reported already: its rows do not say where they came from
         mine = [each for each in streams if each.stream in table.streams]
         positions = [position for each in mine if (position := store.load(each.stream)) is not None]
         topic_ids = {topic: known for each in positions for topic, known in each.topic_ids.items()}
@@ -182,7 +182,7 @@ def _resolve(name: str, text: str) -> str:
     return resolve_reference(name, text, environ=os.environ, read_file=lambda path: Path(path).read_text())
 
 
-# --- what is told -------------------------------------------------------------------------------------------
+# --- what is printed ----------------------------------------------------------------------------------------
 
 
 def _write_lines(report: Report) -> Iterator[str]:

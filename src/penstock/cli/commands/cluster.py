@@ -1,4 +1,4 @@
-"""A real Kafka on this computer, in the background: it stays when the terminal closes.
+"""Run a real Kafka on this computer, in the background: it keeps running when the terminal closes.
 
 penstock cluster up                 one broker on port 9092
 penstock cluster up --brokers 3     three brokers on ports 9092, 9093, 9094
@@ -77,11 +77,11 @@ def _name_fetch(servers: str) -> str:
 def _up(arguments: argparse.Namespace) -> int:
     known = find(arguments.name)
     if arguments.port is None and known is not None and len(known.brokers) == arguments.brokers:
-        ports = [broker.port for broker in known.brokers]  # where it is, or was until it died
+        ports = [broker.port for broker in known.brokers]  # its ports, or those it had until it died
     else:
         first = DEFAULT_PORT if arguments.port is None else arguments.port
         ports = list(range(first, first + arguments.brokers))
-    # Ended before it is written down, a broker would run on, and `down` would not know of it.
+    # A broker that is not recorded when this ends would run on, and `down` would not know of it.
     with unwinding_on_signals(), SafeProgressBar(_name_fetch(arguments.servers)) as bar:
         cluster, started = bring_up(
             arguments.name,
@@ -184,7 +184,7 @@ def _logs(arguments: argparse.Namespace) -> int:
         )
     if not is_up:
         _tell_that_it_is_down(cluster, chosen)
-    # Following begins exactly where the tail ends: a line written in between must not be lost.
+    # Following begins exactly at the end of the tail: a line written in between must not be lost.
     places = {broker.log: broker.log.stat().st_size if broker.log.exists() else 0 for broker in chosen}
     for broker in chosen:
         for line in read_tail(broker.log, lines=arguments.lines, until=places[broker.log]).splitlines():
@@ -208,7 +208,7 @@ def _tell_that_it_is_down(cluster: DetachedCluster, brokers: list[DetachedBroker
 
 
 def _write_name(name: str) -> str:
-    """Return what a command needs behind its verb to mean the cluster of this name."""
+    """Return the arguments that a verb needs to mean the cluster of this name."""
     return "" if name == DEFAULT_NAME else f" --name {name}"
 
 
@@ -222,7 +222,7 @@ def _follow(brokers: list[DetachedBroker], places: dict[Path, int]) -> None:
         for broker in brokers:
             size = broker.log.stat().st_size if broker.log.exists() else 0
             if size < places[broker.log]:
-                places[broker.log] = 0  # the log was rolled over or begun anew
+                places[broker.log] = 0  # the log was rolled over, or started again
             if size > places[broker.log]:
                 with broker.log.open("rb") as log:
                     log.seek(places[broker.log])

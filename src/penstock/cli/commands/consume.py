@@ -1,20 +1,20 @@
-"""Show the messages of topics, from now on or from anywhere.
+"""Show the messages of topics, new ones or from any position on.
 
-penstock consume test                                  what comes from now on, until Ctrl-C
+penstock consume test                                  new messages, until Ctrl-C
 penstock consume test --from-beginning --max-messages 10
-penstock consume --pattern 'visits-.*' --group reports   goes on where the group stopped, and commits
+penstock consume --pattern 'visits-.*' --group reports   continues where the group stopped, and commits
 penstock consume test --partition 1 --offset 22 --print key,offset
 penstock consume test --from-time 10m --timeout-ms 2000
 penstock consume test --offset earliest --timeout-ms 5000 --json > messages     for `penstock produce --json`
 
-With --group it is a member of that group: partitions are shared with the other members, and what was shown is
-committed. Without one, and without a position, it is the only member of a new group named
-console-consumer-NNNNN, starts at the end and commits nothing. A group whose place has been deleted from the
-log goes on at what is left, and says how many offsets are gone. With --partition, --offset, --last or
---from-time it is a member of no group. Messages of every compression are read.
+With --group it joins that group: partitions are shared with the other members, and what was shown is
+committed. Without a group or a position, it is the only member of a new group named console-consumer-NNNNN,
+starts at the end and commits nothing. A group whose position has been deleted from the log continues with
+what is left, and reports how many offsets are gone. With --partition, --offset, --last or --from-time it is a
+member of no group. Every compression can be read.
 
-What it says about itself goes to stderr, with the time and with the group, or else the topics, that it is
-about. Control characters are shown as escapes; --raw writes the bytes of the values as they are.
+Its own messages go to stderr, with the time and the group, or else the topics. Control characters are shown
+as escapes; --raw writes the bytes of the values as they are.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _WAIT_MS = 200
 _MOST_AT_ONCE = 5_000
-#: For so long, `--timeout-ms` does not count the time before a member has its first partitions.
+#: For this long, `--timeout-ms` does not count the time until a member gets its first partitions.
 _JOIN_PATIENCE_S = 30.0
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _leaving_on_sigterm() -> Iterator[None]:
-    """End as Ctrl-C does: a member that is only killed is missed by its group until its session expires."""
+    """End as Ctrl-C does: the group waits for a member that is just killed until its session expires."""
 
     def leave(*_: object) -> None:
         raise SystemExit(_TERMINATED)
@@ -222,7 +222,7 @@ def _select(arguments: argparse.Namespace) -> Selection:
 
 
 def _read_position(arguments: argparse.Namespace) -> Position | None:
-    """Where an assigned read begins; None leaves it to a group."""
+    """Return where an assigned read begins; None leaves that to a group."""
     from penstock.cli.shared.start_positions import parse_last, parse_offset, parse_start_time
     from penstock.core.model import Earliest, Latest
 
@@ -243,18 +243,18 @@ def _read_position(arguments: argparse.Namespace) -> Position | None:
 
 class _Feed(Protocol):
     def look(self, most: int | None) -> list[ConsumedRecord]:
-        """Return what has come, at most so many, waiting a moment for it."""
+        """Return the records that have come, `most` at most, after a short wait."""
 
     def acknowledge(self) -> None:
-        """Take note that all of the last look was shown."""
+        """Note that all records of the last look were shown."""
 
     @property
     def is_reading(self) -> bool:
-        """Whether records could come: a group takes some seconds to form."""
+        """Return whether records could come: a group takes some seconds to form."""
 
 
 class _Assigned:
-    """Partitions by name, without a group."""
+    """Reads partitions by name, without a group."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class _Assigned:
         return found
 
     def acknowledge(self) -> None:
-        """Nobody keeps a position."""
+        """Do nothing: no position is stored."""
 
     @property
     def is_reading(self) -> bool:
@@ -303,17 +303,17 @@ class _Assigned:
 
 
 class _Member:
-    """A member of a group; it commits only for a group that was named."""
+    """Reads as a member of a group; it commits only for a group that was named."""
 
     def __init__(self, settings: ClientSettings, selection: Selection, arguments: argparse.Namespace) -> None:
         from penstock.cli.shared.compilation_progress import compile_decoding
         from penstock.kafka.console.group_member import GroupMember
 
-        # Its client tells of every move of a coordinator; what matters is raised, and printed once.
+        # Its client logs every move of a coordinator; what matters is raised, and printed once.
         logging.getLogger("kafka").addHandler(logging.NullHandler())
         self._commits = arguments.group is not None
         group = arguments.group or f"console-consumer-{secrets.randbelow(100_000):05d}"
-        compile_decoding()  # before it joins: a member that compiles for a minute holds up its group
+        compile_decoding()  # before it joins: a member that compiles for a minute delays its group
         self._member = GroupMember(settings, group, selection, from_beginning=arguments.from_beginning)
         self._told: frozenset[object] | None = None
 
@@ -343,7 +343,7 @@ class _Member:
 
 
 def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[ConsumedRecord]:
-    """Records until there are enough, or none came for too long."""
+    """Yield records until there are enough, or none came for too long."""
     left = arguments.max_messages
     patience_s = None if arguments.timeout_ms is None else arguments.timeout_ms / 1000
     begun_s = last_s = time.monotonic()

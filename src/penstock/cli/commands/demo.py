@@ -1,8 +1,8 @@
-"""The whole way in one command: a real Kafka here, a million log lines, Spark counting them.
+"""Run everything in one command: a real Kafka here, a million log lines, and Spark counting them.
 
 Starts a broker on free ports, writes lines that look like an access log, reads them with
-`spark.read.format("penstock")`, and, when its jars can be had, with Spark's own connector beside it.
-Ends by itself and leaves no process.
+`spark.read.format("penstock")`, and, when its jars can be fetched, with Spark's own connector beside it. Ends
+by itself and leaves no process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         say(f"Kafka is ready at {kafka.bootstrap}.")
         _produce(kafka.bootstrap, arguments.records)
-        # Spark's workers find it on the disk; left to them, the first run would be silent for a minute.
+        # Spark's workers load this from disk. If they compiled, the first run would be silent for a minute.
         compile_decoding()
         with _start_spark(jars) as spark:
             return _compare(spark, kafka.bootstrap, arguments, with_peer=bool(jars))
@@ -84,7 +84,7 @@ def _produce(bootstrap: str, records: int) -> None:
 
 
 def make_lines(count: int) -> pa.Table:
-    """Lines that look like an access log, keyed by client; the same every time."""
+    """Return lines that look like an access log, keyed by client; they are the same every time."""
     import pyarrow as pa
 
     clients = [f"10.0.{i % 40}.{i * 7 % 250}" for i in range(count)]

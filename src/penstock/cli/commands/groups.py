@@ -1,11 +1,11 @@
-"""Consumer groups: who is in them, what they have committed, and how far they are behind.
+"""Show consumer groups: their members, what they have committed, and how far they are behind.
 
 penstock groups list
 penstock groups describe reports
-penstock groups offsets --group reports      the records of __consumer_offsets, as they lie there
+penstock groups offsets --group reports      the records of __consumer_offsets, as stored
 
-To make a group without members go on elsewhere: `penstock offsets rewind --at kafka://HOST:PORT/GROUP GROUP`.
-`-` is "nothing": a partition without a commit has no current offset and no lag, which is not the same as 0.
+To move a group without members: `penstock offsets rewind --at kafka://HOST:PORT/GROUP GROUP`.
+`-` means "nothing": a partition without a commit has no current offset and no lag, which is not 0.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ penstock loss --at losses.db
 penstock loss --at '${env:LOSS_LEDGER}' --topic visits --since 1h
 penstock loss --at postgresql://me@db.example/stats --json
 
-A password on the command line can be seen by everybody on this computer; put the whole address into a
-variable or a file and write ${env:NAME} or ${file:/path} instead. Nothing is ever made at the place.
+A password on the command line can be seen by every user of this computer; put the whole address into a
+variable or a file and write ${env:NAME} or ${file:/path} instead. Nothing is ever created at the place.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _write_tables(recorded: Sequence[RecordedLoss], summary: Mapping[str, TopicL
     head: tuple[str, ...] = (
         *("partition", "from", "until", "lost", "first seen", "last seen", "times", "stream", "condition"),
     )
-    if not any(each.stream for each in recorded):  # nobody gave a name
+    if not any(each.stream for each in recorded):  # no stream was ever named
         head, *rows = ((*row[:7], *row[8:]) for row in (head, *rows))
     lines = iter(align(head, rows, right={1, 2, 3, 6}))
     yield next(lines)
@@ -116,4 +116,4 @@ def _write_json(place: str, recorded: Sequence[RecordedLoss], summary: Mapping[s
             for each in recorded
         ],
     }
-    return json.dumps(content, indent=1)  # only ASCII comes out, so nothing can reach the terminal's controls
+    return json.dumps(content, indent=1)  # ASCII only, so no control character reaches the terminal

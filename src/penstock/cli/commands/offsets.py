@@ -1,4 +1,4 @@
-"""Where streams stand, and moving them: in any offset store and in the checkpoints of Spark queries.
+"""Show and move the positions of streams, in any offset store and in the checkpoints of Spark queries.
 
 penstock offsets show --at offsets/ visits
 penstock offsets plan --at postgresql://me@db.example/stats visits --to-time 2h --bootstrap-server b:9092
@@ -12,9 +12,9 @@ penstock offsets adopt --at shop.db visits --topic orders --yes
 penstock offsets rewind --at sink:postgresql://me@db.example/stats visits --by 1000 --delete-from visits --yes
 penstock offsets rewind --at sink:results.db visits --to-start --delete-from visits --rebuild totals --yes
 
-Stop the stream first: one that runs keeps its position in memory and writes over yours. Without --yes nothing
-is changed; what would be is shown. Every change is kept in the store with who made it and when
-(`show --changes`). Instead of an address with a password write ${env:NAME} or ${file:/path}.
+Stop the stream first: a running one keeps its position in memory and overwrites yours. Without --yes the
+change is only shown. Every change is recorded in the store with who made it and when (`show --changes`).
+Instead of an address with a password write ${env:NAME} or ${file:/path}.
 """
 
 from __future__ import annotations
@@ -204,8 +204,7 @@ def _show(arguments: argparse.Namespace) -> int:
 def _find_ends(
     arguments: argparse.Namespace, position: StreamPosition
 ) -> tuple[Mapping[TopicPartition, int], list[str], BrokerError | None]:
-    """Return where the logs end, the topics that are others than those the stream has read, and why brokers
-    could not be asked."""
+    """Return where the logs end, the topics other than those the stream has read, and the brokers' error."""
     client = find_client(arguments)
     if client is None:
         return {}, [], None
@@ -250,14 +249,14 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _move(arguments: argparse.Namespace) -> int:
     store = _open(arguments, arguments.at)
-    ask_rows(arguments, store)  # what cannot be asked of this store, before anybody is asked anything else
+    ask_rows(arguments, store)  # refuse what this store cannot do before asking anything else
     position = _demand(store, arguments.stream)
     target = choose_target(arguments, store)
     only = parse_only(arguments.only, position)
     refuse_left_alone(target, only, arguments.offset or ())
     refuse_unknown(position, target, only)
     chosen = sorted(position.offsets if only is None else only)
-    # A table that was emptied cannot be filled again from records that have aged out, or were cut off.
+    # An emptied table cannot be filled again from records that have aged out, or were cut off.
     is_rebuilt = bool(getattr(arguments, "rebuild", None))
     looked = sorted(position.offsets) if is_rebuilt else chosen
     log, anew = look_at_log(arguments, position, looked, target, is_needed=needs_log(target) or is_rebuilt)
@@ -310,20 +309,20 @@ def _put(arguments: argparse.Namespace, address: str, stream: str, position: Str
     try:
         store = _open(arguments, address, create=arguments.yes)
     except OffsetStoreError as error:
-        is_made = not address.startswith("sink:")  # a ledger is made by its sink alone
+        is_made = not address.startswith("sink:")  # a ledger is made only by its sink
         missing = error.condition in ("OFFSETS_NOT_FOUND", "DATABASE_NOT_FOUND")
         if arguments.yes or not missing or not is_made:
             raise
         from penstock.stores.offsets.memory_store import MemoryOffsetStore
 
-        store = MemoryOffsetStore()  # only looked at: there is none yet, and nothing is in it
+        store = MemoryOffsetStore()  # only read: the store does not exist yet, so it is empty
     log = _look_at_whole(arguments, position)
     return show_and_apply(arguments, store, stream, plan_replacement(store.load(stream), position, log))
 
 
 def _look_at_whole(arguments: argparse.Namespace, position: StreamPosition) -> LogBounds | None:
-    """Return where the logs of a position from elsewhere begin and end, if there are brokers to ask. One of
-    other topics than theirs is refused: its offsets say nothing about these logs."""
+    """Return where the logs of a position from elsewhere begin and end, if there are brokers to ask. Refuse a
+    position in other topics than theirs: its offsets say nothing about these logs."""
     partitions = sorted(position.offsets)
     log, anew = look_at_log(arguments, position, partitions, is_needed=False)
     if anew:

@@ -8,11 +8,11 @@ penstock produce test --timestamp 2026-01-31T12:00:00Z --headers source=import,r
 penstock consume old --from-beginning --timeout-ms 5000 --json | penstock produce new --json
 
 Every message is acknowledged by all in-sync replicas before it is counted. A line of text has no key unless
-there is a separator; without a key it goes to any partition. Bytes are sent as they are.
+there is a separator; without a key it goes to any partition. Bytes are sent unchanged.
 
 With --json a line is {"key": "k", "value": "v", "headers": [["h", "v"]], "timestamp_ms": 1769860800000,
-"partition": 0}, of which only `value` must be there. null is null, and bytes that are no text are written as
-{"base64": "/w=="}. This is what `penstock consume --json` writes; its `topic` and `offset` are passed over.
+"partition": 0}, of which only `value` is required. null is null, and bytes that are not text are written as
+{"base64": "/w=="}. This is what `penstock consume --json` writes; its `topic` and `offset` are ignored.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 JSON_VERSION = 1
 _DELIVERY_TIMEOUT_MS = 120_000  # Java's default
-#: What the writer says of columns, which nobody has here: condition to the option and the field of a line.
+#: Maps the writer's conditions about columns, which lines do not have, to the option and the field.
 _HINTS = {
     "PARTITION_OUT_OF_RANGE": (
         "--partition",
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     from penstock.kafka.writing.plain_producer import Writer
 
     first = settings if LIMIT in texts else replace(settings, default_api_timeout_ms=LOOK_TIMEOUT_MS)
-    _check_topic(first, arguments.topic)  # nothing was sent yet: who waits for that is a person
+    _check_topic(first, arguments.topic)  # nothing was sent yet, and a person waits for the first line
     writer = Writer(settings, codec=CODECS.index(codec), delivery_timeout_ms=delivery_timeout_ms)
     with _open_input(arguments.file) as source:
         sending = _Sending(arguments, writer, form)
@@ -166,14 +166,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _advise(error: PenstockError, arguments: argparse.Namespace) -> PenstockError:
-    """Return the error with advice in the words of this command."""
+    """Return the error with advice in the terms of this command."""
     option, field, given = _HINTS[error.condition]
     hint = f"Correct {option}{given}" if getattr(arguments, option[2:]) is not None else f"Correct {field}"
     return type(error)(error.condition, error.what, hint=f"{hint}.", facts=error.facts)
 
 
 def _choose_form(arguments: argparse.Namespace) -> TextLines | JsonLines:
-    """Return what reads the lines, as they were said to be."""
+    """Return the reader for the form that the options name."""
     listed = [] if arguments.headers is None else arguments.headers.split(",")
     pairs = [parse_pair("--headers", each) for each in listed]
     pairs += [parse_pair("--header", each) for each in arguments.header]
@@ -205,7 +205,7 @@ class _Sending:
         self._counts: dict[int, int] = {}
 
     def send(self, lines: pa.Array) -> None:
-        """Send them, those before the first that is wrong."""
+        """Send the lines, up to the first one that is wrong."""
         if not len(lines):
             return
         records, wrong = self._form.read(lines)
@@ -244,7 +244,7 @@ class _Sending:
 
 
 def _take_producer_settings(texts: dict[str, str], arguments: argparse.Namespace) -> tuple[str, int]:
-    """Settings that only a producer has leave `texts`: the codec and the time limit; `acks` must be all."""
+    """Take producer-only settings out of `texts`: return the codec and the time limit. `acks` must be all."""
     codec = _take(texts, "compression.type", parse_word(*CODECS)) or "none"
     _take(texts, "acks", parse_word("all", "-1"))
     limit_ms = _take(texts, "delivery.timeout.ms", parse_integer_from(1)) or _DELIVERY_TIMEOUT_MS
@@ -295,7 +295,7 @@ def _open_input(path: Path | None) -> BinaryIO:
 
 
 def _read_blocks(source: BinaryIO, path: Path | None) -> Iterator[bytes]:
-    """Whole blocks of a file; of a pipe or a terminal, what is there, soon after it is there."""
+    """Yield whole blocks of a file; of a pipe or a terminal, what has arrived, soon after it arrives."""
     total = path.stat().st_size if path is not None else 0
     is_watched = sys.stderr is not None and sys.stderr.isatty()
     bar = SafeProgressBar(f"Sending {escape(path.name)}") if path is not None and is_watched else None

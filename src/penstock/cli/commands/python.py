@@ -3,9 +3,9 @@
 export PYSPARK_PYTHON="$(penstock python)"                          for programs that make their own session
 spark-submit --conf "spark.pyspark.python=$(penstock python)" ...   for those that are submitted
 
-Spark's processes import PySpark from a zip without compiled files. What is printed is a launcher that lets
-them import the installed PySpark if it is the same version, and changes nothing otherwise. It is made at the
-first call, in the cache folder (PENSTOCK_CACHE). On a cluster every computer needs it at the same path.
+Spark's processes import PySpark from a zip without compiled files. The launcher at this path lets them
+import the installed PySpark if it is the same version, and changes nothing otherwise. It is made at the first
+call, in the cache folder (PENSTOCK_CACHE). On a cluster every computer needs it at the same path.
 """
 
 from __future__ import annotations

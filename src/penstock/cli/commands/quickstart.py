@@ -1,10 +1,10 @@
-"""The word count of everybody's first page, in one command: a Kafka node, a topic, three lines, counts.
+"""Run the usual word count in one command: a Kafka node, a topic, three lines, and their counts.
 
-penstock quickstart                       a node for as long as the command runs, everything gone afterwards
-penstock quickstart --folder ./quick      keeps the node's data and the checkpoint: totals go on next time
+penstock quickstart                       a node for as long as the command runs, all removed afterwards
+penstock quickstart --folder ./quick      keeps the node's data and the checkpoint: totals continue next time
 penstock quickstart --bootstrap host:9092 uses a Kafka that is there already
 
-At a terminal it goes on after the three lines: type more, each line is sent to the topic; Ctrl-D ends it.
+At a terminal it continues after the three lines: each line you type is sent to the topic; Ctrl-D ends it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-quickstart-")))
         bootstrap = arguments.bootstrap or stack.enter_context(_start_node(arguments, folder))
         settings = _connect(bootstrap)
-        # Spark's workers find it on the disk; left to them, the first batch would be silent for a minute.
+        # Spark's workers load this from disk. If they compiled, the first batch would be silent for a minute.
         compile_decoding()
         spark = stack.enter_context(_start_spark(folder))
         _count(spark, settings, bootstrap, folder / "checkpoint")

@@ -1,4 +1,4 @@
-"""Topics: list, create, describe, widen and delete them.
+"""List, create, describe, widen and delete topics.
 
 penstock topics list
 penstock topics create test --partitions 3 --replication-factor 2
@@ -117,7 +117,7 @@ def _check_counts(arguments: argparse.Namespace) -> None:
         ("--replication-factor", arguments.replication_factor),
     ):
         if count is not None and count < 1:
-            # Below 1 is Kafka's "take the broker's default": then nobody knows what is made.
+            # Below 1 Kafka takes the broker's default, and it is unknown what is created.
             raise OptionError(
                 "COUNT_BELOW_ONE",
                 f"{option} is {count}.",

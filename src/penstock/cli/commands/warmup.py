@@ -1,10 +1,10 @@
-"""Compile the kernels now, all of them, for instance while a container image is built.
+"""Compile all kernels now, for instance while a container image is built.
 
 penstock warmup                     what decodes and encodes records, JSON and Avro values, and access logs
 penstock warmup --only decoding     what a query needs that reads no values of a format; much faster
 
 Without it the first query on a new computer takes up to a minute longer, and the first verb of `penstock
-accesslog` up to two. What is compiled stays on disk, for this version of Penstock and this kind of processor.
+accesslog` up to two. The compiled code stays on disk, for this version of Penstock and type of processor.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help=f"only this part: {', '.join(_ALL)}; may be given again",
     )
-    # Formats were asked for by this before there was `--only`; they are compiled without it now.
+    # Formats were requested with this before `--only` existed; they are now compiled without it.
     parser.add_argument("--formats", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from penstock.cli.shared import compilation_progress
 
-    # The application needs a package more than the library, which may not be there.
+    # The application needs one more package than the library, which may be missing.
     is_missing = importlib.util.find_spec("yaml") is None
     parts = [each for each in _ALL if each in (arguments.only or _ALL)]
     if is_missing and not arguments.only:

@@ -1,22 +1,22 @@
-"""One answer to the question: why does this stream not move?
+"""Tell why a stream does not move.
 
 penstock why visits --sink results.db --bootstrap-server b:9092
 penstock why visits --offsets offsets/ --bootstrap-server b:9092 --watch 30s
 penstock why nightly --offsets kafka://b:9092/nightly --isolation read_committed --json
 penstock why visits --sink '${env:STATS}' --json
 
-It compares where the stream stands with the log as it is now, and says the first cause that holds: brokers
-that do not answer, a topic that is gone or another one, no leader, a position outside the log, no data, an
+It compares the stream's position with the log as it is now, and reports the first cause it finds: brokers
+that do not answer, a topic that was deleted or recreated, no leader, a position outside the log, no data, an
 open transaction (whose, and which partitions it holds back), two programs, a lock in the database (and which
-session to end), a move by hand (`penstock offsets`) that no program has taken up yet, a quota. If data waits
-it looks twice (--watch). Nothing is changed. Of a Structured Streaming query name the checkpoint: `penstock
-why 0 --offsets checkpoint:folder`, where 0 is the number of the source.
+session to end), a move by hand (`penstock offsets`) that no program has applied yet, a quota. If data is
+waiting it looks twice (--watch). Nothing is changed. For a Structured Streaming query name the checkpoint:
+`penstock why 0 --offsets checkpoint:folder`, where 0 is the number of the source.
 
 Exit code: 0 it moves, or nothing waits; 1 it is stuck, and the answer says why; 3 the brokers or the database
-could not be reached; 4 unknown: the stream is not there, its position cannot be read (a wrong password, a
+could not be reached; 4 unknown: the stream was not found, its position cannot be read (a wrong password, a
 right that is missing, a damaged file, locked tables), it was not watched for long enough to tell (--watch
 0s), or it has no position of some partitions of its topics that hold records: a stream that subscribes reads
-them when it finds them, one that assigns partitions does not; 2 the question itself is wrong. Only 1 says
+them when it finds them, one that assigns partitions does not; 2 the command itself is wrong. Only 1 says
 that the stream does not move.
 """
 
@@ -62,14 +62,14 @@ from penstock.core.outages import CONDITIONS
 JSON_VERSION = 3
 EXIT_CODES: Mapping[State, int] = {"moving": 0, "idle": 0, "stuck": 1, "unreachable": 3, "unknown": 4}
 _WRONG_QUESTION = 2
-#: What may look otherwise in a moment.
+#: What may look different in a moment.
 _WATCHED = ("DATA_WAITS", "OPEN_TRANSACTION", "PARTITIONS_UNREAD")
-#: Said where the ledger cannot even be read: the error itself would send the reader here again.
+#: Used where the ledger cannot even be read: the error itself would send the reader here again.
 _LEDGER_LOCKED = (
     " The tables of the stream's position are locked as a whole (LOCK TABLES, LOCK TABLE, ALTER TABLE), so "
     "why cannot read them, either. Look for the session in SHOW FULL PROCESSLIST, or in pg_stat_activity."
 )
-#: How long brokers may take to answer, unless the settings say it.
+#: How long brokers may take to answer, unless the settings say so.
 _LOOK_TIMEOUT_MS = 10_000
 
 
@@ -145,15 +145,15 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
     first, others, begun = _look_at_writer(sink, arguments.stream), _list_open(held), time.monotonic()
     while not watch.has_moved and (left := begun + arguments.watch - time.monotonic()) > 0:
         time.sleep(min(1.0, left))
-        if watch.look_again():  # somebody has moved it meanwhile: it begins anew, maybe with another writer
+        if watch.look_again():  # moved by hand meanwhile: start over, maybe with another writer
             first = _look_at_writer(sink, arguments.stream)
     moved, is_elsewhere = watch.has_moved, watch.now.offsets != watch.stood.offsets
     if is_elsewhere or (answer.condition == "OPEN_TRANSACTION" and not facts.throttle_ms):
-        facts = look(watch.now)  # it may have ended meanwhile, and then it holds nothing back
+        facts = look(watch.now)  # the cause may be over by now, and then it blocks nothing
     last = _look_at_writer(sink, arguments.stream)
     if not moved and first is not None and last is not None and first.is_locked and last.is_locked:
         last = replace(last, blockers=_find_blockers(sink, arguments.stream))
-    elif not moved:  # it may wait again in a moment, for somebody who holds what it needs all the while
+    elif not moved:  # it may soon wait again for the session that holds what it needs
         facts = replace(facts, open_sessions=find_lasting(others, _list_open(held), arguments.watch))
     hand, is_known = _find_hand(store, sink, arguments.stream, watch.now)
     facts = replace(facts, hand=hand, is_hand_known=is_known)
@@ -162,7 +162,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
 
 
 def _is_file(place: object) -> bool:
-    """Whether this is an SQLite file: it has no sessions, and the error says how to find who has it open."""
+    """Return whether this is an SQLite file: it has no sessions; the error says how to find its users."""
     return isinstance(place, str) and "://" not in place
 
 
@@ -219,7 +219,7 @@ def _tell(facts: Facts, answer: StandstillCause, as_json: bool) -> None:
 def _find_hand(
     store: OffsetStore, sink: Place | None, stream: str, position: StreamPosition
 ) -> tuple[HandMove | None, bool]:
-    """Return the move by hand that nothing was stored after, and whether this user may see such moves."""
+    """Return the move by hand after which nothing was stored, and whether this user may see such moves."""
     if sink is not None:
         from penstock.stores.sql.ledger.writer_rows import find_hand_move
 
@@ -247,7 +247,7 @@ def _look_at_writer(sink: Place | None, stream: str) -> WriterNow | None:
 
 
 def _find_database(sink: Place | None, store: OffsetStore) -> Place | None:
-    """Return the database whose locks may hold the stream up: its sink's, or that of its offsets."""
+    """Return the database whose locks may block the stream: its sink's, or that of its offsets."""
     from penstock.stores.offsets.sql_store import SqlOffsetStore
 
     return store.place if isinstance(store, SqlOffsetStore) else sink
@@ -270,7 +270,7 @@ def _find_blockers(sink: Place | None, stream: str) -> tuple[BlockingSession, ..
 
 
 def _read_isolation(asked: str | None, setting: str | None) -> Isolation | None:
-    """How the stream reads, as far as somebody has said so. Settings without it say nothing: these are the
+    """Return the stream's isolation as far as it was stated. Settings without it say nothing: they are the
     command's own, and their default is not the stream's."""
     for level in ISOLATIONS:
         if level == (asked or setting):

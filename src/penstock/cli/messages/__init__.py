@@ -1,1 +1,1 @@
-"""Messages as `produce` reads and `consume` shows them."""
+"""Messages as `produce` reads them and `consume` shows them."""

@@ -1,10 +1,10 @@
-"""What is typed or piped into `penstock produce`: lines of text, or messages as JSON, one a line.
+"""Reads the input of `penstock produce`: lines of text, or messages as JSON, one per line.
 
 Rules: bytes of text pass unchanged. A message as JSON has the form that `penstock consume --json` writes, so
 what was consumed can be produced again with the same key, value, headers, time and partition; null stays null
-and empty stays empty. A field that is not known is an error, and so is a message without `value`: a misspelt
-name would otherwise become a null value, which deletes its key from a compacted topic. The first wrong line
-ends it: what comes before was sent, nothing after it is.
+and empty stays empty. An unknown field is an error, and so is a message without `value`: a misspelt name
+would otherwise become a null value, which deletes its key from a compacted topic. The first wrong line ends
+the input: all lines before it are sent, none after it.
 
 >>> read_message(b'{"key": null, "value": {"base64": "/w=="}}').value
 b'\\xff'
@@ -26,10 +26,10 @@ from penstock.core.options.option_values import INT32_MAX, INT64_MAX, find_unit_
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Passed over: the topic is named on the command line, and the broker gives the offset.
+#: Ignored: the topic is named on the command line, and the broker assigns the offset.
 _PLACE = ("topic", "offset")
 _FIELDS = ("key", "value", "headers", "timestamp_ms", "partition", *_PLACE)
-#: Kafka's own word for a record without a time.
+#: Kafka's value for a record without a time.
 _NO_TIME_MS = -1
 
 Header = tuple[str, bytes | None]
@@ -37,7 +37,7 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to send; what is None of time and partition is chosen when it is sent."""
+    """One message to send; a time or partition that is None is chosen when it is sent."""
 
     key: bytes | None
     value: bytes | None
@@ -48,7 +48,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageDefaults:
-    """What the command line says about every message; headers come after those of the message itself."""
+    """What the command line says about every message; its headers come after those of the message."""
 
     partition: int | None = None
     timestamp_ms: int | None = None
@@ -56,14 +56,14 @@ class MessageDefaults:
 
 
 class TextLines:
-    """Each line is a value, or with a separator a key and a value."""
+    """Reads each line as a value, or with a separator as a key and a value."""
 
     def __init__(self, fixed: MessageDefaults, separator: bytes | None, shown_separator: str | None) -> None:
         self._fixed, self._separator, self._shown = fixed, separator, shown_separator
         self._lines = 0
 
     def read(self, lines: pa.Array) -> tuple[pa.RecordBatch, SinkError | None]:
-        """Return the records of these lines, those before the first wrong one, and what is wrong with it."""
+        """Return the records of the lines before the first wrong one, and what is wrong with that one."""
         from penstock.kafka.console.line_records import find_keyless, make_records
 
         wrong = None if self._separator is None else find_keyless(lines, self._separator)
@@ -87,7 +87,7 @@ class TextLines:
 
 
 class JsonLines:
-    """Each line is a message as `penstock consume --json` writes it; blank lines are passed over."""
+    """Reads each line as a message that `penstock consume --json` writes; blank lines are skipped."""
 
     def __init__(self, fixed: MessageDefaults) -> None:
         self._fixed = fixed
@@ -95,7 +95,7 @@ class JsonLines:
         self._has_warned = False
 
     def read(self, lines: pa.Array) -> tuple[pa.RecordBatch, SinkError | None]:
-        """Return the records of these lines, those before the first wrong one, and what is wrong with it."""
+        """Return the records of the lines before the first wrong one, and what is wrong with that one."""
         messages: list[Message] = []
         wrong = None
         for line in lines.to_pylist():
@@ -118,7 +118,7 @@ class JsonLines:
         return _make_records(messages, self._fixed), wrong
 
     def _look_at_time(self, time_ms: int | None) -> None:
-        """Warn once of a time in another unit; not refused, since a copy keeps what the original has."""
+        """Warn once of a time in another unit; do not refuse it, since a copy keeps the original's time."""
         if self._has_warned or time_ms is None or time_ms == _NO_TIME_MS:
             return
         mistake = find_unit_mistake(time_ms)
@@ -128,7 +128,7 @@ class JsonLines:
 
 
 def read_message(line: bytes) -> Message:
-    """Read one line; what is wrong with it is a `ValueError` with a clause about it."""
+    """Return the message in a line; raise a `ValueError` with a clause about what is wrong with it."""
     try:
         given = json.loads(line, object_pairs_hook=_gather)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""One message as one line: for people, for programs, or as the bytes it is.
+"""Formats one message as one line: for people, for programs, or as its bytes.
 
-Rule: a line for people holds no control character, whatever a message holds; bytes that are no text are
-shown as escapes. A line of JSON keeps every byte: what is no text is written as base64. Null is not the
+Rule: a line for people contains no control character, whatever the message contains; bytes that are not text
+are shown as escapes. A line of JSON keeps every byte: what is not text is written as base64. Null is not the
 empty text: it is shown as `null`, and as JSON's null.
 """
 
@@ -19,7 +19,7 @@ from penstock.cli.shared.terminal import escape
 if TYPE_CHECKING:
     from penstock.kafka.console.topic_tailing import ConsumedRecord
 
-#: What may stand before a value, by name.
+#: What may be printed before a value, by name.
 COLUMNS: dict[str, Callable[[ConsumedRecord], str]] = {
     "topic": lambda record: record.topic,
     "partition": lambda record: f"{record.partition}",
@@ -37,7 +37,7 @@ def show_bytes(data: bytes | None) -> str:
 
 
 def show_time(time_ms: int) -> str:
-    """In UTC with milliseconds; a time that no calendar has stays a number."""
+    """Return a time in UTC with milliseconds; a time outside the calendar stays a number."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
     except (ValueError, OverflowError, OSError):
@@ -58,7 +58,7 @@ def write_json(record: ConsumedRecord) -> None:
 
 
 def format_json(record: ConsumedRecord) -> str:
-    """Return one line of JSON, which `message_input` reads again."""
+    """Return one line of JSON, which `message_input` can read."""
     content = {
         "topic": record.topic,
         "partition": record.partition,

@@ -1,8 +1,8 @@
-"""Making the change that `penstock offsets` has planned, or only showing it.
+"""Makes the change that `penstock offsets` has planned, or only shows it.
 
-Rule: nothing is changed without --yes, nor while the stream moves; and a store takes the change only where
-the stream still stands where the plan begins. Without --yes the store is asked the same questions, so what is
-shown is what would happen, and whether it moves is looked at, too.
+Rule: nothing is changed without --yes, nor while the stream moves; and a store accepts the change only if the
+stream is still where the plan begins. Without --yes the same checks are made, including whether the stream
+moves, so what is shown is what would happen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.stores.offsets.file_store import FileOffsetStore
     from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
-#: Folders that are named one by one.
+#: Folders that are listed by name.
 _SHOWN = 5
 
 
@@ -37,8 +37,8 @@ def show_and_apply(
     plan: RewindPlan,
     log: LogBounds | None = None,
 ) -> int:
-    """Show the plan; with --yes, and if the stream stands still, do it. What would be refused then is refused
-    without --yes, too. Where no offset moves, rows may still be asked for."""
+    """Show the plan; with --yes, and if the stream does not move, carry it out. Without --yes the same cases
+    are refused. Where no offset moves, rows may still be changed."""
     rows = ask_rows(arguments, store)
     is_empty = plan.changes_nothing and not rows.is_asked
     is_wanted = getattr(arguments, "yes", False) and not is_empty
@@ -46,7 +46,7 @@ def show_and_apply(
     change = Change(time.time_ns() // 1_000_000, who, arguments.verb, plan.before, plan.after)
     warnings = _warn(store, stream, plan)
     deleted, told = dict[str, int](), list[str]()
-    if not is_empty and arguments.verb != "plan":  # which is never carried out, and need not wait
+    if not is_empty and arguments.verb != "plan":  # `plan` is never carried out, and need not wait
         _demand_stillness(store, stream, plan.before, arguments.watch)
     if not is_empty:
         rows = replace(rows, ends={} if log is None else log.latest)
@@ -62,7 +62,7 @@ def show_and_apply(
 
 
 def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> RowRequest:
-    """Return what is asked for the rows of a sink; an error if the store has none."""
+    """Return what is asked for the rows of a sink; raise an error if the store has none."""
     from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
     from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
@@ -84,8 +84,8 @@ def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> RowRequest:
 def _apply(
     store: OffsetStore, stream: str, change: Change, rows: RowRequest, is_wanted: bool
 ) -> tuple[dict[str, int], list[str], bool]:
-    """Make the change, or only ask whether it could be made; return what goes, what to know, and whether
-    there was nothing to change."""
+    """Make the change, or only check whether it could be made; return the deleted rows, what the user must
+    know, and whether there was nothing to change."""
     from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 
     try:
@@ -126,8 +126,8 @@ def _warn(store: OffsetStore, stream: str, plan: RewindPlan) -> list[str]:
 
 
 def _warn_of_folders(store: FileOffsetStore, stream: str, plan: RewindPlan) -> list[str]:
-    """Return what is told of a file sink's batches that lie beyond the new position. A position inside one is
-    an error: a batch is there whole or not at all."""
+    """Return what the user is told about a file sink's batches beyond the new position. A position inside a
+    batch is an error: a batch is kept whole or not at all."""
     from penstock.core.sinks.file_batches import choose_dropped, list_logs
     from penstock.engines.sinks.file_sink import list_batches
 
@@ -165,4 +165,4 @@ def _find_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return f"user {os.getuid()}"  # one without a name, as in many containers
+        return f"user {os.getuid()}"  # a user without a name, as in many containers

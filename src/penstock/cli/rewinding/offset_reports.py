@@ -14,7 +14,7 @@ from penstock.core.offsets.rewinds import RewindPlan, plan_replacement
 from penstock.core.offsets.stream_position import StreamPosition, write_position
 
 JSON_VERSION = 1
-#: Partitions that a sentence names one by one.
+#: Partitions that a sentence lists by name.
 _NAMED = 5
 
 
@@ -47,12 +47,12 @@ def _show_lag(at: int, end: int | None) -> tuple[str, str]:
 
 
 def find_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Return the partitions in which the stream stands behind the end of the log: no lag tells of that."""
+    """Return the partitions in which the stream is beyond the end of the log, which no lag shows."""
     return [each for each, at in sorted(position.offsets.items()) if at > ends.get(each, at)]
 
 
 def tell_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> str:
-    """Return what is said of such partitions."""
+    """Return the sentence about such partitions."""
     beyond = find_beyond(position, ends)
     named = ", ".join(f"{each} at {position.offsets[each]} of {ends[each]}" for each in beyond[:_NAMED])
     more = f" and {len(beyond) - _NAMED} more" if len(beyond) > _NAMED else ""

@@ -1,6 +1,6 @@
-"""What to name instead: a place that keeps no offsets of a stream, beside one that does.
+"""Suggests another place, when the named one has no offsets of the stream but one beside it does.
 
-Rule: a suggestion is looked up, never guessed; where nothing is found, nothing is said.
+Rule: a suggestion is looked up, never guessed; where nothing is found, none is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where `penstock offsets` is asked to move a stream: the options, and what they mean in the log."""
+"""The options that say where `penstock offsets` moves a stream, and what they mean in the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_HELP = {
     "skip": "ahead by so many records, a number from 0 on",
     "plan": "so many records ahead; -N is back",
 }
-#: Which way a verb goes, the verb for the other way, and that way. `plan` goes either way: -5 is back.
+#: A verb's direction, the verb for the other direction, and that direction. `plan` takes both: -5 is back.
 _WAYS = {"rewind": ("back", "skip", "ahead"), "skip": ("ahead", "rewind", "back")}
 
 
@@ -91,7 +91,7 @@ def _read_offsets(given: Sequence[str]) -> dict[TopicPartition, int]:
 
 
 def _refuse_second_direction(verb: str, records: int) -> None:
-    """The verb says which way; a minus sign beside it may mean the other way, or the same one again."""
+    """Refuse a minus sign: beside the verb it may mean the other direction, or the same one again."""
     if records >= 0 or verb not in _WAYS:
         return
     way, other, other_way = _WAYS[verb]
@@ -105,7 +105,7 @@ def _refuse_second_direction(verb: str, records: int) -> None:
 
 
 def refuse_left_alone(target: Target, only: Collection[TopicPartition] | None, asked: Sequence[str]) -> None:
-    """Refuse an offset for a partition that --only leaves where it is."""
+    """Refuse an offset for a partition that --only leaves unchanged."""
     if not asked or only is None or not isinstance(target, ToOffsets):
         return
     apart = [str(each) for each in sorted(target.offsets) if each not in only]
@@ -141,11 +141,11 @@ def look_at_log(
     *,
     is_needed: bool,
 ) -> tuple[LogBounds | None, dict[str, TopicView]]:
-    """Return the ends of these partitions, and what a time means in them (None: nobody is there to ask), and
-    the topics that were made anew, which have logs of their own.
+    """Return the ends of these partitions and what a time means in them (None: no brokers to ask), and the
+    recreated topics, which have logs of their own.
 
-    The local cluster, where no brokers are named, may have nothing to do with the stream: unless the log
-    `is_needed`, one that has other topics is not asked, and none of its topics is taken for one made anew.
+    The local cluster, used where no brokers are named, may be unrelated to the stream: unless the log
+    `is_needed`, a cluster with other topics is not asked, and none of its topics counts as recreated.
     """
     from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
@@ -181,17 +181,17 @@ def look_at_log(
 
 
 def connect_briefly(arguments: argparse.Namespace) -> ClientSettings:
-    """Return which brokers to ask; without --yes it is only looked, and not waited for long."""
+    """Return which brokers to ask; without --yes, they are only read, with a short time limit."""
     return connect(arguments) if getattr(arguments, "yes", False) else connect_to_look(arguments)
 
 
 def is_named(arguments: argparse.Namespace) -> bool:
-    """Return whether the command says which brokers are meant."""
+    """Return whether the command names the brokers."""
     return bool(arguments.bootstrap_server or arguments.command_config or arguments.set)
 
 
 def find_client(arguments: argparse.Namespace) -> ClientSettings | None:
-    """Return the brokers that were named, else the local cluster's; None if there is no such one."""
+    """Return the brokers that were named, else those of the local cluster; None if there is none."""
     if is_named(arguments):
         return connect_briefly(arguments)
     try:
@@ -209,7 +209,7 @@ def find_others(view: KafkaLogView, position: StreamPosition, topics: Collection
 
 
 def tell_others(topics: Sequence[str]) -> str:
-    """Return what is said of a local cluster that has other topics than the stream."""
+    """Return the sentence about a local cluster that has other topics than the stream."""
     return (
         f"The local cluster has no topic {', '.join(topics)}, or another one of that name than the stream "
         "has read; its log was not looked at. Name the stream's brokers with --bootstrap-server."
@@ -222,7 +222,7 @@ def _is_other(position: StreamPosition, topic: str, view: TopicView) -> bool:
 
 
 def parse_only(names: Sequence[str] | None, position: StreamPosition) -> Collection[TopicPartition] | None:
-    """The partitions that are meant; a topic's name means all of its own."""
+    """Return the partitions that are meant; a topic's name means all of its partitions."""
     if names is None:
         return None
     found: set[TopicPartition] = set()
@@ -233,8 +233,8 @@ def parse_only(names: Sequence[str] | None, position: StreamPosition) -> Collect
 
 
 def _demand_partition(name: str, position: StreamPosition) -> TopicPartition:
-    """Return the partition; what is the name of neither a topic nor a partition of the stream is no slip of
-    grammar, so it is told what there is."""
+    """Return the partition; a name that is neither a topic nor a partition of the stream is well-formed, so
+    the error lists those that exist."""
     try:
         return parse_partition(name)
     except OptionError:

@@ -1,10 +1,10 @@
-"""Whether a stream's stored position moves by itself, while people may move it by hand.
+"""Watches whether a stream's stored position moves by itself, while users may move it by hand.
 
-Rule: what a person does is no progress, whenever it happens. Position and changes are two readings, and a
-rewind may land between them: so the changes are read before the position and after it, until both readings
-tell of the same ones. Why not the newest change alone: a program that commits to a Kafka group drops the note
-beside its offset, and an older change would look like a new one. And a file gets the note before the
-position: a change that is noted and not made yet is waited for.
+Rule: a move by hand is never progress. Position and changes are read separately, and a rewind may happen in
+between: so the changes are read before the position and after it, until both readings agree. Why not the
+newest change alone: a program that commits to a Kafka group drops the note beside its offset, and an older
+change would look like a new one. And a file gets the note before the position: a change noted but not yet
+made is waited for.
 
     watch = PositionWatch(store, "visits")
     watch.look_again()
@@ -27,7 +27,7 @@ _Mark: TypeAlias = tuple[int, str, str]
 
 
 class PositionWatch:
-    """Where a stream stood at first (`stood`), and stands by the last look (`now`)."""
+    """A stream's position at first (`stood`), and at the last look (`now`)."""
 
     def __init__(self, store: OffsetStore, stream: str) -> None:
         self._store = store
@@ -40,11 +40,11 @@ class PositionWatch:
 
     @property
     def has_moved(self) -> bool:
-        """Whether it has moved by itself since the first look, or since somebody has moved it by hand."""
+        """Return whether it has moved by itself since the first look, or since the last move by hand."""
         return self.now.offsets != self._before.offsets
 
     def look_again(self) -> bool:
-        """Look where it stands now; return whether somebody has moved it by hand since the last look."""
+        """Read its position again; return whether it was moved by hand since the last look."""
         position, changes = self._read()
         self.now = position
         new = [each for each in changes if not _mark([each]) <= self._noted]
@@ -55,7 +55,7 @@ class PositionWatch:
         return True
 
     def _read(self) -> tuple[StreamPosition, list[Change]]:
-        """Return a position, and the changes that were made until then."""
+        """Return a position, and the changes made up to then."""
         later = list_visible_changes(self._store, self._stream) or []
         for _ in range(_MOST_READINGS):
             changes, position = later, self._demand()
@@ -78,23 +78,23 @@ class PositionWatch:
 
 
 def list_visible_changes(store: OffsetStore, stream: str) -> list[Change] | None:
-    """Return what was changed by hand, the oldest first; None where this user may not see that."""
+    """Return the changes by hand, the oldest first; None where this user may not see them."""
     try:
         return store.list_changes(stream)
     except OffsetStoreError as error:
         if error.condition != "DATABASE_REFUSED":
             raise
-        return None  # it lets us read where the stream stands, and no more
+        return None  # we may read the position, but nothing else
 
 
 def _mark(changes: Iterable[Change]) -> frozenset[_Mark]:
-    """Return what tells changes apart. Where they lead to is not part of it: a Kafka group forgets that of
-    each partition with its next commit."""
+    """Return what identifies changes. Their target is not part of it: a Kafka group forgets that of each
+    partition with its next commit."""
     return frozenset((each.at_ms, each.who, each.verb) for each in changes)
 
 
 def _is_yet_to_be_made(change: Change, position: StreamPosition) -> bool:
-    """Return whether the stream stands where it did before the change."""
+    """Return whether the stream is still where it was before the change."""
     if change.before is None or change.before.offsets == change.after.offsets:
         return False
     return all(position.offsets.get(each) == offset for each, offset in change.before.offsets.items())

@@ -1,9 +1,9 @@
-"""Shows how the kernels are compiled: the first time on a computer that takes a minute, afterwards nothing.
+"""Shows the progress of compiling the kernels: a minute the first time on a computer, nothing afterwards.
 
-Rule: the library is not asked to report. numba tells each compilation itself, and only real ones: a kernel
-that is loaded from the cache is not told, so whoever has all of them sees no bar. The bar ends when nothing
-was compiled for a moment, so the block may be a whole command that goes on for hours. It also shows that
-another process is waited for that compiles the same kernels.
+Rule: the library is not asked to report. numba itself reports each compilation, and only real ones: a kernel
+loaded from the cache is not reported, so there is no bar when all are cached. The bar ends when nothing was
+compiled for a moment, so the block may be a whole command that runs for hours. It also shows when we wait for
+another process that compiles the same kernels.
 
     with showing_compilation(DECODING):
         ensure_compiled()
@@ -23,8 +23,8 @@ from penstock.kafka.records.record_warmup import ensure_compiled
 from penstock.kernels.compilation_lock import WAITING
 
 #: How many functions are compiled on a new computer, for the estimate: of the decoder, of JSON and Avro
-#: values, of the access-log application, and of what encodes records. As counted; if one more is added, only
-#: the bar is a little off.
+#: values, of the access-log application, and of what encodes records. If one is added, only the bar is
+#: slightly wrong.
 DECODING, FORMATS, ACCESS_LOG, ENCODING = 22, 81, 217, 6
 _COMPILED = "numba:compile"
 _WAITS = "waiting for another process to compile them"
@@ -51,7 +51,7 @@ def compile_decoding() -> None:
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
-    """Counts compilations, which are nested: a kernel has those compiled that it calls."""
+    """Counts compilations, which are nested: a kernel triggers the compilation of those it calls."""
 
     def __init__(self, bar: SafeProgressBar, expected: int | None) -> None:
         self._bar, self._expected = bar, expected
@@ -79,7 +79,7 @@ class _Listener(event.Listener):  # type: ignore[misc]
         with self._lock:
             self._stop_waiting()
             self._bar(self._done, self._done, COMPLETE)
-            # A bar that begins again measures its time anew, so it counts anew; what is left is unknown then.
+            # A bar that begins again restarts its clock, so restart the count; what is left is then unknown.
             self._done, self._expected = 0, None
 
     def _finish_if_idle(self) -> None:

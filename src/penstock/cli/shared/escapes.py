@@ -1,8 +1,8 @@
 r"""Escapes in what is typed on the command line, where a tab cannot be typed.
 
-Rule: `\t`, `\n`, `\r`, `\0`, `\\` and `\xHH`, a byte; anything else behind a backslash is an error, because a
-separator that is not what was meant is found in no line, or in the wrong place of all. The shell must leave
-the backslash alone: quotes around it do that.
+Rule: `\t`, `\n`, `\r`, `\0`, `\\` and `\xHH`, a byte; anything else after a backslash is an error, because a
+wrong separator is found in no line, or in the wrong place in every line. Put quotes around it, so that the
+shell leaves the backslash alone.
 
 >>> read_escapes("--key-separator", r"\t")
 b'\t'
@@ -20,7 +20,7 @@ _MEANT = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
 def read_escapes(option: str, text: str) -> bytes:
-    """Return the bytes that are meant; at least one."""
+    """Return the bytes that are meant; there is at least one."""
 
     def replace(found: re.Match[bytes]) -> bytes:
         if found[1] is not None:
@@ -40,7 +40,7 @@ def read_escapes(option: str, text: str) -> bytes:
 
 
 def read_escaped_text(option: str, text: str) -> str:
-    """Return the text that is meant; bytes that are none are refused."""
+    """Return the text that is meant; refuse bytes that are not text."""
     try:
         return read_escapes(option, text).decode("utf-8") if text else ""
     except UnicodeDecodeError:

@@ -1,9 +1,9 @@
-"""Which Kafka a command talks to, and how: the options that all commands share.
+"""The options that all commands share: which Kafka a command talks to, and how.
 
 Rule: the same settings in the same words everywhere: Kafka's own names, from a properties file as Kafka's
-tools take it, or one by one. What is said last wins: file, `--set`, `--bootstrap-server`. Without an address
-the running cluster of `penstock cluster up` is meant, and if there is none, that is said: no command guesses
-`localhost:9092`, where somebody else's broker may listen.
+tools take it, or one by one. The last one wins: file, `--set`, `--bootstrap-server`. Without an address the
+running cluster of `penstock cluster up` is used, and if there is none, that is an error: no command guesses
+`localhost:9092`, where an unrelated broker may listen.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.options.option_values import INT32_MAX, parse_integer
 
-#: Settings of Java's consumer and producer that a command has an option of its own for.
+#: Settings of Java's consumer and producer for which a command has its own option.
 _OWN_OPTIONS = {
     "auto.offset.reset": "Say `--from-beginning`, `--offset` or `--from-time` to `penstock consume`.",
     "enable.auto.commit": "`penstock consume` commits what it has printed when it is given a `--group`.",
 }
 _SERVERS = "bootstrap.servers"
 LIMIT = "default.api.timeout.ms"
-#: How long a command that only looks waits for brokers that do not answer, unless default.api.timeout.ms is
-#: set: a person sits before it, and a minute without a word is a hang to them.
+#: How long a read-only command waits for brokers that do not answer, unless default.api.timeout.ms is set: to
+#: a person, a minute without output is a hang.
 LOOK_TIMEOUT_MS = 10_000
-#: Over these options in a help.
+#: The title of these options in a help text.
 TITLE = "which Kafka"
 
 
@@ -61,10 +61,10 @@ def add_json_argument(parser: argparse.ArgumentParser, what: str = "one JSON obj
 
 
 def parse_pair(option: str, text: str) -> tuple[str, str]:
-    """`name=value` of an option that may be given several times."""
+    """Return the name and value of `name=value`, for an option that may be given several times."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        # A setting may be a secret, so what stands behind the sign is not shown there.
+        # The setting may be a secret, so the part after the sign is not shown.
         shown = name.strip() if not equals else "=..." if option == "--set" else text
         raise OptionError(
             "PAIR_EXPECTED",
@@ -84,7 +84,7 @@ def parse_partition_number(text: str) -> int:
 
 
 def gather_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    """Kafka's names to texts, from the file, `--set` and `--bootstrap-server`; references are resolved."""
+    """Return texts by Kafka's names, from the file, `--set` and `--bootstrap-server`, references resolved."""
     from penstock.core.client.properties_file import parse_properties
     from penstock.core.options.secret_references import read_option_file, resolve_reference
 
@@ -114,7 +114,7 @@ def gather_settings(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def read_settings(texts: dict[str, str]) -> ClientSettings:
-    """The settings themselves; what has no effect is said on stderr."""
+    """Return the parsed settings; report those without effect on stderr."""
     from penstock.core.client.java_settings import parse_client
 
     parsed = parse_client(texts, read_file=_read_file)
@@ -128,7 +128,7 @@ def connect(arguments: argparse.Namespace) -> ClientSettings:
 
 
 def connect_to_look(arguments: argparse.Namespace) -> ClientSettings:
-    """Return the settings for a command that changes nothing, which has a shorter time to wait."""
+    """Return the settings for a command that changes nothing, which waits less long."""
     texts = gather_settings(arguments)
     settings = read_settings(texts)
     return settings if LIMIT in texts else replace(settings, default_api_timeout_ms=LOOK_TIMEOUT_MS)

@@ -1,7 +1,7 @@
-"""Moments and waits on the command line: a length of time before now (`2h`, or `-2h`), a time, a wait.
+"""Parses moments and waits on the command line: a length of time before now (`2h`, or `-2h`), a time, a wait.
 
 Rule: a number carries its unit. `60` is a minute to one reader and a time in 1970 to another, and a stream
-that was sent to 1970 reads everything again; only nothing at all, `0` as a wait, is the same in every unit.
+that was sent to 1970 reads everything again; only `0` as a wait is the same in every unit.
 
 >>> find_moment("-10m", now_ms=600_000)
 0
@@ -25,11 +25,11 @@ _BARE = re.compile(r"[0-9]+")
 
 
 def find_moment(text: str, *, now_ms: int) -> int:
-    """Return milliseconds since 1970; what is no moment is a `ValueError` that says what is expected."""
+    """Return milliseconds since 1970; raise a `ValueError` that says what is expected if it is no moment."""
     text = text.strip()
     length = text.removeprefix("-")
     try:
-        if length == length.strip():  # the sign stands beside the number, as everywhere
+        if length == length.strip():  # the sign is next to the number, as everywhere
             return now_ms - parse_duration_ms(length)
     except ValueError:
         pass

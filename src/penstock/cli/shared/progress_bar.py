@@ -1,10 +1,9 @@
-"""Shows that something long is alive: what it does, for how long already, and how long it may still take.
+"""Shows that long work is alive: what it does, how long it has taken, and how long it may still take.
 
-Rule: on a terminal it is one line that changes and is gone or final in the end, whatever happens; elsewhere
-it is a plain line at the beginning, one every ten seconds at most, and one at the end, without a control
-character. The line is drawn by the clock too, not by progress alone: a big file may take a minute, and a bar
-that stands still for a minute looks like a program that hangs. A stream that is closed, or not there at all,
-never ends the work: nothing is written then.
+Rule: on a terminal it is one line that changes and is in the end gone or final, whatever happens; elsewhere
+it is a plain line at the beginning, one every ten seconds at most, and one at the end, without control
+characters. The line is also redrawn by a clock, not by progress alone: a big file may take a minute, and a
+bar that does not move for a minute looks like a hung program. A closed or missing stream never ends the work.
 
 Only the standard library is used: `tools/install.py` shows its progress with this before there is a `.venv`.
 
@@ -25,23 +24,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
-#: What is told as the last item.
+#: The item of the last call.
 COMPLETE = "complete"
 _BAR_CELLS = 30
 _DRAWN_EVERY_S = 0.5
 _TOLD_EVERY_S = 10.0
-#: No estimate before that: the first steps say little about the others.
+#: No estimate before this time: the first steps say little about the others.
 _ESTIMATE_AFTER_S = 3.0
 _ERASE = "\r\x1b[K"
-#: What is on the screen now: whoever prints something else takes it away first.
+#: What is on the screen now; it must be hidden before anything else is printed.
 _drawn: list[ProgressBar | LiveLine] = []
 
 
 class ProgressBar:
-    """A callback (steps done, steps in all or None, what is being done) that shows what it is told.
+    """A callback (steps done, total steps or None, the current item) that shows its progress.
 
     It begins with the first call, ends with the item `COMPLETE`, and may begin again. A `with` block ends it
-    also when there is an error.
+    on errors too.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class ProgressBar:
         with self._lock:
             if self._ended is None:
                 if item == COMPLETE:
-                    return  # nothing was to be done
+                    return  # there was nothing to do
                 self._begin()
             self._done, self._total, self._item = done, total, item
             if item == COMPLETE:
@@ -80,7 +79,7 @@ class ProgressBar:
         self.end()
 
     def end(self) -> None:
-        """Take the line away; nothing is claimed about what was done. Again is a no-op."""
+        """Take the line away without claiming that anything was done. A second call does nothing."""
         with self._lock:
             if self._ended is not None:
                 self._finish(None)
@@ -136,7 +135,7 @@ class ProgressBar:
             self._write(_ERASE + f"{self._what} [{bar}] {self._describe()}"[: width - 1])
 
     def _describe(self) -> str:
-        """`12/92, 9 s, about 60 s left: kafka-clients 4.3.0`."""
+        """Return a text such as `12/92, 9 s, about 60 s left: kafka-clients 4.3.0`."""
         took_s = self._clock() - self._began_s
         parts = [f"{self._done}/{self._total}" if self._total else str(self._done)] if self._done else []
         parts.append(_show_time(took_s))
@@ -151,7 +150,7 @@ class ProgressBar:
 
 
 class LiveLine:
-    """A line of the output that is written over and over, and gives way to whatever else is printed."""
+    """A line of the output that is overwritten again and again, and makes way for other output."""
 
     def draw(self, text: str) -> None:
         """Show this text in place of the last one."""
@@ -164,14 +163,14 @@ class LiveLine:
         _write(sys.stdout, _ERASE)
 
     def end(self) -> None:
-        """Take the line away, if it was drawn; again is a no-op."""
+        """Take the line away, if it was drawn. A second call does nothing."""
         if self in _drawn:
             _drawn.remove(self)
             self.hide()
 
 
 def _can_write_over(stream: TextIO | None) -> bool:
-    """Return whether a line on this stream can be written over: it is an open terminal that can erase."""
+    """Return whether a line on this stream can be overwritten: it is an open terminal that can erase."""
     if stream is None or os.environ.get("TERM") == "dumb":
         return False
     try:
@@ -188,13 +187,13 @@ def _write(stream: TextIO | None, text: str) -> None:
 
 
 def hide_bars() -> None:
-    """Take all bars and live lines off the screen, because something else is about to be printed there."""
+    """Take all bars and live lines off the screen, because something else is about to be printed."""
     for bar in list(_drawn):
         bar.hide()
 
 
 def end_bars() -> None:
-    """End all bars and live lines, because the command has ended; after an error nobody else does."""
+    """End all bars and live lines when the command has ended; after an error nothing else ends them."""
     for bar in list(_drawn):
         bar.end()
 

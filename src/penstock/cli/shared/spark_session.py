@@ -1,11 +1,11 @@
 """Spark for a command: a JVM that only the command ends.
 
-Rules: the JVM stands in a session of its own, so that a signal to the command's whole group (a supervisor's
-SIGTERM, `timeout`, a closed terminal) reaches the command alone, which then finishes its batch with a Spark
-that is still there. And it has ended when the command returns: PySpark leaves it to end after the program.
+Rules: the JVM runs in a session of its own, so that a signal to the command's process group (a supervisor's
+SIGTERM, `timeout`, a closed terminal) reaches only the command, which then finishes its batch while Spark is
+still running. The JVM has ended when the command returns, whereas PySpark would let it end after the program.
 If the command is killed, the JVM ends by itself: it reads from a pipe that is closed then.
 
-A session that somebody has started in this process already is used as it is, and only its Spark is stopped.
+A session that already exists in this process is used unchanged, and only its Spark is stopped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from penstock.cluster.processes.signals import hold_signals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The JVM tidies up when it ends; one that takes longer than this is left to do so alone.
+#: The JVM cleans up when it ends; after this long it is left to do so alone.
 _END_S = 30
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 @contextlib.contextmanager
 def open_spark(master: str, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Spark while this lasts; `settings` are Spark's own."""
-    is_local = master.startswith("local")  # the launcher lies in this computer's cache
+    """Yield a Spark session for the block; `settings` are Spark's own."""
+    is_local = master.startswith("local")  # the launcher is in this computer's cache
     os.environ.setdefault("PYSPARK_PYTHON", make_launcher() if is_local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local:
@@ -44,7 +44,7 @@ def open_spark(master: str, name: str, settings: Mapping[str, str]) -> Iterator[
     gateway: Any = None
     try:
         if SparkContext._gateway is None:
-            with hold_signals():  # a JVM that nobody holds yet would be left behind
+            with hold_signals():  # a JVM without an owner yet would be left behind
                 gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
         context = (
             SparkContext.getOrCreate(conf) if gateway is None else SparkContext(conf=conf, gateway=gateway)

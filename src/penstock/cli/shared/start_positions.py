@@ -1,7 +1,7 @@
-"""Positions as a person writes them on the command line: `22`, `earliest`, `10m`, a time with its zone.
+"""Parses positions as users write them on the command line: `22`, `earliest`, `10m`, a time with its zone.
 
-Rule: no negative numbers: to some a -1 is the last record, to Kafka it is the end of the log. Who wants the
-last records says `--last`.
+Rule: no negative numbers: to some readers -1 is the last record, to Kafka it is the end of the log. For the
+last records there is `--last`.
 
 >>> parse_offset("--offset", "22")
 At(offset=22)

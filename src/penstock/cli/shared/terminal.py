@@ -1,7 +1,7 @@
-"""What is printed, made safe: nothing from outside can move the cursor, colour the screen or forge a line.
+"""Prints text safely: no input can move the cursor, colour the screen or forge a line.
 
-Rule: every text that did not begin its life in this source code goes through `escape` on its way to the
-terminal. A log line may hold what a stranger sent to a server, control sequences included.
+Rule: every text that does not come from this source code goes through `escape` on its way to the terminal. A
+log line may contain what a stranger sent to a server, including control sequences.
 
 >>> escape("red \\x1b[31m")
 'red \\\\x1b[31m'
@@ -26,17 +26,17 @@ def say(text: str = "") -> None:
 
 def complain(text: str) -> None:
     progress_bar.hide_bars()
-    if sys.stderr is not None:  # closed with `2>&-`; `print` would take the standard output instead
+    if sys.stderr is not None:  # closed with `2>&-`; `print` would use the standard output instead
         print(escape(text, keep_lines=True), file=sys.stderr, flush=True)
 
 
 def complain_dated(text: str) -> None:
-    """Complain with the time, and with the stream it is about: for commands that run for days."""
+    """Complain with the time and the stream it is about: for commands that run for days."""
     complain(date_line(text, time.time()))
 
 
 class SafeProgressBar(progress_bar.ProgressBar):
-    """A bar whose items may come from outside."""
+    """A progress bar whose items may come from outside."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what, escape=escape)

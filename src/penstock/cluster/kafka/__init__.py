@@ -1,1 +1,1 @@
-"""Local Kafka brokers: their processes, settings, security, and clusters that stay."""
+"""Local Kafka brokers: their processes, settings and security, and clusters that keep running."""

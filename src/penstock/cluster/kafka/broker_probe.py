@@ -1,4 +1,4 @@
-"""The two questions a launcher asks a broker: who is in the cluster, and please make this topic.
+"""The two requests a launcher sends to a broker: who is in the cluster, and create this topic.
 
 Rule: ready means *every* broker answers a real request and names all the others and a controller. An open
 port proves nothing: a broker listens seconds before it has joined. These requests are written by hand so
@@ -32,7 +32,7 @@ class ClusterView:
 
 
 def ask_cluster(port: int, *, timeout_s: float = 5.0) -> ClusterView:
-    """Metadata version 1 about no topic. Raises OSError while the broker cannot answer."""
+    """Send Metadata version 1 about no topic, return the answer; raise OSError while there is none."""
     answer = _Answer(_ask(port, _METADATA, 1, struct.pack(">i", 0), timeout_s))
     ids = set()
     for _ in range(answer.int32()):
@@ -44,7 +44,7 @@ def ask_cluster(port: int, *, timeout_s: float = 5.0) -> ClusterView:
 
 
 def create_topic(port: int, name: str, partitions: int, factor: int, configs: Mapping[str, str]) -> None:
-    """Create a topic (CreateTopics version 2); one that is there already is left as it is."""
+    """Create a topic (CreateTopics version 2); an existing one is left as it is."""
     body = struct.pack(">i", 1) + _text(name) + struct.pack(">ih", partitions, factor) + struct.pack(">i", 0)
     body += struct.pack(">i", len(configs)) + b"".join(_text(k) + _text(v) for k, v in configs.items())
     body += struct.pack(">i?", int(_CREATE_TIMEOUT_S * 1000), False)
@@ -83,7 +83,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 class _Answer:
-    """Reads fields off an answer; `struct` raises when the answer is too short."""
+    """Reads fields from an answer; `struct` raises an error when the answer is too short."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

@@ -1,7 +1,7 @@
 """One broker process: start, stop, kill, pause, resume, and start again on the same port and folder.
 
-Rule: whether a broker lives is told by the lock its process inherited, not by a process id. Every wait has
-a deadline and ends in an error that carries the end of the broker's log.
+Rule: a broker is alive while its process holds the lock it inherited; process ids are not trusted. Every wait
+has a deadline and ends in an error that carries the end of the broker's log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KILL_TIMEOUT_S = 30.0
 
 
 class Broker:
-    """A node of a local cluster. Made by `LocalKafka`; `port` is where clients connect."""
+    """A node of a local cluster, made by `LocalKafka`; `port` is where clients connect."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What a client should be given: the advertised address if there is one."""
+        """Return the address for clients: the advertised one if there is one."""
         host, port = self.node.advertise or ("127.0.0.1", self.port)
         return f"{host}:{port}"
 
@@ -74,7 +74,7 @@ class Broker:
     @property
     def is_alive(self) -> bool:
         if self._process is not None:
-            self._process.poll()  # collects the process if it has ended
+            self._process.poll()  # collects the process's exit status if it has ended
         return is_locked(self._lock_path)
 
     @property
@@ -87,11 +87,11 @@ class Broker:
 
     @property
     def logs(self) -> str:
-        """The end of what the broker has logged, and of what its JVM has said outside the log."""
+        """Return the end of the broker's log, and of its JVM's output outside the log."""
         return "\n".join(text for text in (read_tail(self._console), read_tail(self.node.log)) if text)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process; with `wait`, until it answers and has joined the cluster."""
+        """Start the process; with `wait`, wait until it answers and has joined the cluster."""
         lock = take_lock(self._lock_path, whose=str(self.node.folder))
         try:
             self._console.unlink(missing_ok=True)
@@ -125,7 +125,7 @@ class Broker:
         ]
 
     def is_ready(self, others: Collection[int] = ()) -> bool:
-        """Whether it answers a request, knows a controller, and lists itself and `others`."""
+        """Return whether it answers a request, knows a controller, and lists itself and `others`."""
         try:
             view = ask_cluster(self.port, timeout_s=2.0)
         except (OSError, struct.error):
@@ -152,18 +152,18 @@ class Broker:
         return ClusterError(condition, what, hint=hint, facts=facts)
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Ask it to shut down in order; after the deadline, kill it. Again is a no-op."""
+        """Ask it to shut down cleanly; after the deadline, kill it. A second call does nothing."""
         if self._process is None:
-            return  # never started here; whoever holds the folder's lock is not ours to end
+            return  # never started here; another holder of the folder's lock is not ours to end
         self.resume()
         self._signal(signal.SIGTERM)
         if self._wait(lambda: not self.is_alive, timeout_s):
-            self._process.wait(_KILL_TIMEOUT_S)  # the lock is freed a moment before the process is over
+            self._process.wait(_KILL_TIMEOUT_S)  # the lock is freed a moment before the process ends
         else:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a power cut would. Again is a no-op."""
+        """End it at once, as a power cut would. A second call does nothing."""
         if self._process is None:
             return
         self._signal(signal.SIGKILL)
@@ -177,7 +177,7 @@ class Broker:
         self._paused = False
 
     def pause(self) -> None:
-        """Stop its clock: it keeps its connections and answers nothing."""
+        """Suspend it: it keeps its connections and answers nothing."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 

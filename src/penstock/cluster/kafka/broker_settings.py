@@ -1,8 +1,8 @@
-"""A node's settings file, from a plan of the cluster. Pure: a plan in, text out.
+"""Writes a node's settings file from a plan of the cluster. Pure: a plan in, text out.
 
 Rule: loopback only, and three listeners kept apart. CLIENT is what users connect to and may be advertised
-under another address (a proxy's); INTERNAL carries replication, CONTROLLER the quorum. With one listener
-for all, cutting a proxy would also cut the brokers from each other and test something else.
+under another address (a proxy's); INTERNAL carries replication, CONTROLLER the quorum. With one listener for
+all, cutting a proxy's connections would also separate the brokers from each other and test something else.
 
 With three brokers the internal topics have factor 3 and need 2 in-sync replicas, and new topics get factor
 3 unless told otherwise. The minimum for ordinary topics stays 1, so that a topic of factor 2 can still be
@@ -40,7 +40,7 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One node: its id, its ports by listener name, and what it tells clients instead of its own address."""
+    """One node: its id, its ports by listener name, and the address it gives clients instead of its own."""
 
     node_id: int
     folder: Path
@@ -59,7 +59,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What all nodes share: the voters, extra listeners with their settings, the user's own settings."""
+    """What all nodes share: the voters, extra listeners with their settings, and the user's own settings."""
 
     voters: Mapping[int, int]  # node id to controller port
     brokers: int
@@ -69,7 +69,7 @@ class ClusterPlan:
 
 
 def write_settings(node: NodePlan, cluster: ClusterPlan) -> str:
-    """The text of server.properties; what the user set wins."""
+    """Return the text of server.properties; the user's settings win."""
     copies = min(3, cluster.brokers)
     names = ["CLIENT", "INTERNAL", *cluster.listeners]
     listening = [*names, "CONTROLLER"] if node.is_controller else names
@@ -102,13 +102,13 @@ def write_settings(node: NodePlan, cluster: ClusterPlan) -> str:
         "replica.fetch.max.bytes": LARGEST_MESSAGE_BYTES,
         "replica.fetch.response.max.bytes": LARGEST_MESSAGE_BYTES,
         "socket.request.max.bytes": 2 * LARGEST_MESSAGE_BYTES,
-        # A killed broker may come back under its id only when its session has ended: 9 s by default.
+        # A killed broker may return under its id only when its session has ended: 9 s by default.
         "broker.session.timeout.ms": 6000,
         "broker.heartbeat.interval.ms": 1000,
-        # A second broker with an id in use gives up after this, instead of a minute.
+        # A second broker with an id that is in use gives up after this time, instead of a minute.
         "initial.broker.registration.timeout.ms": 20_000,
         "controlled.shutdown.enable": "true",
-        # Each node is a rack of its own; a client that names one is sent to the replica there.
+        # Each node is its own rack; a client that names a rack is sent to the replica there.
         "broker.rack": f"rack-{node.node_id}",
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         **cluster.security,

@@ -1,8 +1,8 @@
-"""Databases and a ZooKeeper beside a detached cluster: they stay with it and end with it.
+"""Databases and a ZooKeeper beside a detached cluster, which run and end with it.
 
-Rule: as for brokers, whether a server lives is told by the lock it holds, and a process id from a file alone
-is never signalled. Unlike a cluster's, their data is for trying things out: it lies in a folder of its own
-below the temporary one (the database's user could not enter a home folder) and is removed when they end.
+Rule: as for brokers, a server is alive while it holds its lock, and a process id from a file alone is never
+signalled. Unlike a cluster's, their data is for trying things out: it is in a separate folder below the
+temporary one (the database's user could not enter a home folder) and is removed when they end.
 
     server = start_companion("postgres")
     server.url
@@ -56,11 +56,11 @@ class Companion:
         return self.is_alive and asked.is_ready()
 
     def stop(self) -> None:
-        """End it and remove its folder; again is a no-op."""
+        """End it and remove its folder. A second call does nothing."""
         server = KINDS[self.kind]
         for number in (server.polite, server.at_once, signal.SIGKILL):
             deadline = time.monotonic() + _STOP_PATIENCE_S
-            if self.is_alive:  # looked at before each signal, so the process is ours
+            if self.is_alive:  # checked before each signal, so the process is ours
                 os.kill(self.pid, number)
             while self.is_alive and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -85,7 +85,7 @@ def check_kinds(kinds: Collection[str]) -> None:
 
 
 def start_companion(kind: str, progress: Progress | None = None) -> Companion:
-    """Start it on a free port, wait until it takes logins, and let it run on."""
+    """Start it on a free port, wait until it accepts logins, and leave it running."""
     server = KINDS[kind](owned=False, progress=progress)
     server.start()
     server.release()

@@ -1,7 +1,7 @@
-"""A local cluster that stays when its starter ends: what the command line starts.
+"""A local cluster that keeps running when the program that started it ends: what the command line starts.
 
-Rule: the state file says where a cluster is; the locks its brokers hold say whether it lives. A process id
-from a file alone is never signalled, since after a restart of the computer it may be anybody's.
+Rule: the state file says where a cluster is; the locks its brokers hold say whether it is alive. A process id
+from a file alone is never signalled, since after a reboot it may belong to any process.
 
     bring_up("default", brokers=3)
     find("default").is_ready
@@ -29,10 +29,10 @@ from penstock.cluster.kafka.local_kafka import LocalKafka
 from penstock.cluster.processes.owned_process import is_locked, wait_for_lock
 from penstock.core.errors import ClusterError
 
-#: As a broker comes from its makers: who tries things out expects a topic to appear when written to.
+#: Kafka's default: a user who is trying things out expects writing to a topic to create it.
 QUICKSTART = {"auto.create.topics.enable": "true"}
 
-#: Version 1 knew no servers beside the brokers.
+#: Version 1 had no servers beside the brokers.
 STATE_VERSION = 2
 #: How long an `up` or `down` waits for another one of the same cluster.
 TURN_PATIENCE_S = 300.0
@@ -64,7 +64,7 @@ class DetachedBroker:
         return view.has_controller and view.broker_ids >= all_ids
 
     def stop(self, patience_s: float) -> None:
-        """Ask, wait, then kill. The lock is looked at before each signal, so the process is ours."""
+        """Ask it to end, wait, kill it. The lock is checked before each signal, so the process is ours."""
         for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 30.0)):
             deadline = time.monotonic() + wait_s
             if self.is_alive:
@@ -82,7 +82,7 @@ class DetachedBroker:
 
 @dataclass(frozen=True, slots=True)
 class DetachedCluster:
-    """A cluster the state folder knows."""
+    """A cluster that the state folder knows."""
 
     name: str
     data_dir: str
@@ -107,7 +107,7 @@ class DetachedCluster:
 
 
 def state_folder() -> Path:
-    """Where detached clusters are written down: `PENSTOCK_STATE`, else the user's state folder."""
+    """Return the folder that records detached clusters: `PENSTOCK_STATE`, else the user's state folder."""
     named = os.environ.get("PENSTOCK_STATE")
     if named:
         return Path(named)
@@ -125,10 +125,10 @@ def bring_up(
     servers: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[DetachedCluster, bool]:
-    """The cluster, started if it was not up, and whether it was started now. Waits until it is ready.
+    """Return the cluster, started if it was not up, and whether it was started now. Wait until it is ready.
 
-    `servers` are started beside it where they do not run. When one of them fails to start, the others and the
-    cluster stay up, and `bring_down` ends them.
+    `servers` are started beside it unless they run already. When one of them fails to start, the others and
+    the cluster stay up, and `bring_down` ends them.
     """
     check_kinds(servers)
     with _hold(name):
@@ -142,7 +142,7 @@ def bring_up(
                 )
             return _add_servers(known, servers, progress), False
         if known is not None:
-            _stop(known)  # what is left of it: one dead broker would hold up the others' restart
+            _stop(known)  # stop what is left of it: one dead broker would delay the others' restart
         folder = data_dir or (Path(known.data_dir) if known is not None else _own_data(name))
         try:
             started = _start(name, brokers, ports, folder, heap_mb, progress)
@@ -189,7 +189,7 @@ def _start(
 def _add_servers(
     cluster: DetachedCluster, wanted: Sequence[str], progress: Progress | None
 ) -> DetachedCluster:
-    """Start those that do not run, each written down before the next begins; return the cluster with them."""
+    """Start the missing ones, each recorded before the next starts; return the cluster with them."""
     for kind in dict.fromkeys(wanted):
         if any(each.kind == kind and each.is_alive for each in cluster.servers):
             continue
@@ -207,13 +207,13 @@ def _add_servers(
 
 
 def bring_down(name: str, *, delete_data: bool = False) -> bool:
-    """Stop the cluster; False when nothing was running. Data stays unless it is ours and `delete_data`."""
+    """Stop the cluster; return False if it was not running. `delete_data` deletes the data if it is ours."""
     with _hold(name):
         known = find(name)
         if known is not None:
             was_alive = any(b.is_alive for b in known.brokers) or any(s.is_alive for s in known.servers)
             _stop(known)
-            _write(replace(known, servers=()))  # these are gone, and so are their passwords
+            _write(replace(known, servers=()))  # the servers are gone, and so are their passwords
             _state_file(name).rename(_stopped_file(name))
         else:
             was_alive = False
@@ -223,12 +223,12 @@ def bring_down(name: str, *, delete_data: bool = False) -> bool:
 
 
 def find(name: str) -> DetachedCluster | None:
-    """Return what the state folder says about this cluster; None when it says nothing."""
+    """Return what the state folder says about this cluster; None when it has no entry."""
     return _read(_state_file(name))
 
 
 def find_stopped(name: str) -> DetachedCluster | None:
-    """Return the cluster as it was when it was last brought down; None when that never happened."""
+    """Return the cluster as it was when last brought down; None when that never happened."""
     return _read(_stopped_file(name))
 
 
@@ -258,7 +258,7 @@ def find_all() -> list[DetachedCluster]:
 def name_port_holder(error: ClusterError, ports: Sequence[int]) -> ClusterError:
     """Return a plainer error if a cluster in the state folder has one of these ports, else the same error.
 
-    "Another program" sends somebody who forgot a cluster of his own to look for a stranger.
+    "Another program" would send a user who forgot a cluster of their own to look for a stranger.
     """
     if error.condition != "PORT_TAKEN":
         return error
@@ -281,7 +281,7 @@ def name_port_holder(error: ClusterError, ports: Sequence[int]) -> ClusterError:
 def _stop(cluster: DetachedCluster) -> None:
     for server in cluster.servers:
         server.stop()
-    # The first of three can hand its work over; the last two have no quorum to say goodbye to.
+    # The first of three can hand over its leadership; the last two have no quorum to do so.
     for place, broker in enumerate(cluster.brokers):
         broker.stop(30.0 if place == 0 else 5.0)
 
@@ -307,7 +307,7 @@ def _own_data(name: str) -> Path:
 def _write(cluster: DetachedCluster) -> None:
     path = _state_file(cluster.name)
     beside = path.with_suffix(f".{os.getpid()}.new")
-    beside.touch(0o600)  # it has the passwords of the servers
+    beside.touch(0o600)  # the file contains the servers' passwords
     with beside.open("w") as file:
         json.dump({"version": STATE_VERSION, **asdict(cluster)}, file, indent=1)
         file.flush()
@@ -317,7 +317,7 @@ def _write(cluster: DetachedCluster) -> None:
 
 @contextlib.contextmanager
 def _hold(name: str) -> Iterator[None]:
-    """One `up` or `down` at a time per cluster."""
+    """Allow one `up` or `down` at a time per cluster."""
     path = _state_file(name).with_suffix(".lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Which Kafka is run, where its jars come from, and how a fresh node's folder is formatted.
+"""Says which Kafka is run and where its jars come from, and formats a new node's folder.
 
 Rule: every jar must have the SHA-512 recorded beside this file; a changed jar stops the start. The list is
 made with `sha512sum *.jar` in a fetched folder when the version below is raised.
 
-Formatting runs Kafka's own storage tool once and keeps its result: what it writes, the feature levels of
-this Kafka version, is the same for every node, and a JVM start costs more than a second. Only a cluster
-with SCRAM users is formatted anew each time, since their credentials are part of it.
+Formatting runs Kafka's own storage tool once and keeps the result: it writes the feature levels of this Kafka
+version, which are the same for every node, and a JVM start costs more than a second. Only a cluster with
+SCRAM users is formatted each time, since their credentials are part of it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from penstock.core.errors import ClusterError
 KAFKA_VERSION = "4.3.0"
 _COORDINATES = (
     Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, transitive=True),
-    # Without a binding Kafka's log is empty. Alone: what it depends on for its tests is huge.
+    # Without a binding Kafka's log is empty. Fetched alone: its test dependencies are huge.
     Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 _JARS = 46
 _FORMAT_TIMEOUT_S = 120.0
-# The storage tool wants a whole server configuration; only the roles matter for what it writes.
+# The storage tool needs a whole server configuration, but only the roles affect what it writes.
 _FORMAT_SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:1
@@ -43,21 +43,21 @@ log.dirs={folder}
 
 
 def fetch_kafka(progress: Progress | None = None) -> Path:
-    """The folder with the broker's jars."""
+    """Return the folder with the broker's jars."""
     listing = resources.files("penstock.cluster.kafka").joinpath(f"kafka-{KAFKA_VERSION}.sha512").read_text()
     digests = {name: digest for digest, name in (line.split() for line in listing.splitlines())}
     return fetch_jars("kafka", _COORDINATES, progress, expected_jars=_JARS, sha512=digests)
 
 
 def new_id() -> str:
-    """A random id in Kafka's spelling. It may not begin with a dash: tools take that for an option."""
+    """Return a random id in Kafka's spelling. It never begins with a dash: tools take that for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
 
 
 def format_node(data: Path, jars: Path, *, node_id: int, cluster_id: str, scram: Sequence[str] = ()) -> None:
-    """Make `data` a fresh node's folder. `scram` are users in the storage tool's notation."""
+    """Turn `data` into a new node's folder. `scram` are users in the storage tool's notation."""
     data.mkdir(mode=0o700, parents=True)
     checkpoint = data / "bootstrap.checkpoint"
     if scram:
@@ -74,7 +74,7 @@ def format_node(data: Path, jars: Path, *, node_id: int, cluster_id: str, scram:
 
 
 def read_cluster_id(data: Path) -> str | None:
-    """The cluster a formatted folder belongs to; None for a folder that was never formatted."""
+    """Return the cluster id of a formatted folder; None for a folder that was never formatted."""
     try:
         lines = (data / "meta.properties").read_text().splitlines()
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _run_storage_tool(jars: Path, target: Path, scram: Sequence[str]) -> None:
                 f"Kafka's storage tool ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}",
                 hint="Check the disk and the Java in use.",
             )
-        # Into place in one step: another process may be formatting at the same time.
+        # Rename into place: another process may be formatting at the same time.
         beside = target.with_name(f"{target.name}.{os.getpid()}")
         shutil.copyfile(folder / "bootstrap.checkpoint", beside)
         beside.rename(target)

@@ -1,12 +1,12 @@
 """A real Kafka on this computer: one broker or three, without Docker, root or an installation.
 
-Rule: used from Python it belongs to its owner. It ends with the `with` block, with the interpreter, and
-with a killed process; unless a folder is named, nothing of it stays on disk.
+Rule: used from Python it belongs to its owner. It ends with the `with` block, with the interpreter, and when
+the process is killed; unless a folder is named, nothing of it stays on disk.
 
     with LocalKafka() as kafka:
         spark.read.format("penstock").option("kafka.bootstrap.servers", kafka.bootstrap)
 
-Every node is broker and controller at once. With three, losing any one keeps the cluster writable.
+Every node is both broker and controller. With three, the cluster stays writable when any one is lost.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _PORT_ATTEMPTS = 3
 class LocalKafka:
     """A cluster of `brokers` nodes with ids 1, 2, 3.
 
-    `ports` are the client ports (free ones otherwise); `data_dir` keeps the data for a next time;
-    `broker_settings` go into every node's settings and win over ours; `secure` adds listeners with TLS and
-    logins, described by `.secure`; `advertise` maps a broker's place in
-    `brokers` (0, 1, 2) to the address it tells clients, such as a proxy's. `quick_start` compiles less, which
-    halves the CPU a start takes; switch it off to measure throughput.
+    `ports` are the client ports (by default free ones); `data_dir` keeps the data for the next run;
+    `broker_settings` are added to every node's settings and win over ours; `secure` adds listeners with TLS
+    and logins, described by `.secure`; `advertise` maps a broker's place in `brokers` (0, 1, 2) to the
+    address it gives clients, such as a proxy's. `quick_start` compiles less, which halves the CPU time of a
+    start; switch it off to measure throughput.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class LocalKafka:
 
     @property
     def bootstrap(self) -> str:
-        """The brokers' addresses, as a client's bootstrap setting wants them."""
+        """Return the brokers' addresses, in the form of a client's bootstrap setting."""
         return ",".join(broker.address for broker in self.brokers)
 
     @property
     def secure(self) -> SecureAccess:
-        """Addresses, certificates and logins of a cluster started with `secure=True`."""
+        """Return addresses, certificates and logins of a cluster started with `secure=True`."""
         if self._secure is None:
             raise ClusterError(
                 "NOT_SECURE", "This cluster has no secure listeners.", hint="Use LocalKafka(secure=True)."
@@ -121,7 +121,7 @@ class LocalKafka:
         self.close()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start all brokers; with `wait`, until every one has joined and answers."""
+        """Start all brokers; with `wait`, wait until every one has joined and answers."""
         if self.brokers:
             raise ClusterError(
                 "ALREADY_STARTED", "This cluster has been started before.", hint="Make a new one."
@@ -132,7 +132,7 @@ class LocalKafka:
         self._jars = fetch_kafka(self._progress)
         with hold_signals():
             self.data_dir, owner_lock = self._make_data_dir()
-            # Processes and a folder outlive a forgotten object only until the interpreter ends.
+            # Processes and folder of a forgotten object last until the interpreter ends, at the latest.
             if self._owned:
                 folder = None if owner_lock is None else self.data_dir
                 owned = (self.brokers, folder, owner_lock, os.getpid())
@@ -146,7 +146,7 @@ class LocalKafka:
                     self._start_brokers(wait)
                     break
                 except ClusterError as error:
-                    # Between choosing a free port and the broker's bind another program may take it.
+                    # Another program may take the free port between its choice and the broker's bind.
                     if error.condition != "PORT_TAKEN" or self._asked_ports or attempt == _PORT_ATTEMPTS:
                         raise
                     _kill_all(self.brokers)
@@ -157,11 +157,11 @@ class LocalKafka:
             raise
 
     def wait_until_ready(self) -> None:
-        """Until every broker answers and lists all of them, within each broker's deadline."""
+        """Wait until every broker answers and lists all of them, within each broker's deadline."""
         for broker in self.brokers:
             broker.wait_until_ready({each.node_id for each in self.brokers})
         if self._count >= 3:
-            # Kafka has no setting for the in-sync minimum of this one topic, so it is made here; otherwise
+            # Kafka has no setting for the in-sync minimum of this one topic, so it is created here; otherwise
             # committed positions could be acknowledged by a single broker and lost with it.
             port = self.brokers[0].port
             create_topic(port, "__consumer_offsets", OFFSETS_PARTITIONS, 3, _OFFSETS_TOPIC)
@@ -187,7 +187,7 @@ class LocalKafka:
         return broker
 
     def close(self) -> None:
-        """Stop all brokers. A cluster with a folder of its own is killed, since nobody will read it again."""
+        """Stop all brokers. A cluster in a temporary folder is killed, since its data is not read again."""
         if os.getpid() != self._owner_pid:
             return  # a fork of the owner must not stop the owner's brokers
         if self._asked_dir is not None:
@@ -280,7 +280,7 @@ _OFFSETS_TOPIC = {
 
 
 def _stop_all(brokers: Collection[Broker]) -> None:
-    """In order and with little patience for the rest: two of three have no quorum to say goodbye to."""
+    """Stop the brokers in order, with a short wait for all but the first: two of three have no quorum."""
     for place, broker in enumerate(brokers):
         broker.stop(timeout_s=30.0 if place == 0 else 5.0)
 

@@ -1,12 +1,12 @@
 """Listeners with TLS and logins for a local cluster, made of throwaway certificates and random passwords.
 
-Rule: nothing here has a default. Keys, certificates and passwords are made anew for each cluster, live in
-its private folder and go with it; a password known from the documentation would soon guard something real.
+Rule: nothing here has a default. Keys, certificates and passwords are made for each cluster, kept in its
+private folder and removed with it; a password known from the documentation would soon protect something real.
 
 Listeners: SSL (the server shows a certificate), MTLS (the client must show one too), SASL_SSL and
-SASL_PLAINTEXT (logins with PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512). The certificate is for 127.0.0.1 only,
-so a client that checks names must refuse the same broker under the name `localhost`. The plain CLIENT
-listener stays and acts for everyone: make topics and access rules there.
+SASL_PLAINTEXT (logins with PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512). The certificate is for 127.0.0.1 only, so
+a client that checks names must refuse the same broker under the name `localhost`. The plain CLIENT listener
+stays and needs no login: create topics and access rules there.
 
     with LocalKafka(secure=True) as kafka:
         kafka.secure.bootstrap("SASL_SSL"), kafka.secure.ca_pem_path, kafka.secure.password.reveal()
@@ -46,7 +46,7 @@ _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 @dataclass(frozen=True, slots=True)
 class SecureAccess:
-    """What a client needs to get in. `other_ca_pem_path` is a CA that has signed nothing here."""
+    """What a client needs to connect. `other_ca_pem_path` is a CA that has signed nothing here."""
 
     folder: Path
     username: str
@@ -57,7 +57,7 @@ class SecureAccess:
     _ports: dict[str, list[int]] = field(default_factory=dict)
 
     def bootstrap(self, listener: str) -> str:
-        """The addresses of one listener: SSL, MTLS, SASL_SSL or SASL_PLAINTEXT."""
+        """Return the addresses of one listener: SSL, MTLS, SASL_SSL or SASL_PLAINTEXT."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports[listener])
 
     @property
@@ -74,7 +74,7 @@ class SecureAccess:
 
     @property
     def client_key_path(self) -> Path:
-        """The client's private key, encrypted with `client_key_password`."""
+        """Return the path of the client's private key, encrypted with `client_key_password`."""
         return self.folder / "client-key.pem"
 
     @property
@@ -93,7 +93,7 @@ class SecureAccess:
             self._ports[name] = [ports[name] for ports in listener_ports]
 
     def broker_settings(self) -> dict[str, str]:
-        """The broker's side: stores, logins, and an authoriser that lets through what no rule forbids."""
+        """Return the brokers' settings: stores, logins, an authoriser that allows what no rule forbids."""
         users = "".join(f' user_{name}="{password}"' for name, password in self._users.items())
         settings = {
             "ssl.keystore.type": "PEM",
@@ -114,7 +114,7 @@ class SecureAccess:
         return settings
 
     def scram_users(self) -> list[str]:
-        """The users for the storage tool, hashed: a command line is visible to everyone on the computer."""
+        """Return the users for the storage tool, hashed: command lines are visible to all users."""
         described = []
         for name, password in self._users.items():
             for mechanism in MECHANISMS[1:]:
@@ -129,7 +129,7 @@ class SecureAccess:
 
 
 def make_secure_access(folder: Path) -> SecureAccess:
-    """Make the certificates in `folder`; the access that comes back knows no ports yet."""
+    """Create the certificates in `folder` and return the access, which has no ports yet."""
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError as error:

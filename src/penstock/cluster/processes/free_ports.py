@@ -1,7 +1,7 @@
 """Free ports on the loopback address.
 
-Rule: a port nobody named is taken from below the range the kernel gives to outgoing connections. Asking
-for port 0 looks simpler, but such a port can be handed to any client between the question and the
+Rule: a port that the user did not name is taken from below the kernel's range for outgoing connections.
+Asking for port 0 looks simpler, but such a port can be handed to any client between the question and the
 broker's bind, and again while a stopped broker waits to be started on its old port.
 """
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from penstock.core.errors import ClusterError
 
 LOOPBACK = "127.0.0.1"
-#: How the kernel's table of sockets writes it.
+#: The listening state in the kernel's table of sockets.
 _LISTENING = "0A"
 LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -35,7 +35,7 @@ def is_free(port: int) -> bool:
 
 
 def find_free_ports(count: int, *, avoid: Sequence[int] = ()) -> list[int]:
-    """So many different free ports."""
+    """Return this many different free ports."""
     candidates = random.sample(range(LOWEST_PORT, HIGHEST_PORT), HIGHEST_PORT - LOWEST_PORT)
     found: list[int] = []
     for port in candidates:
@@ -49,7 +49,7 @@ def find_free_ports(count: int, *, avoid: Sequence[int] = ()) -> list[int]:
 
 
 def demand_free(ports: Sequence[int]) -> None:
-    """Fail, naming them, when ports the user asked for are taken."""
+    """Raise an error that names the ports the user asked for that are taken."""
     if len(set(ports)) != len(ports) or any(not 0 < port < 65_536 for port in ports):
         raise ClusterError(
             "BAD_PORT", f"{list(ports)} are not different ports from 1 to 65535.", hint="Name others."
@@ -75,12 +75,12 @@ def _describe_listener(port: int) -> str:
     kafka = next((word for word in words if word.endswith("/server.properties")), None)
     if kafka is not None:
         return f" (process {pid}, a Kafka in {Path(kafka).parent})"
-    name = Path(words[0]).name  # a process may have taken its name away
+    name = Path(words[0]).name  # a process may have changed its name
     return f" (process {pid}, {name})" if name else f" (process {pid})"
 
 
 def _find_listener(port: int) -> int | None:
-    """Find the process that listens on this port; None if it is another user's, or not on Linux."""
+    """Return the process that listens on this port; None if it is another user's, or not on Linux."""
     sockets = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

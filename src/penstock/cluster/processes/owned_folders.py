@@ -1,8 +1,8 @@
-"""The folders of servers that live no longer than their owner.
+"""The folders of servers that end with their owner.
 
 Rule: a folder belongs to a process as long as that process holds the lock inside it. A killed owner cannot
-tidy up, so whoever makes the next folder removes those whose owner and servers are gone. Judging by age
-instead would remove the data of a server that has been running for long.
+tidy up, so the process that makes the next folder removes those whose owner and servers are gone. Judging by
+age instead would remove the data of a server that has been running for long.
 
     folder, lock = make_owned_folder("penstock-kafka-")
 """
@@ -24,7 +24,7 @@ _OWNER_LOCK = "owner.lock"
 def make_owned_folder(prefix: str) -> tuple[Path, int]:
     """Return a new folder that only this user may enter, and its lock: a descriptor to keep open.
 
-    Call it, and note what it returns, under `hold_signals`: without its lock the folder is never swept.
+    Call this, and note what it returns, under `hold_signals`: without its lock the folder is never swept.
     """
     sweep_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))  # mode 0700
@@ -32,7 +32,7 @@ def make_owned_folder(prefix: str) -> tuple[Path, int]:
 
 
 def lock_as_owner(folder: Path) -> int:
-    # Locked under another name first: a sweep in between must not see it unlocked.
+    # Lock the file under another name first: a sweep in between must not see it unlocked.
     lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     (folder / ".locking").rename(folder / _OWNER_LOCK)
@@ -40,7 +40,7 @@ def lock_as_owner(folder: Path) -> int:
 
 
 def sweep_abandoned(prefix: str) -> None:
-    """Remove the folders of owners that were killed: their lock is free and no server runs in them."""
+    """Remove the folders of killed owners: their lock is free and no server runs in them."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if folder.stat().st_uid != os.getuid() or not (folder / _OWNER_LOCK).exists():

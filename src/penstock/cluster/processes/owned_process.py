@@ -6,11 +6,11 @@ kills a broker started from a worker thread. So the launcher forks a watchdog an
 the watchdog is the server's child, waits for the end of a pipe whose only writer is the owner, and then
 kills its parent. The server keeps the process id that `Popen` knows, so signals reach it directly.
 
-A server also inherits a locked file: while it lives the lock is held, and nobody has to trust a process
-id that may have been given to somebody else (`is_locked`).
+A server also inherits a locked file: the lock is held while it is alive, so no process id has to be trusted,
+which may belong to another process by now (`is_locked`).
 
-Nothing here waits without a limit: a program that falls silent is killed (`follow_output`), and who waits
-for another process's lock gives up (`wait_for_lock`), since that process may be stopped for good.
+Nothing here waits without a limit: a program that falls silent is killed (`follow_output`), and a wait for
+another process's lock gives up (`wait_for_lock`), since that process may be suspended forever.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pathlib import Path
 
 from penstock.core.errors import ClusterError
 
-# Runs in a bare interpreter (-I -S: 15 ms). argv: pipe's read end or -1, the signal that ends the server when
-# its owner has gone, the user and group to become (or -1, -1), then the command. The watchdog keeps the
-# owner's rights; a server that has not obeyed its signal after 5 s is killed.
+# Runs in a bare interpreter (-I -S: 15 ms). argv: the pipe's read end or -1, the signal that ends the server
+# when its owner is gone, the user and group to become (or -1, -1), then the command. The watchdog keeps the
+# owner's rights; a server that ignores its signal for 5 s is killed.
 _LAUNCHER = """
 import os, select, signal, sys
 pipe, ending, user, group = map(int, sys.argv[1:5])
@@ -98,11 +98,11 @@ def start_process(
     ending: signal.Signals = signal.SIGKILL,
     identity: Identity | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` in its own session, its output appended to `output`.
+    """Start `command` in its own session and append its output to `output`.
 
-    `owned` ties its life to this process; otherwise it stays until stopped. `lock` is a file descriptor
-    from `take_lock`, inherited by the server. `ending` is what it gets when its owner is gone. `identity`
-    is the user it runs as instead of root.
+    `owned` ties its life to this process; otherwise it runs until stopped. `lock` is a file descriptor from
+    `take_lock`, inherited by the server. `ending` is the signal it gets when its owner is gone. `identity` is
+    the user it runs as instead of root.
     """
     with output.open("ab") as sink:
         return _launch(command, sink.fileno(), environment, folder, lock, owned, ending, identity)
@@ -121,7 +121,7 @@ def _launch(
     read_end, write_end = os.pipe() if owned else (-1, -1)
     become = (-1, -1) if identity is None else (identity.user_id, identity.group_id)
     try:
-        # A session of its own: Ctrl-C at the terminal goes to the owner, who then stops its servers in order.
+        # Its own session: Ctrl-C at the terminal goes to the owner, which then stops its servers in order.
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -175,7 +175,7 @@ class Running:
 
     @property
     def lines(self) -> Iterator[str]:
-        """What it says. Any byte ends a silence: a long download prints dots, but no line."""
+        """Yield its output by lines. Any byte ends a silence: a long download prints dots, but no line."""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         rest = b""
@@ -215,10 +215,10 @@ class Running:
 def follow_output(
     command: Sequence[str], *, silence_s: float, total_s: float, look: Callable[[], None] = lambda: None
 ) -> Iterator[Running]:
-    """Run a program to its end, reading what it says; it is killed if the reader leaves early.
+    """Run a program to its end and yield it for reading its output; kill it if the reader leaves early.
 
-    A TimeoutError ends it when it says nothing for `silence_s` or is not done after `total_s`. `look` is
-    called about once a second while it runs, whether it says something or not.
+    A TimeoutError ends it when it prints nothing for `silence_s` or is not done after `total_s`. `look` is
+    called about once a second while it runs, whether it prints anything or not.
     """
     process = _launch(command, subprocess.PIPE, None, None, None, owned=True)
     running = Running(process, silence_s, total_s, look)
@@ -248,7 +248,7 @@ def take_lock(path: Path, *, whose: str) -> int:
 
 
 def wait_for_lock(lock: int, patience_s: float) -> bool:
-    """Lock an open file as soon as nobody else has it; False when somebody still does after so long."""
+    """Lock an open file as soon as no other process holds it; return False after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -262,7 +262,7 @@ def wait_for_lock(lock: int, patience_s: float) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a server holding this lock is still alive."""
+    """Return whether a server holding this lock is still alive."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -278,7 +278,7 @@ def is_locked(path: Path) -> bool:
 
 
 def read_tail(path: Path, *, lines: int = 25, limit_bytes: int = 65_536, until: int | None = None) -> str:
-    """The last lines of a log, or of its first `until` bytes; empty when there is none yet."""
+    """Return the last lines of a log, or of its first `until` bytes; empty when there is none yet."""
     try:
         with path.open("rb") as log:
             end = log.seek(0, os.SEEK_END) if until is None else until

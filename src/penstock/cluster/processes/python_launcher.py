@@ -1,4 +1,4 @@
-"""A launcher for the Python processes that Spark starts, with which each begins half a second sooner.
+"""Makes a launcher for the Python processes that Spark starts: each starts half a second faster with it.
 
 Spark puts its own PySpark before everything else on `PYTHONPATH`, in a zip without compiled files: importing
 `pyspark.worker` takes 0.75 s from there and 0.16 s from the installed package. Spark starts four such
@@ -25,8 +25,8 @@ from pathlib import Path
 
 from penstock.cluster.downloads.jars import cache_folder
 
-#: What comes after the head. Only the function's variables have plain names: one outside it would change
-#: the variable of that name in the environment.
+#: What follows the head. Only the function's variables have plain names: outside the function they would
+#: change the environment variables of the same name.
 _SCRIPT = r"""
 _penstock_shorten() {
     local rest=$PYTHONPATH: entry version jar home=
@@ -67,8 +67,8 @@ exec "$_penstock_python" "$@"
 def make_launcher() -> str:
     """Return the path of the launcher for this interpreter, made at the first call.
 
-    Return the interpreter's own where there can be none: without PySpark in its site-packages, without bash,
-    or if the cache folder cannot hold programs.
+    Return the interpreter's own path where there can be none: without PySpark in its site-packages, without
+    bash, or if the cache folder cannot hold programs.
     """
     bash, packages = shutil.which("bash"), _find_packages()
     if packages is None or bash is None or " " in bash:
@@ -86,13 +86,13 @@ def make_launcher() -> str:
 
 
 def _find_packages() -> str | None:
-    """Return the folder that the interpreter imports PySpark from if no `PYTHONPATH` names another."""
+    """Return the folder that the interpreter imports PySpark from when no `PYTHONPATH` is set."""
     installed = {*site.getsitepackages(), site.getusersitepackages()}
     return next((each for each in sys.path if each in installed and Path(each, "pyspark").is_dir()), None)
 
 
 def _keep(script: bytes) -> str:
-    """Return the path of an executable file with this text; others see all of it or none."""
+    """Return the path of an executable file with this text; other processes see all of it or none."""
     name = "python{}.{}-{}".format(*sys.version_info[:2], hashlib.sha256(script).hexdigest()[:12])
     path = cache_folder() / "launchers" / name
     if not path.is_file() or path.read_bytes() != script:

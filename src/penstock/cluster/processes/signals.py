@@ -1,4 +1,4 @@
-"""Signals that end a command in good order, and that wait while something is made that nobody owns yet.
+"""Signals that end a command cleanly, and that are delayed while something is made that has no owner yet.
 
 Rule: the handlers are replaced, the signals are not blocked. A blocked signal goes to any other thread that
 does not block it, and Python then runs its handler in the main thread all the same. And processes that are
@@ -15,19 +15,19 @@ from typing import Any
 
 
 def _find_handlers() -> dict[signal.Signals, Any]:
-    """Return the handlers that may be replaced for a while; none in another thread than the main one."""
+    """Return the handlers that may be replaced for a while; none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    # An ignored one stays ignored, also for the processes started; None is a handler that is not Python's.
+    # An ignored signal stays ignored, also for child processes; None is a handler that is not Python's.
     return {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
 
 @contextlib.contextmanager
 def hold_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT act only afterwards: an exception of a handler would lose what was just made.
+    """Delay SIGTERM and SIGINT until afterwards: an exception from a handler would lose what was just made.
 
-    In another thread than the main one nothing is to be done: Python runs no handler there.
+    Outside the main thread this does nothing: Python runs no handler there.
     """
     came: list[int] = []
     held = _find_handlers()
@@ -44,10 +44,10 @@ def hold_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unwinding_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end this by an exception, so that all that was started is ended and removed.
+    """Let SIGTERM and SIGINT end the block with an exception, so that all it started is ended and removed.
 
-    By itself SIGTERM ends Python at once, and Kafka's folder stays. Only the first one counts: another must
-    not interrupt the tidying up. As above, nothing is to be done in other threads.
+    By default SIGTERM ends Python at once, and Kafka's folder stays. Only the first signal counts: another
+    must not interrupt the cleanup. Outside the main thread this does nothing.
     """
 
     def unwind(number: int, _: object) -> None:

@@ -1,9 +1,9 @@
-"""One server process that ends with its owner: what PostgreSQL, MariaDB and ZooKeeper have in common here.
+"""A server process that ends with its owner: the common part of PostgreSQL, MariaDB and ZooKeeper.
 
-Rule: it listens on the loopback address only, behind a password made for this run; its folder is removed
-and no process stays, even when the owner is killed. It never runs as root: PostgreSQL refuses to, so when
-the owner is root both run as an existing user without rights. That user can enter neither root's cache nor
-a private folder, so the program is linked into the server's own folder, which lets others pass through.
+Rule: it listens on the loopback address only, behind a password made for this run; its folder is removed and
+no process remains, even when the owner is killed. It never runs as root: PostgreSQL refuses to, so when the
+owner is root both run as an existing user without rights. That user can enter neither root's cache nor a
+private folder, so the program is linked into the server's own folder, which lets others pass through.
 (ZooKeeper runs as its owner, as Kafka does.)
 
     with LocalPostgres() as server:
@@ -47,17 +47,17 @@ Server = TypeVar("Server", bound="LocalDatabase")
 class LocalDatabase:
     """A server with one user, `penstock`, who may do everything. Use `LocalPostgres` or `LocalMariaDB`.
 
-    `port` is a free one unless named. `stop`, `kill` and `start` again keep the data and the port; `close`
-    ends it all. One that is not `owned` stays after `release`.
+    `port` is by default a free one. `stop`, `kill` and another `start` keep the data and the port; `close`
+    removes everything. A server that is not `owned` keeps running after `release`.
     """
 
     kind: ClassVar[str]
     scheme: ClassVar[str]
     database: ClassVar[str]
-    #: What asks the server to end in order, and what makes it end at once but leave nothing behind.
+    #: The signal to end cleanly, and the one to end at once without leaving anything behind.
     polite: ClassVar[signal.Signals]
     at_once: ClassVar[signal.Signals]
-    #: It has no objection to root, and needs no user of its own.
+    #: True if the server may run as root and needs no separate user.
     runs_as_owner: ClassVar[bool] = False
 
     def __init__(
@@ -82,10 +82,10 @@ class LocalDatabase:
         self.folder = Path()
         self.program = Path()
 
-    # --- what each kind of server says about itself -----------------------------------------------------
+    # --- what each kind of server defines ---------------------------------------------------------------
 
     def fetch(self) -> Path:
-        """The folder with the unpacked program."""
+        """Return the folder with the unpacked program."""
         raise TypeError("use LocalPostgres or LocalMariaDB")
 
     def prepare(self, password: str) -> None:  # noqa: ARG002
@@ -93,18 +93,18 @@ class LocalDatabase:
         raise TypeError("use LocalPostgres or LocalMariaDB")
 
     def command(self) -> list[str]:
-        """What to run on `self.port`."""
+        """Return the command to run on `self.port`."""
         raise TypeError("use LocalPostgres or LocalMariaDB")
 
     def is_ready(self) -> bool:
-        """Whether it would take a login now."""
+        """Return whether the server would accept a login now."""
         raise TypeError("use LocalPostgres or LocalMariaDB")
 
     # --- life -------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """Where clients connect, with user and password."""
+        """Return the address for clients, with user and password."""
         return f"{self.scheme}://{USER}:{self._password}@{LOOPBACK}:{self.port}/{self.database}"
 
     @property
@@ -121,7 +121,7 @@ class LocalDatabase:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the server or any process it has started still runs."""
+        """Return whether the server or any process it has started still runs."""
         if self._process is not None:
             self._process.poll()
         return is_locked(self.folder / "server.lock")
@@ -139,7 +139,7 @@ class LocalDatabase:
         self.close()
 
     def start(self) -> None:
-        """Start it, or start it again on its data and port, and wait until it takes logins."""
+        """Start it, or restart it on its data and port, and wait until it accepts logins."""
         if self._finalizer is not None:
             self._launch()
             return
@@ -161,7 +161,7 @@ class LocalDatabase:
                     self._launch()
                     break
                 except ClusterError as error:
-                    # Between choosing a free port and the server's bind another program may take it.
+                    # Another program may take the free port between its choice and the server's bind.
                     if error.condition != "PORT_TAKEN" or self._asked_port or attempt == _PORT_ATTEMPTS:
                         raise
         except BaseException:
@@ -169,32 +169,32 @@ class LocalDatabase:
             raise
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Ask it to shut down in order; after the deadline, kill it. Again is a no-op."""
+        """Ask it to shut down cleanly; after the deadline, kill it. A second call does nothing."""
         if self._process is not None:
             _end(self._process, self.folder, self.polite, timeout_s)
             self._forget_process()
 
     def kill(self) -> None:
-        """End it as a power cut would; its data is what it had written. Again is a no-op."""
+        """End it as a power cut would; its data is what it had written. A second call does nothing."""
         if self._process is not None:
             _end(self._process, self.folder, signal.SIGKILL, _KILL_TIMEOUT_S)
             self._forget_process()
 
     def close(self) -> None:
-        """End it and remove its folder. Again is a no-op."""
+        """End it and remove its folder. A second call does nothing."""
         if self._finalizer is not None and os.getpid() == self._owner_pid:
             self._finalizer()
             self._process = None
 
     def release(self) -> None:
-        """Let it run on when this process ends; from now on whoever knows its folder ends it."""
+        """Let it run on when this process ends; any process that knows its folder can then end it."""
         if self._owned:
             raise ValueError("an owned server ends with its owner")
         if self._finalizer is not None:
             self._finalizer.detach()
 
     def run_to_its_end(self, command: list[str], input_file: Path | None = None) -> None:
-        """Run one of the program's tools as the server's user; an error tells what it said."""
+        """Run one of the program's tools as the server's user; an error contains the tool's output."""
         identity = self._identity
         with open(input_file or os.devnull, "rb") as source:
             try:
@@ -218,7 +218,7 @@ class LocalDatabase:
             raise self._not_prepared(command, f"exit code {done.returncode}: {said}")
 
     def give_to_server(self, path: Path) -> None:
-        """Make a file or folder the server's own, closed to everybody else."""
+        """Give a file or folder to the server's user, closed to all other users."""
         path.chmod(0o700 if path.is_dir() else 0o600)
         if self._identity is not None:
             os.chown(path, self._identity.user_id, self._identity.group_id)
@@ -250,7 +250,7 @@ class LocalDatabase:
         lock = take_lock(self.folder / "server.lock", whose=str(self.folder))
         log = self.folder / "server.log"
         log.unlink(missing_ok=True)  # so that an error shows this start's log only
-        log.touch(0o600)  # it may quote statements, and others may pass through this folder
+        log.touch(0o600)  # it may quote statements, and other users may pass through this folder
         try:
             self._process = start_process(
                 self.command(),
@@ -298,7 +298,7 @@ class LocalDatabase:
 
 
 def choose_identity() -> Identity | None:
-    """The user a server of root's runs as; None when we are not root and it can run as we do."""
+    """Return the user that a server of root's runs as; None when we are not root and it can run as we do."""
     if os.geteuid() != 0:
         return None
     for name in ("nobody", "daemon"):
@@ -315,7 +315,7 @@ def choose_identity() -> Identity | None:
 
 
 def make_environment() -> dict[str, str]:
-    """Ours, without settings of other installations and without secrets, which are not the server's."""
+    """Return our environment without settings of other installations and without secrets."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -325,7 +325,7 @@ def make_environment() -> dict[str, str]:
 
 
 def _link_or_copy(source: str, target: str) -> str:
-    """A link takes no time and no space; a copy is for a temporary folder on another disk."""
+    """Link a file, which takes no time and space, or copy it to a temporary folder on another disk."""
     try:
         os.link(source, target)
     except OSError:

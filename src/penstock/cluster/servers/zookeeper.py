@@ -1,8 +1,8 @@
 """A real ZooKeeper on this computer, from the jars that come with PySpark: nothing is fetched.
 
 Rule: one server on the loopback address, for trying things out; it waits for no disk (`forceSync` is off), so
-what was written survives a killed server, not a power cut. It has no users and no password: on a shared
-computer everybody on it can read and write here.
+what was written survives a killed server, not a power cut. It has no users and no password: every user of a
+shared computer can read and write here.
 
     with LocalZooKeeper() as server:
         ZooKeeperOffsetStore(server.address, prefix="/penstock")
@@ -46,7 +46,7 @@ class LocalZooKeeper(LocalDatabase):
 
     @property
     def url(self) -> str:
-        """Where clients connect; a store needs a folder behind it."""
+        """Return the address for clients; a store needs a folder appended."""
         return f"zookeeper://{self.address}"
 
     def fetch(self) -> Path:
@@ -76,7 +76,7 @@ class LocalZooKeeper(LocalDatabase):
         ]
 
     def is_ready(self) -> bool:
-        """It names its mode; while it starts it says that it serves nobody."""
+        """Return whether it names its mode; while starting it says that it serves no requests."""
         try:
             with socket.create_connection((LOOPBACK, self.port), _ASK_TIMEOUT_S) as connection:
                 connection.sendall(b"srvr")

@@ -1,13 +1,13 @@
-"""The offsets in a checkpoint of Spark's: to look at, to copy from, and to move by hand. Spark writes them.
+"""The offsets in a Spark checkpoint: to read, to copy from, and to move by hand. Spark writes them.
 
 A query's checkpoint has a file for each batch: `offsets/N`, where batch N ends, one line per source, and
-`commits/N` once it is done. The stream stands at the end of the last batch that is done. To move it, that
-file's line is replaced, and a batch that was planned and not done is forgotten, so that Spark plans it anew.
+`commits/N` once it is done. The stream's position is the end of the last batch that is done. To move it, that
+file's line is replaced, and a batch that was planned but not done is dropped, so that Spark plans it again.
 
 Rules: a stream here is a source of the query, named by its number from 0; only the line of that source is
-changed, and it is written in the form it had (Spark's own connector's too). What the query keeps besides, its
-state and what its sink has taken, is not moved: an aggregation goes on with what it has counted. Only
-folders on this computer.
+changed, and it keeps its form (including that of Spark's own connector). The rest of the query, its state and
+what its sink has written, is not moved: an aggregation goes on with what it has counted. Only local folders
+work.
 
     store = CheckpointOffsetStore("checkpoints/visits")
     store.load("0")
@@ -26,14 +26,17 @@ from penstock.core.offsets.offset_store_contract import Change, OffsetStore, ref
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
 from penstock.stores.offsets.position_documents import read_change_document, write_change_document
 
-#: Spark's mark of the layout that has one line per source.
+#: The version line of Spark's layout with one line per source.
 _LAYOUT = "v1"
-_HEAD_LINES = 2  # the mark, and what Spark remembers of the batch
+_HEAD_LINES = 2  # the version line, and Spark's metadata of the batch
 _NOTES = "penstock-changes-{}.jsonl"
 
 
 class CheckpointOffsetStore(OffsetStore):
-    """A stream that runs is not noticed here, unless it moves: stop the query first."""
+    """The offset store in a checkpoint folder.
+
+    It does not notice a running stream unless the stream moves: stop the query first.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -53,20 +56,20 @@ class CheckpointOffsetStore(OffsetStore):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the query has state, which a move leaves as it is."""
+        """Return whether the query has state, which a move leaves as it is."""
         return (self._folder / "state").is_dir()
 
     def list_batches(self) -> list[int]:
-        """The batches that are done and whose end is still known."""
+        """Return the batches that are done and whose end is still known."""
         return sorted(_numbers(self._folder / "offsets") & _numbers(self._folder / "commits"))
 
     def list_planned(self) -> list[int]:
-        """The batches that were planned and are not done."""
+        """Return the batches that were planned but are not done."""
         done = self.list_batches()
         return sorted(each for each in _numbers(self._folder / "offsets") if not done or each > done[-1])
 
     def load_batch(self, stream: str, batch: int) -> StreamPosition:
-        """Where this batch ended."""
+        """Return the position where this batch ended."""
         if batch not in self.list_batches():
             known = self.list_batches()
             raise OffsetStoreError(
@@ -89,7 +92,7 @@ class CheckpointOffsetStore(OffsetStore):
         )
 
     def list_streams(self) -> list[str]:
-        """The sources whose positions can be read here: Penstock's and those of Spark's Kafka connector."""
+        """Return the sources with readable positions: Penstock's and those of Spark's Kafka connector."""
         done = self.list_batches()
         if not done:
             return []
@@ -114,8 +117,8 @@ class CheckpointOffsetStore(OffsetStore):
         lines = self._read_lines(done[-1])
         place = _HEAD_LINES + self._find_source(stream, lines)
         lines[place] = _write_like(json.loads(lines[place]), change.after)
-        # Noted first, then the plan is dropped, then the stream moved: whatever a crash leaves is a position
-        # that was meant, before or after.
+        # First note the change, then drop the plan, then move the stream: a crash at any point leaves a
+        # position that was intended, the old one or the new one.
         _append(self._folder / _NOTES.format(stream), write_change_document(change))
         for planned in self.list_planned():
             _remove(self._folder / "offsets" / f"{planned}")
@@ -179,7 +182,7 @@ def _numbers(folder: Path) -> set[int]:
 
 
 def _is_readable(line: str) -> bool:
-    """Whether this is a position of a Kafka source; Spark writes `-` for one that has none yet."""
+    """Return whether this is a Kafka source's position; Spark writes `-` where there is none yet."""
     try:
         stored = json.loads(line)
         read_position(stored)
@@ -213,9 +216,8 @@ def _replace(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    _checksum(path).unlink(
-        missing_ok=True
-    )  # Spark's, of the old text; without one the file is taken as it is
+    # Spark's checksum of the old text; a file without one is accepted.
+    _checksum(path).unlink(missing_ok=True)
     beside.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -1,14 +1,14 @@
 """Offsets in a folder, one small file per stream.
 
-Rules: a file is replaced whole: written beside, flushed to the disk, renamed, and the folder flushed too; so
-after a power cut it is the old one or the new one. It carries a checksum: a file that something else has
-changed, or a disk has damaged, is an error and never a position. Who saves holds the stream's lock, so of two
-programs none writes over what it has not seen. Why not append to a log: nothing needs the old positions, and
-the last line of a log is the one that a crash cuts in half. (Changes by hand are kept in such a log; its last
-line may be missing, the position never is.)
+Rules: a file is replaced whole: the new one is written beside it, flushed to the disk and renamed, and the
+folder is flushed too; so after a power cut it is the old one or the new one. It carries a checksum: a file
+that another program changed, or that a disk damaged, is an error and never a position. A save holds the
+stream's lock, so a program never overwrites a position it has not seen. Why not append to a log: nothing
+needs the old positions, and a crash cuts the last line of a log in half. (Changes by hand are kept in such a
+log; its last line may be missing, the position never is.)
 
 The folder is the namespace: give each application its own. It must be on one computer, or on a network disk
-that keeps `flock` and flushes for real.
+where `flock` and flushing work.
 
     store = FileOffsetStore("offsets")
     store.save("visits", position)      # offsets/visits.json
@@ -41,12 +41,12 @@ from penstock.stores.offsets.position_documents import (
 LOCK_TIMEOUT_S = 30.0
 _LOCK_POLL_S = 0.01
 _END = ".json"
-#: A file's name has 255 bytes at most, with our ends; a longer one is told by its digest.
+#: A file name has 255 bytes at most, including our suffixes; a longer one is replaced by its digest.
 _LONGEST_FILE_NAME = 200
 
 
 class FileOffsetStore(OffsetStore):
-    """The folder is made when it is missing, unless `create` is off."""
+    """The offset store in a folder. The folder is created when it is missing, unless `create` is off."""
 
     def __init__(self, folder: Path | str, *, create: bool = True) -> None:
         self._folder = Path(folder)
@@ -73,7 +73,7 @@ class FileOffsetStore(OffsetStore):
         return inner if inner.is_dir() else None
 
     def find_file_sink(self) -> Path | None:
-        """Return the folder of the file sink whose offsets these are; None if they are a store of its own."""
+        """Return the folder of the file sink that owns these offsets; None if this is a store of its own."""
         own = self._folder.absolute().parent
         return own.parent if self._folder.name == "offsets" and own.name == "_penstock" else None
 
@@ -93,7 +93,7 @@ class FileOffsetStore(OffsetStore):
         found = []
         for path in self._folder.glob(f"*{_END}"):
             content = _read(path)
-            if content is not None:  # otherwise it was removed just now
+            if content is not None:  # None: the file was removed just now
                 found.append(read_stream_name(str(path), content))
         return sorted(found)
 
@@ -101,7 +101,7 @@ class FileOffsetStore(OffsetStore):
         path = self._path(stream)
         with _alone(path):
             refuse_moved(stream, self.load(stream), change)
-            # Noted first: a crash in between leaves a note too many, never a change that nobody made.
+            # Note first: a crash in between leaves a note too many, never an unrecorded change.
             _append(path.with_suffix(".changes"), write_change_document(change))
             _replace(path, write_document(stream, change.after))
 
@@ -118,13 +118,13 @@ class FileOffsetStore(OffsetStore):
     def _path(self, stream: str) -> Path:
         name = write_name(stream)
         if len(name) > _LONGEST_FILE_NAME:
-            name = f"%long-{hashlib.sha256(name.encode()).hexdigest()}"  # no written name begins so
+            name = f"%long-{hashlib.sha256(name.encode()).hexdigest()}"  # no quoted name begins like this
         return self._folder / f"{name}{_END}"
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Nobody else saves this stream now. The lock ends with its holder, however that ends."""
+    """Hold the stream's lock, so that no other program saves it. The lock ends with its holder's process."""
     with _telling(path):
         lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -151,7 +151,7 @@ def _telling(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> str | None:
-    """What the file says, if its checksum says so too; None when there is no file."""
+    """Return the file's text after checking its checksum; None when there is no file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, content: str) -> None:
-    # One at a time, for we hold the lock; what a crash has left is written over.
+    # The lock allows one writer at a time, so what a crash has left is overwritten.
     beside = path.with_suffix(".new")
     with _telling(path):
         with beside.open("w", encoding="utf-8") as file:
@@ -183,7 +183,7 @@ def _append(path: Path, line: str) -> None:
         is_new = not path.exists()
         with path.open("rb+" if not is_new else "wb") as file:
             whole = 0 if is_new else path.read_bytes().rfind(b"\n") + 1
-            file.truncate(whole)  # half a line, of a crash
+            file.truncate(whole)  # drop half a line that a crash has left
             file.seek(whole)
             file.write(f"{line}\n".encode())
             file.flush()
@@ -194,7 +194,7 @@ def _append(path: Path, line: str) -> None:
 def _flush_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the rename itself
+        os.fsync(folder)  # make the rename itself durable
     finally:
         os.close(folder)
 

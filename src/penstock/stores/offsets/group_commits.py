@@ -1,11 +1,10 @@
-"""Commits to a consumer group beside the stream, and never in its way.
+"""Commits to a consumer group in a thread of its own, without delaying the stream.
 
-Rules: one thread commits, in order; what is offered while it is busy is merged into one commit, so a slow
-coordinator is never asked for what is out of date. A commit that failed is counted and logged, and goes out
-again with the next one. Who offers a position may be told what became of it: the callback gets *that*
-position, not the newest one, and the error. What is committed and followed by nothing is renewed before it
-expires, by the same thread. Why not commit where a batch ends: a coordinator that does not answer would hold
-up every batch by its timeout.
+Rules: one thread commits, in order. Positions offered while it is busy are merged into one commit, so a slow
+coordinator never gets outdated ones. A commit that failed is counted and logged, and is sent again with the
+next one. A callback gets the position it was offered with, not the newest one, and the error. The last commit
+of an idle stream is renewed by the same thread before it expires. Why not commit at the end of a batch: a
+coordinator that does not answer would delay every batch by its timeout.
 
     commits = GroupCommits(commit, "nightly")
     commits.offer(position, lambda position, error: ...)
@@ -26,13 +25,13 @@ from penstock.stores.offsets.idle_group_renewal import Renewal
 log = get_logger(__name__)
 
 What = TypeVar("What")
-#: Called in the thread that commits, so it must not wait for one.
+#: Called in the thread that commits, so it must not wait for a commit.
 Callback: TypeAlias = Callable[[What, BaseException | None], None]
 
 
 class GroupCommits(Generic[What]):
-    """`merge` makes one of an older and a newer offer; by itself the newer takes the older's place. `renew`
-    commits once more what stands, when `renewal` says so."""
+    """The commits to one group, made by one thread. `merge` combines an older and a newer offer; by default
+    the newer replaces the older. `renew` repeats the last commit when `renewal` says so."""
 
     def __init__(
         self,
@@ -47,12 +46,12 @@ class GroupCommits(Generic[What]):
         self.failed = 0
         self._commit, self._group, self._merge = commit, group, merge
         self._renew, self._renewal = renew, renewal
-        self._kept: What | None = None  # committed last
+        self._kept: What | None = None  # the last commit
         self._changed = threading.Condition()
         self._offered: What | None = None
         self._callbacks: list[tuple[What, Callback[What]]] = []
         self._newest: What | None = None
-        self._left: What | None = None  # failed, and goes with the next
+        self._left: What | None = None  # failed, and sent with the next
         self._busy = False
         self._closed = False
         self._has_died = False
@@ -66,12 +65,12 @@ class GroupCommits(Generic[What]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was offered is committed, by itself or merged."""
+        """Return whether every offer is committed, by itself or merged."""
         with self._changed:
             return self._offered is None and not self._busy and self._left is None
 
     def offer(self, what: What, callback: Callback[What] | None = None) -> None:
-        """Commit this soon. The same as before, with nobody to tell, is not committed again."""
+        """Commit this soon. An offer equal to the last one, without a callback, is not committed again."""
         with self._changed:
             if not what or (what == self._newest and callback is None):
                 return
@@ -82,14 +81,14 @@ class GroupCommits(Generic[What]):
             self._wake()
 
     def retry(self) -> None:
-        """Try what failed again now, though nothing newer has come."""
+        """Retry a failed commit now, though there is no newer offer."""
         with self._changed:
             if self._left is not None and self._offered is None:
                 self._offered = self._left
                 self._wake()
 
     def repeat(self) -> None:
-        """Commit once more what was offered last: somebody else may have committed something older since."""
+        """Commit the last offer once more: another program may have committed something older since."""
         with self._changed:
             if self._offered is None:
                 self._offered = self._left if self._newest is None else self._newest
@@ -97,13 +96,13 @@ class GroupCommits(Generic[What]):
                 self._wake()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything was tried and everybody told; False when that took too long."""
+        """Wait until all offers were tried and all callbacks called; return False if that took too long."""
         with self._changed:
             return self._changed.wait_for(lambda: self._offered is None and not self._busy, timeout_s)
 
     def drop(self, timeout_s: float) -> None:
-        """Forget what is not committed yet, and wait for the commit under way: the position is put elsewhere
-        by hand, and nothing that was offered before may come after that."""
+        """Forget what is not committed yet and wait for the commit under way: the position is about to be
+        moved by hand, and no earlier offer may be committed after that."""
         with self._changed:
             self._offered = self._left = self._newest = self._kept = None
             dropped, self._callbacks = self._callbacks, []
@@ -130,10 +129,10 @@ class GroupCommits(Generic[What]):
     def _run(self) -> None:
         try:
             self._run_until_closed()
-        except BaseException:  # one that nobody foresaw, or of a callback
+        except BaseException:  # an unforeseen error, or one of a callback
             with self._changed:
                 self._has_died = True
-                # What waits, and what stands and must be renewed, needs another thread.
+                # Waiting offers, and a last commit that must be renewed, need another thread.
                 if self._offered is not None or self._find_wait_s() is not None:
                     self._wake()
             raise
@@ -157,21 +156,21 @@ class GroupCommits(Generic[What]):
                 self._try(what, callbacks)
 
     def _find_wait_s(self) -> float | None:
-        """How long to wait for an offer before renewals are looked at; None: for ever."""
+        """Return how long to wait for an offer before checking renewals; None: without a limit."""
         if self._renewal is None or self._renew is None or self._kept is None:
             return None
         return self._renewal.find_wait_s()
 
     def _try_again(self) -> None:
-        """Renew what stands, if it is time. Any error is logged, and it is tried again later: an idle stream
-        offers nothing new, so nothing else would start the renewals again."""
+        """Renew the last commit if it is due. Any error is logged and the renewal is retried later: an idle
+        stream offers nothing new, so nothing else would start renewals again."""
         if self._renew is None or self._renewal is None:
             return
         try:
-            if not self._renewal.is_due():  # may ask the brokers, and nobody needs to wait for that
+            if not self._renewal.is_due():  # may ask the brokers, so it is called without the lock
                 return
             with self._changed:
-                # What is offered meanwhile goes first. What was dropped meanwhile must not come back.
+                # An offer made meanwhile goes first. A commit dropped meanwhile must not come back.
                 stands = self._kept if self._offered is None else None
                 self._busy = stands is not None
             if stands is not None:
@@ -195,13 +194,13 @@ class GroupCommits(Generic[What]):
         except PenstockError as error:
             failure = error
             level = logging.INFO if error.condition == self._told else logging.WARNING
-            self._told = error.condition  # the same again is no news; the count tells how often
+            self._told = error.condition  # one warning for the same error; the count tells how often it came
             log.log(level, "The positions were not committed to group %s: %s", self._group, error)
         except BaseException as error:
             failure = error
             raise
         finally:
-            with ExitStack() as told:  # all of them, even when one raises
+            with ExitStack() as told:  # call all of them, even when one raises
                 told.callback(self._settle, what, failure)
                 for its_own, callback in reversed(callbacks):
                     told.callback(callback, its_own, failure)
@@ -217,6 +216,6 @@ class GroupCommits(Generic[What]):
                 self.failed += 1
                 self._left = what
                 if self._newest == what:
-                    self._newest = None  # offered again, it is tried again
+                    self._newest = None  # so that the same offer is tried again
             self._busy = False
             self._changed.notify_all()

@@ -1,10 +1,10 @@
-"""When the offsets of an idle stream are committed again, so that its group does not lose them.
+"""Decides when the offsets of an idle stream are committed again, so that its group does not lose them.
 
-Rule: at a quarter of the time the brokers keep an offset, and at least daily; every six hours where they do
-not say (a quarter of a day, which was Kafka's default before 2.0). The age of what a program before this one
-has committed is not known, so it is due at once. A try that failed is repeated after a quarter of the period.
-The brokers are asked for their setting when nothing was committed for ten seconds: a stream that commits more
-often needs no renewal, and never waits for that answer.
+Rule: renew after a quarter of the time the brokers keep an offset, and at least daily; every six hours where
+they do not say (a quarter of a day, which was Kafka's default before 2.0). The age of an earlier program's
+commit is not known, so the first renewal is due at once. A failed renewal is repeated after a quarter of the
+period. The brokers are asked for their setting when nothing was committed for ten seconds: a stream that
+commits more often needs no renewal, and never waits for that answer.
 
     renewal = Renewal(lambda: find_retention_ms(settings, "nightly", timeout_ms=30_000))
     if renewal.is_due(): ...
@@ -16,24 +16,24 @@ import time
 from collections.abc import Callable
 
 _DAY_S = 86_400.0
-#: Where the brokers do not tell how long they keep an offset.
+#: The period where the brokers do not say how long they keep an offset.
 BLIND_PERIOD_S = _DAY_S / 4
-#: Without a commit for so long, the brokers are asked. They keep an offset for a minute at least, so nothing
-#: is due within fifteen seconds.
+#: The brokers are asked after this long without a commit. They keep an offset for a minute at least, so
+#: nothing is due within fifteen seconds.
 ASK_AFTER_S = 10.0
 _SHARE = 4
 
 
 def choose_period_s(retention_ms: int | None) -> float:
-    """Seconds from one commit to the next."""
+    """Return the seconds from one commit to the next."""
     if retention_ms is None:
         return BLIND_PERIOD_S
     return min(_DAY_S, retention_ms / 1000 / _SHARE)
 
 
 class Renewal:
-    """One group's. `ask_retention_ms` asks the brokers: once, and again after each renewal. `clock` is a
-    monotonic one, in seconds. Not for two threads at once."""
+    """The renewals of one group, used from one thread at a time. `ask_retention_ms` asks the brokers: once,
+    and again after each renewal. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Renewal:
         self._pause_s: float | None = None
 
     def is_due(self) -> bool:
-        """Whether it is time. May ask the brokers, but only when `find_wait_s` has come to 0."""
+        """Return whether a renewal is due. May ask the brokers, but only when `find_wait_s` has come to 0."""
         if self.find_wait_s() > 0:
             return False
         if self._since is not None and self._pause_s is None and self._period_s is None:
@@ -56,22 +56,22 @@ class Renewal:
         return self.find_wait_s() <= 0
 
     def find_wait_s(self) -> float:
-        """Seconds until `is_due` needs to be asked again; 0 when it is time for that. Asks nobody."""
+        """Return the seconds until `is_due` must be called again, 0 if that is now. Asks no broker."""
         if self._since is None:
             return 0.0
         known = (each for each in (self._pause_s, self._period_s) if each is not None)
         return max(0.0, self._since + next(known, self._ask_after_s) - self._clock())
 
     def note_commit(self) -> None:
-        """The offsets were committed just now, for whatever reason."""
+        """Note that the offsets were committed just now, for whatever reason."""
         self._since, self._pause_s = self._clock(), None
 
     def note_renewal(self) -> None:
-        """The same, because it was time: the brokers' setting is asked anew."""
+        """Note that a renewal was committed just now: the brokers are asked for their setting again."""
         self.note_commit()
         self._period_s = None
 
     def note_failure(self) -> None:
-        """It was time, and the offsets could not be committed: try again sooner than in a whole period."""
+        """Note that a renewal failed: the next try comes sooner than after a whole period."""
         period = BLIND_PERIOD_S if self._period_s is None else self._period_s
         self._since, self._pause_s = self._clock(), period / _SHARE

@@ -1,11 +1,10 @@
-"""Offsets in a consumer group of Kafka's own, where every lag tool sees them.
+"""Offsets in one of Kafka's consumer groups, where every lag tool sees them.
 
-Which group: the store is given one (`group`, which also is its namespace), and a stream of the same name is
-committed to it; any other stream to `group/stream`. So an existing group can be gone on with, and several
-streams can share a store.
+Which group: the store gets one (`group`, which is also its namespace). A stream of the same name is committed
+to it, any other to `group/stream`. So a stream can continue an existing group, and several can share a store.
 
-What a group keeps beside the offset and its leader epoch stands in the commit's metadata: the topic's id, so
-that a topic made anew is noticed; where the last batch began; and the last change by hand.
+Besides the offset and its leader epoch, the commit's metadata keeps the topic's id, so that a recreated topic
+is noticed; where the last batch began; and the last change by hand.
 
 What a group cannot promise, and other stores can:
 - it does not tell a stream that was never seen from one whose offsets have expired: `load` gives None. While
@@ -63,7 +62,7 @@ Commits = Mapping[TopicPartition, GroupCommit]
 
 
 class KafkaOffsetStore(OffsetStore):
-    """`group` is required: there is no name that would be right for everybody."""
+    """The offset store in a consumer group. `group` is required: no default name would suit every user."""
 
     is_async = True
 
@@ -77,7 +76,7 @@ class KafkaOffsetStore(OffsetStore):
     ) -> None:
         self._client, self._group = client, _check_group(group)
         self._timeout_ms = client.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        self._turn = threading.Lock()  # one commit at a time, from whichever thread
+        self._turn = threading.Lock()  # one commit at a time, from any thread
         self._committed: dict[str, Commits] = {}
         self._queues: dict[str, GroupCommits[StreamPosition]] = {}
         self._clock = clock
@@ -93,7 +92,7 @@ class KafkaOffsetStore(OffsetStore):
         return f"the group {self._group} at {hosts}"
 
     def name_group(self, stream: str) -> str:
-        """The group that this stream is committed to."""
+        """Return the group that this stream is committed to."""
         check_stream_name(stream)
         return self._group if stream == self._group else f"{self._group}/{quote(stream, safe=' ')}"
 
@@ -111,9 +110,9 @@ class KafkaOffsetStore(OffsetStore):
             self._commit(stream, position, committed)
 
     def save_async(self, stream: str, position: StreamPosition, callback: SaveCallback | None = None) -> None:
-        """Commit soon, in order, merged with what is waiting; `callback` gets this position and the error.
+        """Commit soon, in order, merged with waiting commits; `callback` gets this position and the error.
 
-        What failed is counted, logged, and goes out again with the next one, or at `flush` and `close`.
+        A failed commit is counted, logged, and sent again with the next one, or at `flush` and `close`.
         """
         group = self.name_group(stream)
         if stream not in self._queues:
@@ -123,10 +122,10 @@ class KafkaOffsetStore(OffsetStore):
         self._queues[stream].offer(position, callback)
 
     def renew(self, stream: str, position: StreamPosition) -> None:
-        """Commit again what a stream that runs has committed, if it is time: else it would expire.
+        """Repeat the last commit of a running stream if it is due: otherwise it would expire.
 
-        `position` is what the stream knows to be stored. Where the group stands elsewhere it was moved, by a
-        person or by another program, and is left there. A failure is logged and tried again later.
+        `position` is what the stream believes to be stored. A group that differs was moved by a person or by
+        another program, and is left alone. A failure is logged and retried later.
         """
         renewal = self._renewal(stream)
         if not position.offsets or not renewal.is_due():
@@ -170,7 +169,7 @@ class KafkaOffsetStore(OffsetStore):
         return sum(queue.failed for queue in self._queues.values())
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what is waiting, what failed included; False when something is still not committed."""
+        """Send waiting and failed commits; return False when something is still not committed."""
         deadline = time.monotonic() + timeout_s
         for queue in self._queues.values():
             queue.flush(max(0.0, deadline - time.monotonic()))
@@ -215,7 +214,7 @@ class KafkaOffsetStore(OffsetStore):
             )
 
     def list_changes(self, stream: str) -> list[Change]:
-        """The last one of each partition; those made together are one."""
+        """Return the last change of each partition; those made together are one."""
         group = self.name_group(stream)
         found: dict[tuple[int, str, str], tuple[dict[TopicPartition, int], dict[TopicPartition, int]]] = {}
         for each, commit in self._fetch(stream).items():
@@ -232,7 +231,7 @@ class KafkaOffsetStore(OffsetStore):
         ]
 
     def close(self) -> None:
-        """Send the last commit: after a clean stop nothing is read twice. It has as long as any other."""
+        """Send the last commit: after a clean stop nothing is read twice. Its time limit is the usual one."""
         limit_s = self._timeout_ms / 1000
         if not self.flush(limit_s):
             log.warning(
@@ -254,7 +253,7 @@ class KafkaOffsetStore(OffsetStore):
             group = self.name_group(stream)
             known: Commits
             if stream not in self._committed:
-                known = self._fetch(stream)  # of a program before this one
+                known = self._fetch(stream)  # committed by an earlier program
                 refuse_going_back(stream, _read_position(group, known), position)
             else:
                 known = self._committed[stream]
@@ -292,7 +291,7 @@ class KafkaOffsetStore(OffsetStore):
 
 
 def merge_positions(older: StreamPosition, newer: StreamPosition) -> StreamPosition:
-    """The newer position, but nowhere before the older one; a topic made anew has no older one."""
+    """Return the newer position, but nowhere before the older one; a recreated topic has no older one."""
     ahead = {
         each: older.offsets[each]
         for each, offset in newer.offsets.items()
@@ -342,12 +341,12 @@ def _write_metadata(
     elif before is not None:
         noted = _parse(before.metadata).get("changed")
         if noted is not None:
-            written["changed"] = noted  # the stream goes on; who moved it is still known
+            written["changed"] = noted  # the stream goes on, and the last change by hand is kept
     return json.dumps(written, separators=(",", ":"))
 
 
 def _parse(metadata: str) -> dict[str, Any]:
-    """Ours; of another program's commit nothing but the offset is believed."""
+    """Return our own metadata; of another program's commit only the offset is used."""
     try:
         stored = json.loads(metadata) if metadata else None
     except ValueError:

@@ -15,7 +15,7 @@ from penstock.core.offsets.stream_position import StreamPosition
 
 
 class MemoryOffsetStore(OffsetStore):
-    """Keeps the position objects themselves; they cannot be changed."""
+    """An offset store in memory. It keeps the position objects themselves; they are immutable."""
 
     def __init__(self) -> None:
         self._positions: dict[str, StreamPosition] = {}

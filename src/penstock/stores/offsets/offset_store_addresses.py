@@ -1,4 +1,4 @@
-"""Offset stores by address: one text names any of them.
+"""Opens an offset store by its address: one text names any of them.
 
     memory:                                         in this process
     offsets/    file:///var/lib/shop/offsets        a folder of files
@@ -7,7 +7,7 @@
     mysql://user:password@host:port/database        MySQL or MariaDB
     kafka://host:port,host:port/group               what a consumer group has committed
     zookeeper://host:port,host:port/prefix          ZooKeeper
-    checkpoint:folder                               a Spark query's checkpoint, to look at and to move
+    checkpoint:folder                               a Spark query's checkpoint, to read and to move
     sink:postgresql://...    sink:results.db        what a SQL sink keeps with its results, likewise
 
 A SQL address may end in `?namespace=NAME`. Rule: an error about an address never repeats it, for it may hold
@@ -40,9 +40,9 @@ _FORMS = (
 def open_offset_store(
     address: str, *, create: bool = True, client: ClientSettings | None = None
 ) -> OffsetStore:
-    """The store at an address. Without `create` one that is not there is an error, not an empty store.
+    """Return the store at an address. Without `create` a missing store is an error, not an empty store.
 
-    `client` has the logins for a Kafka cluster; hosts are those of the address.
+    `client` has the logins for a Kafka cluster; the hosts come from the address.
     """
     address = address.strip()
     found = _SCHEME.match(address)
@@ -107,7 +107,7 @@ def _open_folder(address: str, is_url: bool, create: bool) -> OffsetStore:
 
 
 def _split_hosts(address: str) -> tuple[str, str]:
-    """Hosts with ports, and what stands behind them without its slash."""
+    """Return the hosts with ports, and the rest of the address without its slash."""
     scheme, _, rest = address.partition("://")
     hosts, _, path = rest.partition("/")
     if "@" in hosts:

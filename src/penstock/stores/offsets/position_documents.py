@@ -1,4 +1,4 @@
-"""A position, or a change to one, as a text that can be kept anywhere: versioned, and bound to its stream.
+"""A position, or a change to one, as text that can be kept anywhere: versioned, and bound to its stream.
 
 Rule: a text of a newer version is refused, and so is one that belongs to another stream: a copy under another
 name would let two streams begin at the position of one.
@@ -25,7 +25,7 @@ def write_document(stream: str, position: StreamPosition) -> str:
 
 
 def read_document(where: str, stream: str, text: str) -> StreamPosition:
-    """The position in it; `where` it stood is for errors."""
+    """Return the position in the text; `where` is its place, for errors."""
     stored = _parse(where, text)
     if stored.get("stream") != stream:
         raise damaged(where, f"it belongs to the stream {stored.get('stream')!r}")
@@ -33,7 +33,7 @@ def read_document(where: str, stream: str, text: str) -> StreamPosition:
 
 
 def read_stream_name(where: str, text: str) -> str:
-    """Whose position it is."""
+    """Return the name of the stream whose position it is."""
     name = _parse(where, text).get("stream")
     if not isinstance(name, str):
         raise damaged(where, "it names no stream")
@@ -52,7 +52,7 @@ def read_change_document(where: str, text: str) -> Change:
 
 
 def write_name(stream: str) -> str:
-    """The stream's name as one word of plain characters, without dots: it leads to no other folder."""
+    """Return the stream's name as one plain word without dots, so that it leads to no other folder."""
     return quote(check_stream_name(stream), safe="").replace(".", "%2E")
 
 

@@ -1,12 +1,11 @@
-"""The offsets that a SQL sink keeps with its results: to look at, and to move by hand.
+"""The offsets that a SQL sink keeps with its results: to read, and to move by hand.
 
 A stream that writes to such a sink starts where the sink says, whatever another store says; so this is the
-place to move it. Rules: only its own writer saves here, with results; who moves it takes the stream over
-first, so a writer that still runs is fenced and cannot write over it. A move opens a new generation: rows
-from before it stay, and what is read again is written again under the next number, so that an audit can tell
-them apart. What happens to rows is decided in `stores.sql.ledger.rewound_rows`: from tables that keep
-provenance those that are read again can be deleted in the same transaction, and tables of sums are built
-anew or left alone.
+place to move it. Rules: only its own writer saves here, with results. A move takes the stream over first, so
+a writer that still runs is fenced and cannot overwrite it. A move opens a new generation: earlier rows stay,
+and records that are read again are written again under the next number, so that an audit can tell them apart.
+`stores.sql.ledger.rewound_rows` decides what happens to rows: in tables that keep provenance, the rows of
+records that are read again can be deleted in the same transaction; tables of sums are rebuilt or left alone.
 
     store = SinkOffsetStore("results.db")
     store.move("visits", change, RowRequest(delete_from=("visits",)))
@@ -42,14 +41,14 @@ from penstock.stores.sql.ledger.ledger_tables import (
 )
 from penstock.stores.sql.ledger.rewound_rows import KEEP_ROWS, RowPlan, RowRequest, delete_rows, plan_rows
 
-#: Under which the changes are kept, in the tables of the offset store in the same database.
+#: The namespace of the changes, in the tables of the offset store in the same database.
 NAMESPACE = "sink ledger"
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move does, or would do, to rows: how many are deleted from which table, and what to know.
-    `is_empty`: it changes nothing at all, so it is not made and fences nobody."""
+    """What a move does, or would do, to rows: how many are deleted from which table, and what the user must
+    know. `is_empty`: it changes nothing at all, so it is not made and fences no writer."""
 
     deleted: dict[str, int]
     notes: tuple[str, ...] = ()
@@ -57,7 +56,7 @@ class Moved:
 
 
 class SinkOffsetStore(OffsetStore):
-    """A database with a sink's ledger in it; nothing is made here but the table of changes."""
+    """The offset store in a SQL sink's database. It creates nothing but the table of changes."""
 
     def __init__(self, place: str | os.PathLike[str] | Place) -> None:
         self._place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
@@ -88,13 +87,14 @@ class SinkOffsetStore(OffsetStore):
         return sorted(str(row[0]) for row in rows)
 
     def change(self, stream: str, change: Change) -> None:
-        """Move it and leave all rows as they are; refused if records would count twice in a table of sums."""
+        """Move the stream and keep all rows; refuse if records would count twice in a table of sums."""
         self.move(stream, change)
 
     def move(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
-        """Move it; return what that did to rows. `rows`: what happens to those of what is read again."""
+        """Move the stream and return what that did to rows. `rows`: what happens to rows of records that are
+        read again."""
         check_stream_name(stream)
-        SqlOffsetStore(self._place, namespace=NAMESPACE)  # its tables; MySQL commits where tables are made
+        SqlOffsetStore(self._place, namespace=NAMESPACE)  # creates its tables; in MySQL that commits
         changes = self.list_changes(stream)
 
         def make(session: Session) -> Moved:
@@ -120,7 +120,7 @@ class SinkOffsetStore(OffsetStore):
         return self._database.run(make, writes=True, limit_s=BULK_TIMEOUT_S)
 
     def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
-        """Raise what `move` would raise; return what it would do. It changes nothing and waits for nobody."""
+        """Return what `move` would do, or raise what it would raise. Change nothing and wait for no lock."""
         check_stream_name(stream)
         changes = self.list_changes(stream)
 
@@ -158,8 +158,8 @@ class SinkOffsetStore(OffsetStore):
         except OffsetStoreError as error:
             if error.condition != "OFFSETS_NOT_FOUND":
                 raise
-            return []  # nobody has changed anything here yet
-        return store.list_changes(stream, after=since)  # each is numbered by the epoch that it has raised
+            return []  # no change was ever recorded here
+        return store.list_changes(stream, after=since)  # a change is numbered by the epoch that it has raised
 
     def _demand_ledger(self, session: Session) -> None:
         if read_version(session, self._place, LEDGER) is None:

@@ -1,11 +1,11 @@
 """Offsets in a SQL database: SQLite, PostgreSQL, MariaDB or MySQL.
 
 Rule: a position is replaced in one transaction, rows of partitions that left it included. Two programs that
-save the same stream at once wait for each other at the stream's row, so neither sees half of the other, and
-the second one compares with what the first one has left. One row per partition, not one text: where a stream
-stands can then be asked in plain SQL, beside the results.
+save the same stream at once wait for each other at the stream's row, so neither sees half of the other's
+save, and the second one compares with what the first one has written. There is one row per partition, not one
+text, so that plain SQL can read a stream's position beside the results.
 
-`namespace` keeps applications apart that share a database.
+`namespace` separates applications that share a database.
 
     store = SqlOffsetStore("postgresql://me@db.example/stats", namespace="shop")
     store.save("visits", position)
@@ -39,12 +39,13 @@ STREAMS, OFFSETS, CHANGES = "penstock_streams", "penstock_offsets", "penstock_of
 _WHOSE = ("namespace", "stream")
 _ROW = ("topic", "partition_no", "state", "next_offset", "topic_id", "leader_epoch")
 _CHANGE = ("change_no", "at_ms", "who", "verb", "position_before", "position_after")
-#: Of a row: where the stream stands, where its last batch began, or where it stood when the partition left.
+#: What a row holds: the position, the start of the last batch, or the position when the partition left.
 _AT, _START, _GONE = "at", "start", "gone"
 
 
 class SqlOffsetStore(OffsetStore):
-    """Holds no connection between calls. Without `create`, tables that are not there are an error."""
+    """The offset store in a SQL database. It holds no connection between calls. Without `create`, tables that
+    are missing are an error."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class SqlOffsetStore(OffsetStore):
             self._database.run(lambda session: ensure_tables(session, self.place, _TABLES), writes=True)
         else:
             self._database.run(self._demand_tables)
-        # It was there. From now on a restart or a fail-over of the database is waited out.
+        # The database was reached. From now on its restarts and fail-overs are waited out.
         self._database = Database(self.place, RECONNECT_TIMEOUT_S)
 
     def __repr__(self) -> str:
@@ -103,7 +104,7 @@ class SqlOffsetStore(OffsetStore):
         self._database.run(make, writes=True)
 
     def list_changes(self, stream: str, *, after: int = -1) -> list[Change]:
-        """What was changed by hand, the oldest first; `after`: only changes with a higher number."""
+        """Return the changes by hand, the oldest first; `after`: only those with a higher number."""
         check_stream_name(stream)
         rows = self._database.run(lambda session: self._select(session, CHANGES, _CHANGE, stream))
         return [
@@ -141,9 +142,9 @@ class SqlOffsetStore(OffsetStore):
         return _parse_rows(self._select(session, OFFSETS, _ROW, stream))
 
     def _lock(self, session: Session, stream: str) -> tuple[bool, int]:
-        """Make the stream's row or wait for who holds it, until this transaction ends.
+        """Make the stream's row, or wait for its lock, which lasts until this transaction ends.
 
-        Whether it was known before, and how often it has been saved with this time.
+        Return whether the stream was known before, and how often it has been saved, this time included.
         """
         grammar, name = session.grammar, session.grammar.name
         bump = f"{name('saves')} = {name(STREAMS)}.{name('saves')} + 1"
@@ -171,7 +172,7 @@ class SqlOffsetStore(OffsetStore):
 
 
 def note_change(session: Session, namespace: str, stream: str, number: int, change: Change) -> None:
-    """Remember it; `number` is its own among those of the stream, and rises."""
+    """Record the change; `number` is unique within the stream, and rises."""
     before = None if change.before is None else write_position(change.before)
     words = (change.who, change.verb, json.dumps(before), json.dumps(write_position(change.after)))
     _insert(session, CHANGES, (namespace, stream), _CHANGE, [(number, change.at_ms, *words)])

@@ -2,13 +2,13 @@
 
 Rules: all partitions of a stream are in one node, so a position is replaced whole or not at all; it is
 replaced only in the version it was read in, so of two writers the second one compares again. The usual
-layout, a node per partition, has neither: a crash leaves some partitions ahead of others. Everything is below
-a folder that is this application's own (`prefix`): a ZooKeeper is shared, and without one its nodes are
-strewn over the tree.
+layout, a node per partition, does neither: a crash leaves some partitions ahead of others. Everything is
+below this application's own folder (`prefix`): a ZooKeeper is shared, and without a folder its nodes would be
+scattered.
 
-A broken connection is waited out until `timeout_ms`. A write whose answer was lost is looked at again, never
-repeated blindly; one that was told as failed may still be made when the connection comes back, but only if
-nobody has written since.
+A broken connection is waited out until `timeout_ms`. A write whose answer was lost is checked, never repeated
+blindly. A write that was reported as failed may still happen when the connection comes back, but only if no
+other write has come since then.
 
     store = ZooKeeperOffsetStore("zk1:2181,zk2:2181", prefix="/penstock/shop")
     store.save("visits", position)      # /penstock/shop/offsets/visits
@@ -37,9 +37,9 @@ from penstock.stores.offsets.position_documents import (
 
 #: How long one call may take in all, reconnections included.
 TIMEOUT_MS = 30_000
-#: After so much silence the server forgets us; we hold nothing that would be lost with it.
+#: After this long without a word from us the server ends the session; nothing is lost with it.
 SESSION_TIMEOUT_S = 10.0
-#: A server drops the connection of who sends more than a MiB (`jute.maxbuffer`).
+#: A server drops the connection of a client that sends more than a MiB (`jute.maxbuffer`).
 LARGEST_NODE_BYTES = 1_000_000
 _PAUSE_S = 0.1
 
@@ -47,8 +47,8 @@ Result = TypeVar("Result")
 
 
 class ZooKeeperOffsetStore(OffsetStore):
-    """Keeps one connection, from the first call to `close`. Without `create`, a prefix that is not there is
-    an error."""
+    """The offset store in ZooKeeper. It keeps one connection, from the first call to `close`. Without
+    `create`, a missing prefix is an error."""
 
     def __init__(self, hosts: str, *, prefix: str, timeout_ms: int = TIMEOUT_MS, create: bool = True) -> None:
         self._hosts, self._prefix, self._timeout_ms = hosts, check_prefix(prefix), timeout_ms
@@ -101,7 +101,7 @@ class ZooKeeperOffsetStore(OffsetStore):
             nonlocal was_tried
             stored, version = self._read(ask, node, stream)
             if was_tried and stored == change.after:
-                return True  # made by a try whose answer was lost
+                return True  # created by a try whose answer was lost
             refuse_moved(stream, stored, change)
             ask(self._client.ensure_path_async, folder)
             was_tried = True
@@ -148,7 +148,7 @@ class ZooKeeperOffsetStore(OffsetStore):
             raise _unreachable(self._place, self._timeout_ms) from error
 
     def _read(self, ask: _Ask, node: str, stream: str) -> tuple[StreamPosition | None, int | None]:
-        """The position and the node's version; None, None where there is no node."""
+        """Return the position and the node's version; None, None where there is no node."""
         try:
             data, state = ask(self._client.get_async, node)
         except self._errors.NoNodeError:
@@ -158,7 +158,7 @@ class ZooKeeperOffsetStore(OffsetStore):
     def _write(
         self, ask: _Ask, node: str, data: bytes, version: int | None, note: tuple[str, bytes] | None = None
     ) -> bool:
-        """All of it or nothing; False when somebody else has written in between."""
+        """Write all of it or nothing; return False when another program has written in between."""
         transaction = self._client.transaction()
         if version is None:
             transaction.create(node, data)
@@ -168,7 +168,7 @@ class ZooKeeperOffsetStore(OffsetStore):
             transaction.create(*note, sequence=True)
         errors = self._errors
         overtaken = errors.BadVersionError | errors.NodeExistsError | errors.NoNodeError
-        undone = errors.RolledBackError | errors.RuntimeInconsistency  # what the rest of it gets
+        undone = errors.RolledBackError | errors.RuntimeInconsistency  # what the other operations of it get
         refused = [each for each in ask(transaction.commit_async) if isinstance(each, Exception)]
         for error in refused:
             if version is None and isinstance(error, errors.NoNodeError):
@@ -179,7 +179,7 @@ class ZooKeeperOffsetStore(OffsetStore):
 
     def _run_until_made(self, attempt: Callable[[_Ask], bool]) -> None:
         def make(ask: _Ask) -> None:
-            while not attempt(ask):  # each time somebody else got on; the deadline is in `ask`
+            while not attempt(ask):  # a failure means another program got on; the deadline is in `ask`
                 pass
 
         self._run(make)
@@ -203,14 +203,14 @@ class ZooKeeperOffsetStore(OffsetStore):
                 raise _unreachable(self._place, self._timeout_ms) from error
             except self._errors.KazooException as error:
                 raise _failed(self._place, error) from error
-            time.sleep(_PAUSE_S)  # for a connection; asking is the only way to know
+            time.sleep(_PAUSE_S)  # wait for a connection; asking is the only way to know
 
 
 _Ask = Callable[..., Any]
 
 
 def check_prefix(prefix: str) -> str:
-    """The folder that is ours: absolute, not the root, with no empty part."""
+    """Return our folder, checked: absolute, not the root, with no empty part."""
     parts = prefix.removesuffix("/").split("/")
     is_whole = prefix.isprintable() and len(parts) > 1 and parts[0] == ""
     if is_whole and all(part.strip() == part and part not in ("", ".", "..") for part in parts[1:]):
@@ -276,7 +276,7 @@ def _not_found(place: str) -> OffsetStoreError:
 
 
 def _failed(place: str, error: Exception) -> OffsetStoreError:
-    # Most errors of its client say nothing but their kind: NoAuthError is "no auth".
+    # Most errors of its client say only their kind: NoAuthError is "no auth".
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error")).lower()
     said = str(error) or kind
     return OffsetStoreError(

@@ -1,7 +1,7 @@
 """SQL databases: connections, sessions, and what is kept in their tables.
 
-`SqlSink` and `Table` say where results go, `create_tables` makes the tables: results and the offsets they
-came from, in one transaction.
+`SqlSink` and `Table` say where results go; `create_tables` makes the tables. Results and the offsets they
+came from are written in one transaction.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ __all__ = ["SqlSink", "Table", "create_tables"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "create_tables":  # it needs pyarrow, and a loss ledger should not have to load that
+    if name == "create_tables":  # it needs pyarrow, which a loss ledger should not have to load
         from penstock.stores.sql.sink.table_creation import create_tables
 
         return create_tables

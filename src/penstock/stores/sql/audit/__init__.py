@@ -1,1 +1,1 @@
-"""What an audit reads from a database, and from Kafka a second time."""
+"""Reads what an audit compares: the database, and Kafka a second time."""

@@ -1,7 +1,7 @@
 """Reads from a database what an audit judges: the sink's ledger, and aggregates of the tables it fills.
 
-Rule: all of it as of one moment, so a stream may go on writing meanwhile; and nothing row by row, so a table
-of any size costs a few scans in the database. Where a digest differs, the place is searched by halves.
+Rule: everything is read as of one moment, so a stream may go on writing meanwhile, and nothing row by row, so
+a table of any size costs a few scans in the database. Where a digest differs, a binary search finds it.
 
     streams, others, tables = gather_facts(place, "visits", ())
 """
@@ -35,17 +35,17 @@ from penstock.stores.sql.sink.target_tables import Target, find_target
 Result = TypeVar("Result")
 Books = Mapping[tuple[str, str], Sequence[Account]]
 
-#: Conditions in one statement: SQLite takes no expression of more than a thousand parts.
+#: Conditions per statement: SQLite takes no expression of more than a thousand parts.
 _CONDITIONS = 100
-#: Places that are looked for where a digest differs.
+#: How many batches are searched for where a digest differs.
 _SPOILED = 5
 
 
 def gather_facts(
     place: Place, stream: str | None, named: Collection[str]
 ) -> tuple[list[StreamFacts], list[StreamFacts], list[TableFacts]]:
-    """Return the facts of one stream or of all, of the others that fill the same tables, and of these tables
-    and `named` ones."""
+    """Return the facts of one stream or of all, of the other streams that fill the same tables, and of these
+    tables and the `named` ones."""
     store = SinkOffsetStore(place)
     streams = store.list_streams()
     if stream is not None and stream not in streams:
@@ -74,7 +74,7 @@ def gather_facts(
 
 
 def _demand_tables(session: Session, named: Iterable[str], filled: Sequence[str], stream: str | None) -> None:
-    """Refuse names that neither the ledger nor the database has: that is a slip, and no finding."""
+    """Refuse names that neither the ledger nor the database has: that is a typing error, not a finding."""
     for name in named:
         try:
             find_target(session, Table(name))
@@ -104,7 +104,7 @@ def read_in_snapshot(place: Place, work: Callable[[Session], Result]) -> Result:
     ):
         session = Session(connection, place)
         if place.dialect != "sqlite":
-            connection.rollback()  # the level is chosen before the first statement
+            connection.rollback()  # the isolation level is chosen before the first statement
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if place.dialect == "mysql":
             session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -187,7 +187,7 @@ def _read_table(
 def _find_strays(
     session: Session, target: Target, kept: Mapping[TopicPartition, HeldOffsets], noted: Iterable[OffsetRange]
 ) -> dict[TopicPartition, HeldOffsets]:
-    """Rows outside all ranges: those before, between and after them."""
+    """Return the rows outside all ranges: those before, between and after them."""
     regions: dict[TopicPartition, list[OffsetRange]] = {}
     for each in unite_ranges(noted):
         regions.setdefault(each.topic_partition, []).append(each)
@@ -234,7 +234,7 @@ def _list_spans(
     books: Books,
     histories: Mapping[str, History],
 ) -> list[_Span]:
-    """What each batch read of the partition, and the digest of what it wrote; none if they overlap."""
+    """Return what each batch read of the partition, with the digest of its rows; none if they overlap."""
     spans: list[_Span] = []
     for stream in streams:
         read: dict[str, OffsetRange] = {}
@@ -254,7 +254,7 @@ def _list_spans(
 
 
 def _search(session: Session, target: Target, spans: Sequence[_Span], spoiled: list[Spoiled]) -> None:
-    """Halve the batches until those are found whose rows differ; the first few are enough."""
+    """Halve the batches until those whose rows differ are found; the first few are enough."""
     if not spans or len(spoiled) >= _SPOILED:
         return
     first, last = spans[0][0], spans[-1][0]

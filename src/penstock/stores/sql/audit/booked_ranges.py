@@ -1,9 +1,10 @@
-"""What the books say a table holds from an offset on: what goes from them when these rows are deleted.
+"""What the books say a table holds from an offset on, and what is booked out when those rows are deleted.
 
-Rule: where a table holds what was booked, what is found goes. Else something was lost, or added by others: a
-batch that lies beyond the offset goes as it was booked, for its rows come back; of one that began before,
-only what is found beyond goes, and rows that it lacks below stay missing for an audit. Where batches overlap,
-rows that are there twice cannot be told apart, and what is found goes.
+Rule: where a table holds what was booked, the rows found are booked out. Otherwise rows were lost, or added
+by others. A batch wholly beyond the offset is booked out as it was booked, since its rows come back. Of a
+batch that began before the offset, only the rows found beyond it are booked out, and rows it lacks below stay
+missing for an audit. Where batches overlap, duplicates cannot be told apart, and the rows found are booked
+out.
 
     going = digest_booked(session, target, "raw", accounts, ranges, changes, (TopicPartition("t", 0), 40))
 """
@@ -25,14 +26,14 @@ from penstock.stores.sql.ledger.batch_accounts import DELETED, Account, make_boo
 from penstock.stores.sql.sink.sql_sink import PROVENANCE
 from penstock.stores.sql.sink.target_tables import Target
 
-#: Further than any log goes.
+#: A larger offset than any log reaches.
 _FAR = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a batch read of one partition, as far as its rows were not deleted since; `digest`: of all that it
-    wrote, None if some of that is gone."""
+    """What a batch read of one partition, as far as its rows were not deleted since. `digest`: of all that it
+    wrote, None if some of that was deleted."""
 
     range: OffsetRange
     digest: OffsetDigest | None
@@ -48,7 +49,7 @@ def digest_booked(
     start: tuple[TopicPartition, int],
 ) -> OffsetDigest:
     """Return the digest of the rows of one partition, from this offset on, that the table must hold.
-    `accounts`: those of the stream, by token; `changes`: its moves by hand, in order."""
+    `accounts`: the stream's, by token; `changes`: its moves by hand, in order."""
     partition, offset = start
     beyond_all = OffsetRange(partition.topic, partition.partition, offset, _FAR)
     mine = sum_digests(each.digests for some in accounts.values() for each in some if each.table == table)
@@ -75,7 +76,7 @@ def _list_pieces(
     changes: Sequence[Change],
     partition: TopicPartition,
 ) -> list[_Piece] | None:
-    """Return them in order; None if it is not known what was deleted before."""
+    """Return the pieces in order; None if it is not known what was deleted before."""
     book = next((each for each in make_books(accounts) if each.name == table), None)
     if book is None:
         return None

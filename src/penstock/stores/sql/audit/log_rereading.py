@@ -1,7 +1,7 @@
 """Reads the log a second time and compares it with the offsets that a table's rows say they came from.
 
-Rule: what has aged out is said, not guessed; nothing is compared but what the log holds and the ledger has
-noted. Offsets travel as columns, a window at a time, so memory does not grow with the table.
+Rule: what has aged out is reported, not guessed; only what the log holds and the ledger has noted is
+compared. Offsets are read as columns, a window at a time, so memory does not grow with the table.
 
     reread_partition(place, target, TopicPartition("t", 0), noted, client, topic_id)
 """
@@ -28,7 +28,7 @@ from penstock.stores.sql.sink.target_tables import Target
 
 #: Offsets that are compared at once.
 WINDOW_OFFSETS = 1_000_000
-#: Offsets that are named of each kind.
+#: Offsets of each kind that are listed by number.
 SHOWN = 10
 
 
@@ -42,7 +42,7 @@ def reread_partition(
     awaited: Sequence[OffsetRange] = (),
 ) -> Reread:
     """Compare one partition in `regions`, which do not overlap. `awaited`: parts of them that are not read
-    again yet, so that records may lack their rows there."""
+    again yet, where records may lack their rows."""
     with closing(KafkaLogView(client)) as view:
         topic = view.describe([partition.topic]).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:

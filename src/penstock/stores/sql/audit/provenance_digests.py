@@ -1,7 +1,6 @@
-"""Digests of where rows came from: over Arrow columns in a task, and over a table by its database.
+"""Computes digests of where rows came from: over Arrow columns in a task, and over a table in its database.
 
-Rule: both compute `core.sinks.offset_digests`, number for number. Only columns that keep provenance are
-looked at.
+Rule: both compute exactly `core.sinks.offset_digests`. Only provenance columns are read.
 
     digest_rows(batch)
     read_digests(session, '"visits"')
@@ -21,7 +20,7 @@ from penstock.stores.sql.sink.sql_sink import PROVENANCE
 
 
 def digest_rows(rows: pa.RecordBatch | pa.Table) -> dict[TopicPartition, OffsetDigest]:
-    """By partition; nothing of rows that do not say where they came from."""
+    """Return the digests by partition; empty for rows that do not say where they came from."""
     if not set(PROVENANCE) <= set(rows.schema.names):
         return {}
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
@@ -43,7 +42,7 @@ def digest_rows(rows: pa.RecordBatch | pa.Table) -> dict[TopicPartition, OffsetD
 
 
 def write_digests(digests: dict[TopicPartition, OffsetDigest]) -> str:
-    """As a task tells them."""
+    """Return the digests as the text in a task's report."""
     return json.dumps(
         [[each.topic, each.partition, of.rows, of.total, of.mixed] for each, of in digests.items()]
     )
@@ -56,9 +55,9 @@ def parse_digests(text: str) -> dict[TopicPartition, OffsetDigest]:
 def read_digests(
     session: Session, table: str, which: str = "1 = 1", values: tuple[object, ...] = ()
 ) -> dict[TopicPartition, HeldOffsets]:
-    """By partition, of a table (quoted) that keeps provenance, or of those rows that `which` names."""
+    """Return digests by partition of a table (quoted) with provenance, or of the rows `which` selects."""
     topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
-    modulo = "%" if session.dialect == "sqlite" else "%%"  # the drivers of the others read % themselves
+    modulo = "%" if session.dialect == "sqlite" else "%%"  # the other drivers interpret % themselves
     whole = f"CAST({offset} AS {'SIGNED' if session.dialect == 'mysql' else 'BIGINT'})"
     shifted = f"(x >> {SHIFT})"
     rows = session.execute(

@@ -1,4 +1,4 @@
-"""Which names mean the same table: `sums` and `public.sums`, or in SQLite `Sums`, may be one.
+"""Tells which names mean the same table: `sums` and `public.sums`, or in SQLite `Sums`, may be one.
 
 Rule: the catalog decides, as it does when the table is written; two tables of one name in two schemas stay
 two. It is asked only about names that could mean the same.
@@ -30,7 +30,7 @@ def _shorten(name: str) -> str:
 
 
 def _identify(session: Session, name: str) -> tuple[str, ...]:
-    """Return the table's schema and name as the catalog has them; if it has no such table, what was given."""
+    """Return the catalog's schema and name of the table, or the given name if there is no such table."""
     schema, _, table = name.rpartition(".")
     if session.dialect == "sqlite":
         question = "SELECT 'main', name FROM main.sqlite_master WHERE name = ? COLLATE NOCASE"

@@ -2,8 +2,8 @@
 
 Rule: only a connection is waited for, never an answer. What was sent before the connection broke may have
 been done, and only the caller knows how to find out. A database that was never reached is not waited for: its
-address may be wrong, and whoever wrote it should hear so at once. A direct stream waits in its own loop,
-where it can be asked to stop, so what is done for one waits here for a moment only.
+address may be wrong, and the user should learn that at once. A direct stream waits in its own loop, where it
+can be asked to stop, so here it waits only for a moment.
 
     connection = wait_out(place, lambda: connect(place, writes=True), RECONNECT_TIMEOUT_S)
 """
@@ -23,7 +23,7 @@ from penstock.core.options.storage_addresses import Place
 from penstock.core.outages import DATABASE_AWAY, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, write_span
 from penstock.stores.sql.connections.sql_connections import translate_errors
 
-#: How long a database that was there may be away, or may take no writes: a restart, a fail-over.
+#: How long a database that was reached may be away, or may take no writes: a restart, a fail-over.
 RECONNECT_TIMEOUT_S = 30.0
 RECONNECT_PAUSE_S = 0.2
 
@@ -33,7 +33,8 @@ Connection = TypeVar("Connection")
 
 
 def find_wait_s() -> float:
-    """Return how long one step waits for a database that is away: a stream that waits itself tries again."""
+    """Return how long a step waits for a database that is away; a stream with a loop of its own tries
+    again."""
     patience = find_patience()
     return TOLD_AFTER_S if patience is not None and patience.limit_s else RECONNECT_TIMEOUT_S
 
@@ -58,9 +59,9 @@ def wait_out(place: Place, connect: Callable[[], Connection], wait_s: float) -> 
 
 @contextlib.contextmanager
 def warn_of_silence(place: Place, *, may_lock: bool = False) -> Iterator[None]:
-    """Log a warning when what is asked inside is not answered for long, and again later: a frozen server
-    takes statements, and it takes two minutes until it is given up. `may_lock`: it may as well be another
-    session's lock, for which no stream waits longer than usual."""
+    """Log a warning when an answer takes long, and again later: a frozen server accepts statements and is
+    given up after two minutes. `may_lock`: the cause may also be another session's lock, for which no stream
+    waits longer than usual."""
     answered = threading.Event()
     begun = time.monotonic()
 
@@ -88,5 +89,5 @@ def _log_silence(place: Place, waited_s: float, may_lock: bool) -> None:
 
 
 def is_away(error: OffsetStoreError) -> bool:
-    """Return whether another connection, to this host or the next one, may help."""
+    """Return whether another connection, to this host or the next one, may succeed."""
     return error.retriable and error.condition in DATABASE_AWAY

@@ -1,8 +1,8 @@
-"""A connection to MySQL or MariaDB that loads files, and only those that it means to.
+"""A connection to MySQL or MariaDB that loads files, and only those it has named.
 
-Rule: `LOAD DATA LOCAL` is answered only while we load, and only with the file we named. In this protocol it
-is the server that asks the client for a file, by any name and after any statement: one that was taken over
-could ask for a key file. PyMySQL would send it.
+Rule: `LOAD DATA LOCAL` is answered only while we load, and only with the file we named. In this protocol the
+server asks the client for a file, by any name and after any statement: a compromised server could ask for a
+key file, and PyMySQL would send it.
 
     with connection.offer_file(path):
         cursor.execute("LOAD DATA LOCAL INFILE ...")
@@ -18,11 +18,11 @@ from pymysql.connections import Connection
 from pymysql.err import OperationalError
 from pymysql.protocol import MysqlPacket
 
-_WRONG_FILE = 2068  # MySQL's own number for a file that was asked for and may not be read
+_WRONG_FILE = 2068  # MySQL's own number for a requested file that may not be read
 
 
 class MySqlConnection(Connection):  # type: ignore[misc]  # PyMySQL has no types
-    """PyMySQL's, with a guard in front of our files and answer limits that can change."""
+    """A PyMySQL connection with a guard on our files and changeable time limits for answers."""
 
     _offered: str | None = None
     _read_timeout: float
@@ -34,7 +34,7 @@ class MySqlConnection(Connection):  # type: ignore[misc]  # PyMySQL has no types
 
     @contextlib.contextmanager
     def offer_file(self, path: str) -> Iterator[None]:
-        """Inside the block the server may ask for this file."""
+        """Let the server ask for this file inside the block."""
         self._offered, self._local_infile = path, True
         try:
             yield
@@ -43,7 +43,7 @@ class MySqlConnection(Connection):  # type: ignore[misc]  # PyMySQL has no types
 
     @contextlib.contextmanager
     def limit_answers(self, limit_s: float) -> Iterator[None]:
-        """Inside the block an answer may take so long."""
+        """Limit the time for an answer inside the block."""
         before = self._read_timeout, self._write_timeout
         self._read_timeout = self._write_timeout = limit_s
         try:

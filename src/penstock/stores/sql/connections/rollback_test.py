@@ -1,9 +1,9 @@
-"""Before anything is trusted to it: does this database, over this way, take a transaction back?
+"""Tests at the start whether this database, over this connection, rolls a transaction back.
 
-Rule: the question is asked of the database itself, at each start. A ledger restored from a dump may be in an
-engine without transactions, and a pooler or a proxy may commit every statement by itself; either would keep
-rows of a batch that was rolled back, and no error would ever tell. It is asked with a row of the ledger's
-own, which is in the same transactions as the results and has no triggers of a user's.
+Rule: the database itself is tested, at each start. A ledger restored from a dump may be in an engine without
+transactions, and a pooler or a proxy may commit every statement by itself; either would keep rows of a batch
+that was rolled back, without any error. The test uses a row of the ledger, which is in the same transactions
+as the results and has no user triggers.
 
     check_rollback(place, probe="4f1c...")
 """
@@ -22,7 +22,7 @@ from penstock.stores.sql.ledger.ledger_tables import POSITIONS, WRITERS, lock_wr
 
 
 def check_rollback(place: Place, probe: str) -> None:
-    """Write a row, roll back, look for it. `probe` is a name that nobody else has."""
+    """Write a row, roll back, and look for the row. `probe` is a name that no other program uses."""
     stream = f"penstock.rollback.{probe}"
     with (
         sql_connections.translate_errors(place),

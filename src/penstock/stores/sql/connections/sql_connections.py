@@ -1,9 +1,9 @@
 """Connections to SQLite, PostgreSQL, MySQL and MariaDB, and what their errors mean.
 
-Rule: foreign exceptions end here. Each is told once, with the place (never its password), as a condition
-that says whether to look at the network, the login, the file or the statement. Every wait ends: for a
-connection, for a lock, and for a server that took a statement and fell silent. The last one needs us:
-PostgreSQL's own timeouts run in the server, and one that is stuck does not keep them.
+Rule: foreign exceptions end here. Each becomes one error with the place (never its password) and a condition
+that says whether to look at the network, the login, the file or the statement. Every wait has a limit: for a
+connection, for a lock, and for a server that took a statement and fell silent. The last limit must be ours:
+PostgreSQL's own timeouts run in the server, and a server that hangs does not enforce them.
 
     with translate_errors(place), closing(connect(place, writes=False)) as connection: ...
 """
@@ -26,37 +26,37 @@ from penstock.core.options.storage_addresses import FilePlace, Place, ServerPlac
 from penstock.core.outages import DATABASE_AWAY
 from penstock.core.redaction import HIDDEN, redact_text
 
-#: How long a connection may take to be made, a lock to be got, and a server to answer.
+#: How long to wait for a connection, for a lock, and for a server's answer.
 CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 30
 ANSWER_TIMEOUT_S = 120
-#: How long a statement may take that moves the rows of a whole batch.
+#: How long a statement that moves the rows of a whole batch may take.
 BULK_TIMEOUT_S = 3600
 
-# By PostgreSQL's names and MySQL's numbers.
+# PostgreSQL's codes and MySQL's numbers.
 _CONFLICT = ("40001", "40P01", 1213, 1020)
-# MySQL 8 answers NOWAIT with a number of its own, 3572; the others as they do after a wait.
+# MySQL 8 answers NOWAIT with a number of its own, 3572; the others answer as after a wait.
 _LOCK_WAIT = ("55P03", "57014", 1205, 3572)
-#: The server is a standby, or was told to take no writes; another host may take them.
+#: The server is a standby, or is set to take no writes; another host may take them.
 _READ_ONLY = ("25006", 1290, 1792, 1836)
 _REFUSED = ("28P01", "28000", "3D000", "42501", 1044, 1045, 1049, 1130, 1142, 1227, 1698)
 _REFUSED_TEXT = re.compile(
     r'authentication failed|no password supplied|(database|role) ".*" does not exist|no pg_hba\.conf entry'
 )
-#: The server ended the connection of a client that said nothing for long: one that was stopped and goes on.
+#: The server ended the connection of a client that was silent for long, such as a program that was suspended.
 _WAS_IDLE = ("25P03", "57P05", 1927, 4031)
 _CONNECTION = (
     *("57P01", "57P02", "57P03", "53300", 1047, 2002, 2003, 2006, 2013, 2026, 2055, 1053, 1040, 0),
     *_WAS_IDLE,
 )
-_POOLER = "08P01"  # PgBouncer has one code for all it says
+_POOLER = "08P01"  # PgBouncer has one code for all its errors
 
 
 def connect(place: Place, *, writes: bool) -> Any:
-    """Return a connection in a transaction. Only one that writes makes an SQLite file that is not there.
+    """Return a connection in a transaction. Only one that writes creates a missing SQLite file.
 
-    Of several hosts it is the one that takes writes, also for a reader: what a standby says may be old. A
-    server that takes no writes is an error for one that writes, before it has done anything.
+    Of several hosts, the one that takes writes is used, for readers too: a standby may be behind. For a
+    writer, a server that takes no writes is an error before anything is done.
     """
     if isinstance(place, FilePlace):
         return _connect_sqlite(place, writes)
@@ -88,7 +88,7 @@ def _connect_sqlite(place: FilePlace, writes: bool) -> sqlite3.Connection:
 
 
 def identify_file(place: Place) -> tuple[int, int] | None:
-    """Return which file the path leads to now; None: there is none, or it is a server."""
+    """Return the identity of the file at the path now; None if there is no file, or the place is a server."""
     if not isinstance(place, FilePlace):
         return None
     try:
@@ -99,7 +99,7 @@ def identify_file(place: Place) -> tuple[int, int] | None:
 
 
 def explain_replaced_file(place: Place, said: str) -> OffsetStoreError:
-    """Return the error for a file that is not the one that a connection has open."""
+    """Return the error for a file that is not the one the connection has open."""
     return OffsetStoreError(
         "DATABASE_REPLACED",
         f"The file {place} {said} under the running program.",
@@ -111,10 +111,10 @@ def explain_replaced_file(place: Place, said: str) -> OffsetStoreError:
 
 
 def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
-    """Begin a transaction on a connection that is in none. It asks the server, so a dead one is noticed, and
-    so is one that takes no writes any more."""
+    """Begin a transaction on a connection that is in none. This asks the server, so a dead one is noticed,
+    and so is one that no longer takes writes."""
     if place.dialect == "sqlite":
-        # A writer takes its turn now: two readers that both want to write later would block each other.
+        # A writer locks now: two readers that both want to write later would block each other.
         connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
     elif place.dialect == "mysql":
         connection.begin()
@@ -125,11 +125,11 @@ def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
 
 
 def make_begin_statement() -> str:
-    """Return what begins a transaction of PostgreSQL's: our settings, and the question whether it may write.
+    """Return what begins a PostgreSQL transaction: our settings, and the question whether it may write.
 
-    For this transaction only: a pooler may give the connection to somebody else afterwards, and refuses
-    settings that come with the login. A commit that the server answers before it is on its disk could be
-    taken back by a crash.
+    The settings last for this transaction only: a pooler may give the connection to another client
+    afterwards, and refuses settings that come with the login. A commit that the server answers before it is
+    on its disk could be undone by a crash.
     """
     return (
         f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', true), "
@@ -147,8 +147,9 @@ def refuse_read_only(place: Place, answers: Sequence[object] | None, *, writes: 
 
 
 def limit_idleness(place: Place, connection: Any, limit_s: float) -> None:
-    """Let the server end the open transaction when we say nothing for so long: one whose program was stopped
-    would hold its locks for ever. MySQL and SQLite have no such limit; the comment is one MariaDB reads."""
+    """Let the server end the open transaction after this long without a statement: a program that was
+    suspended would otherwise hold its locks forever. MySQL and SQLite have no such limit; only MariaDB
+    executes the comment."""
     if place.dialect == "postgresql":
         connection.execute(
             "SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [f"{int(limit_s * 1000)}ms"]
@@ -173,11 +174,11 @@ def _connect_postgresql(place: ServerPlace, writes: bool) -> Any:
         dbname=place.database,
         connect_timeout=CONNECT_TIMEOUT_S,
         application_name="penstock",
-        prepare_threshold=None,  # a pooler between us and the server may not keep prepared statements
+        prepare_threshold=None,  # a pooler may not keep prepared statements
         **list_settings(place),  # type: ignore[arg-type]  # all of them are text
     )
     try:
-        # Who has waited for another one's commit must see what it committed, whatever the server's default.
+        # After waiting for another commit, we must see what it committed, whatever the server's default.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         begin(place, connection, writes=writes)
     except BaseException:
@@ -187,15 +188,15 @@ def _connect_postgresql(place: ServerPlace, writes: bool) -> Any:
 
 
 def list_settings(place: ServerPlace) -> dict[str, str]:
-    """Return the address's settings for PostgreSQL; of several hosts the one that takes writes will do."""
+    """Return the address's settings for PostgreSQL; of several hosts, one that takes writes is wanted."""
     wanted = {"target_session_attrs": "read-write"} if len(place.hosts) > 1 else {}
     return {**wanted, **dict(place.settings)}
 
 
 def _connect_mysql(place: ServerPlace, demand_writes: bool) -> Any:
-    """Return a connection to the first host that is there; with `demand_writes`, that takes writes.
+    """Return a connection to the first host that is there; with `demand_writes`, the first that takes writes.
 
-    Neither PyMySQL nor the protocol knows several hosts. One that refuses the login ends the search.
+    Neither PyMySQL nor the protocol supports several hosts. A host that refuses the login ends the search.
     """
     for number, host in enumerate(place.hosts, 1):
         try:
@@ -209,7 +210,7 @@ def _connect_mysql(place: ServerPlace, demand_writes: bool) -> Any:
 
 def _connect_mysql_host(place: ServerPlace, host: tuple[str, int], demand_writes: bool) -> Any:
     try:
-        import pymysql  # noqa: F401  # what is below may be there from before it went away
+        import pymysql  # noqa: F401  # the modules below may be left from before it was removed
 
         from penstock.stores.sql.connections.mysql_connection import MySqlConnection
     except ImportError as error:
@@ -234,7 +235,7 @@ def _connect_mysql_host(place: ServerPlace, host: tuple[str, int], demand_writes
     )
     try:
         with connection.cursor() as cursor:
-            # Who has waited for another one's commit must see what it committed.
+            # After waiting for another commit, we must see what it committed.
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         if demand_writes:
             _demand_writes(place, connection)
@@ -246,7 +247,7 @@ def _connect_mysql_host(place: ServerPlace, host: tuple[str, int], demand_writes
 
 def _demand_writes(place: Place, connection: Any) -> None:
     """Raise an error if this MySQL or MariaDB takes no writes, even if it would take an administrator's: what
-    is written to a replica is in no other copy. Some services tell it by the second variable only."""
+    is written to a replica is in no other copy. Some services report it in the second variable only."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@read_only, @@innodb_read_only")
         if any(str(each) not in ("0", "OFF") for each in cursor.fetchone()):
@@ -264,9 +265,9 @@ def _driver_missing(server: str, driver: str) -> VersionError:
 
 @contextlib.contextmanager
 def limit_silence(place: Place, connection: Any, limit_s: float | None = None) -> Iterator[None]:
-    """Cut the connection when the work inside the block takes too long; `ANSWER_TIMEOUT_S` unless told.
+    """Cut the connection when the work inside the block takes too long, by default `ANSWER_TIMEOUT_S`.
 
-    psycopg waits for an answer without a limit, PyMySQL has one of its own, and SQLite answers to nobody.
+    psycopg waits for an answer without a limit, PyMySQL has a limit of its own, and SQLite has no server.
     """
     limit_s = ANSWER_TIMEOUT_S if limit_s is None else limit_s
     if place.dialect == "mysql":
@@ -289,12 +290,12 @@ def limit_silence(place: Place, connection: Any, limit_s: float | None = None) -
         yield
     finally:
         timer.cancel()
-        timer.join()  # it must not cut what will have this descriptor's number next
+        timer.join()  # it must not cut the next connection with this descriptor's number
         wire.close()
 
 
 def foreign_errors() -> tuple[type[BaseException], ...]:
-    """What the drivers in use raise; one that was never imported has raised nothing."""
+    """Return the error classes of the drivers in use; one that was never imported has raised nothing."""
     kinds: list[type[BaseException]] = [sqlite3.Error, OSError]
     if psycopg := sys.modules.get("psycopg"):
         kinds.append(psycopg.Error)
@@ -313,7 +314,7 @@ def translate_errors(place: Place) -> Iterator[None]:
     except PenstockError:
         raise
     except RuntimeError as error:
-        # PyMySQL says so when it meets MySQL's own way to log in and cannot encrypt the password.
+        # PyMySQL raises this when it meets MySQL's own login method and cannot encrypt the password.
         if "cryptography" not in str(error):
             raise
         raise _driver_missing("This MySQL", "the package cryptography") from error
@@ -354,20 +355,20 @@ def _make_error(
 
 
 def _read_code(place: ServerPlace, error: Exception) -> object:
-    """PostgreSQL's five letters, or MySQL's number."""
+    """Return PostgreSQL's five letters, or MySQL's number."""
     if isinstance(error, OSError):
-        return None  # a file that the address names, or the connection
+        return None  # the error is about a file that the address names, or about the connection
     if place.dialect == "mysql":
         return error.args[0] if error.args else None
     code = getattr(error, "sqlstate", None) or None
     if code is None and _REFUSED_TEXT.search(str(error)):
-        return "28P01"  # libpq gives no letters to what goes wrong before a session begins
+        return "28P01"  # libpq has no code for errors before a session begins
     return code
 
 
 def _read_text(place: Place, error: Exception) -> str:
-    """What the server said. MySQL's driver puts number and text into one pair, and the text says whether a
-    password was sent, which looks like one and would be hidden with all that follows."""
+    """Return what the server said. MySQL's driver puts number and text into a pair, and the text says whether
+    a password was sent, which looks like a password and would be hidden with all that follows."""
     if place.dialect != "mysql" or len(error.args) != 2:
         return str(error)
     return (

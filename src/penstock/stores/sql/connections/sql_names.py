@@ -1,7 +1,7 @@
-"""Names of tables and columns that a user gives: checked, then quoted, so that none is ever read as SQL.
+"""Checks and quotes the table and column names that a user gives, so that none is ever read as SQL.
 
-Rule: whatever the name, the statement stays the statement. Quoting alone would do for that; what is refused
-besides (control characters, `%`, names too long for a server, which would cut them) could only be a mistake.
+Rule: no name can change the statement. Quoting alone ensures that; the names refused besides (with control
+characters or `%`, or too long for a server, which would cut them) could only be mistakes.
 
 >>> quote("postgresql", 'visits"; DROP TABLE x; --')
 '"visits""; DROP TABLE x; --"'
@@ -19,7 +19,7 @@ LONGEST_NAME_BYTES = 63
 
 
 def check_name(name: str, what: str) -> str:
-    """A name that all the databases can have."""
+    """Return the name if all the databases can have it; refuse it otherwise."""
     fits = 0 < len(name.encode("utf-8", "replace")) <= LONGEST_NAME_BYTES
     if fits and name.isprintable() and name == name.strip() and "%" not in name:
         return name
@@ -33,7 +33,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_table_name(name: str) -> str:
-    """`table`, or `schema.table` (in MySQL `database.table`)."""
+    """Return the name if it is `table` or `schema.table` (in MySQL `database.table`); refuse it otherwise."""
     parts = name.split(".")
     if len(parts) > 2:
         raise OptionError(
@@ -48,16 +48,16 @@ def check_table_name(name: str) -> str:
 
 
 def quote(dialect: Dialect, name: str) -> str:
-    """One quoted word."""
+    """Return one quoted word."""
     mark = "`" if dialect == "mysql" else '"'
     return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
 
 def quote_table(dialect: Dialect, name: str) -> str:
-    """A table's name with its schema, if it has one."""
+    """Return a table's name, quoted, with its schema if it has one."""
     return ".".join(quote(dialect, part) for part in name.split("."))
 
 
 def quote_all(dialect: Dialect, names: tuple[str, ...] | list[str]) -> str:
-    """Quoted words with commas between them."""
+    """Return quoted words with commas between them."""
     return ", ".join(quote(dialect, name) for name in names)

@@ -1,8 +1,8 @@
-"""SQL databases behind one small face: transactions, and where the dialects differ.
+"""SQL databases behind one small interface: transactions, and the differences between dialects.
 
-Rule: one call, one connection, one transaction. It commits whole or not at all; any error rolls back and
-closes. What is kept here is written seldom, so a connection kept open would only be one more way to fail:
-it dies with a restart of the database, and a forked worker must not share it.
+Rule: one call, one connection, one transaction. It commits as a whole or not at all; any error rolls back and
+closes. These tables are written rarely, so a connection kept open would only be one more way to fail: it
+breaks when the database restarts, and a forked worker must not share it.
 
     database = Database(parse_place("losses.db"))
     rows = database.run(lambda session: session.execute("SELECT 1"))
@@ -27,18 +27,18 @@ from penstock.stores.sql.connections.sql_connections import (
     translate_errors,
 )
 
-#: How often a transaction is begun that the database ended because two stood in each other's way.
+#: How often a transaction is tried when the database ends it because of a conflict with another one.
 CONFLICT_ATTEMPTS = 8
 CONFLICT_PAUSE_S = 0.05
-_SCHEMA_LOCK = 0x70656E73746F636B  # any number that is ours alone; this is "penstock" in ASCII
-_MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default takes `a` and `A` for one key
+_SCHEMA_LOCK = 0x70656E73746F636B  # any number that only we use; this is "penstock" in ASCII
+_MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default treats `a` and `A` as one key
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Where the dialects differ. `missing`: what begins and ends an INSERT of a row that may be there."""
+    """The differences between dialects. `missing`: how an INSERT of a row that may exist begins and ends."""
 
     mark: str
     quote: str
@@ -51,7 +51,7 @@ class Grammar:
     inserted: str = "excluded.{}"
 
     def name(self, name: str) -> str:
-        """A quoted name. Ours are plain words, so there is nothing to escape."""
+        """Return a quoted name. Ours are plain words, so there is nothing to escape."""
         return f"{self.quote}{name}{self.quote}"
 
     def marks(self, count: int) -> str:
@@ -88,7 +88,7 @@ GRAMMARS: Mapping[Dialect, Grammar] = {
 
 
 class Session:
-    """One transaction: what a piece of work may do with the database."""
+    """One transaction: what work may do with the database."""
 
     def __init__(self, connection: Any, place: Place) -> None:
         self._connection = connection
@@ -97,13 +97,13 @@ class Session:
         self.grammar = GRAMMARS[place.dialect]
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; its rows, or none for a statement that gives none."""
+        """Run one statement and return its rows; none for a statement that gives none."""
         with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, tuple(values))
             return list(cursor.fetchall()) if cursor.description else []
 
     def change(self, statement: str, values: Sequence[object] = ()) -> int:
-        """Run one statement; how many rows it says it has changed."""
+        """Run one statement and return how many rows it reports as changed."""
         with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, tuple(values))
             return int(cursor.rowcount)
@@ -117,7 +117,7 @@ class Session:
 
     @property
     def connection(self) -> Any:
-        """The driver's own, for its way to load in bulk."""
+        """Return the driver's own connection, for its bulk loading."""
         return self._connection
 
     def has_table(self, name: str) -> bool:
@@ -129,12 +129,12 @@ class Session:
         return bool(self.execute(query, [name]))
 
     def lock_schema(self, place: Place) -> None:
-        """Nobody else makes tables now: `IF NOT EXISTS` fails for one of two that do so at once."""
+        """Lock out other creators of tables: of two at the same time, `IF NOT EXISTS` fails for one."""
         if self.dialect == "postgresql":
             self.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
         elif self.dialect == "mysql":
-            # Given back when the connection closes, right after this transaction; making tables commits,
-            # so a lock of the transaction's would not last.
+            # Released when the connection closes, right after this transaction. Creating tables commits, so a
+            # transaction's lock would not last.
             got = self.execute("SELECT GET_LOCK(CONCAT('penstock.', MD5(DATABASE())), %s)", [LOCK_TIMEOUT_S])
             if got[0][0] != 1:
                 raise OffsetStoreError(
@@ -150,7 +150,7 @@ class Session:
 class Database:
     """A database at a place. It holds no connection, so it can be pickled to any worker.
 
-    `wait_s`: how long it is waited for when it is away; give one for a database that was reached before.
+    `wait_s`: how long to wait for it when it is away; give one for a database that was reached before.
     """
 
     place: Place
@@ -159,11 +159,11 @@ class Database:
     def run(
         self, work: Callable[[Session], Result], *, writes: bool = False, limit_s: float | None = None
     ) -> Result:
-        """Do `work` in one transaction, and again from its beginning when another one stood in its way or the
-        database went away before it was asked to commit.
+        """Do `work` in one transaction and return its result. Do it again from the beginning after a conflict
+        with another transaction, or when the database went away before it was asked to commit.
 
-        Only work that `writes` makes an SQLite file that is not there. `limit_s`: how long the work may take,
-        if that is more than one answer may.
+        Only work that `writes` creates a missing SQLite file. `limit_s`: how long the work may take, if that
+        is more than one answer may.
         """
         deadline = time.monotonic() + min(self.wait_s, find_wait_s())
         attempt = 1
@@ -199,7 +199,7 @@ class Database:
                 commits.append(session)
                 connection.commit()
             except BaseException:
-                # A lock timeout of MySQL's undoes one statement and leaves the others standing.
+                # A lock timeout of MySQL's undoes one statement and keeps the earlier ones.
                 with contextlib.suppress(*foreign_errors()):
                     connection.rollback()
                 raise

@@ -1,7 +1,7 @@
-"""Tables that carry a version: made once, by one of many who try at once, and refused when they are newer.
+"""Tables with a version: created once, even if many programs try at the same time, and refused when newer.
 
-Rule: each part of Penstock that keeps tables has one row in `penstock_meta`, written after its tables are
-there. Why not look at the tables themselves: an old table and a new one may differ in what a column means.
+Rule: each part of Penstock that keeps tables has one row in `penstock_meta`, written after its tables exist.
+Why not look at the tables themselves: an old table and a new one may differ in what a column means.
 
     ensure_tables(session, place, Tables("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
 """
@@ -20,8 +20,8 @@ VERSIONS_TABLE = "penstock_meta"
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What one part keeps: its name, the version of its tables, how they are made; and, for an error, what a
-    person calls it and the condition that says it is too new."""
+    """The tables of one part: its name, the version of its tables and how they are made; and, for an error,
+    the name users know and the condition that says the tables are too new."""
 
     component: str
     version: int
@@ -31,7 +31,7 @@ class Tables:
 
 
 def read_version(session: Session, place: Place, tables: Tables) -> int | None:
-    """The version that is there; None where nothing is. A newer one than ours is an error."""
+    """Return the version that is there, None where nothing is. Refuse a version newer than ours."""
     if not session.has_table(VERSIONS_TABLE):
         return None
     name, mark = session.grammar.name, session.grammar.mark
@@ -53,9 +53,9 @@ def read_version(session: Session, place: Place, tables: Tables) -> int | None:
 
 
 def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
-    """Make the tables unless they are there. The transaction must be one that writes."""
+    """Create the tables unless they exist. The transaction must be one that writes."""
     if read_version(session, place, tables) is not None:
-        return  # the usual case needs no right to make tables
+        return  # the usual case needs no right to create tables
     session.lock_schema(place)
     name, text = session.grammar.name, session.grammar.key_text
     session.execute(
@@ -64,7 +64,7 @@ def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
         + session.grammar.table_end
     )
     tables.make(session)
-    if read_version(session, place, tables) is None:  # somebody else may have had the lock before us
+    if read_version(session, place, tables) is None:  # another program may have had the lock before us
         session.execute(
             session.grammar.insert(name(VERSIONS_TABLE), (name("component"), name("version"))),
             [tables.component, tables.version],

@@ -1,1 +1,1 @@
-"""The books of the SQL sink: who may write, how far results go, and what a rewind does to rows."""
+"""The ledger of the SQL sink: who may write, how far results go, and what a rewind does to rows."""

@@ -1,10 +1,10 @@
-"""What each batch put into each table: rows by the tasks' own messages, and a digest of where they came from.
+"""What each batch put into each table: rows as the tasks counted them, and a digest of where they came from.
 
-Rule: rows that are deleted on purpose (`offsets rewind --delete-from` or `--rebuild`) are booked with a minus
-in the same transaction, so that the sum always says what the table must hold; a table that was emptied is
-booked under the generation that began with it empty, and so is somebody's word that its records may count
-twice. A table that is spelled in two ways (`sums`, `main.sums`) has one account. Audits depend on it, and
-rewinds, which must know what each table holds. Old batches are merged with the rest of the history.
+Rule: rows that are deleted on purpose (`offsets rewind --delete-from` or `--rebuild`) are booked as a
+negative count in the same transaction, so that the sum always says what the table must hold. A table that was
+emptied is booked under the generation that began with it empty, and so is a user's statement that its records
+may count twice. A table that is spelled in two ways (`sums`, `main.sums`) has one account. Audits depend on
+this, and rewinds, which must know what each table holds. Old batches are merged with the rest of the history.
 
     note_account(session, "visits", token, Account("totals", "append", 120, digests))
 """
@@ -25,11 +25,11 @@ from penstock.stores.sql.audit.table_spellings import spell_alike
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES, delete_batches
 
-#: The mode of an account of rows that were deleted: its count is below zero.
+#: The mode of an account of rows that were deleted: its count is negative.
 DELETED = "deleted"
-#: The mode of an account of all rows of a table: what it held before counts no more.
+#: The mode of an account of a whole table that was emptied: what it held before no longer counts.
 EMPTIED = "emptied"
-#: The mode of an account of no rows: what is read again may be added to the table a second time.
+#: The mode of an account of no rows: records that are read again may be added to the table a second time.
 ALLOWED = "allowed"
 _BY_HAND = frozenset({DELETED, EMPTIED, ALLOWED})
 _ACCOUNT = ("stream", "token", "table_name", "write_mode", "row_count")
@@ -39,7 +39,7 @@ _MOVE = re.compile(r"moved-g([0-9]+)-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one batch, or several that were merged, put into one table."""
+    """What one batch, or several merged ones, wrote to one table."""
 
     table: str
     mode: str
@@ -64,7 +64,7 @@ def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[
 
 
 def make_accounts(batch: LedgerBatch, modes: Mapping[str, str]) -> list[Account]:
-    """Return one account for each table that the batch has stages of."""
+    """Return one account for each table that has stages in the batch."""
     tables = dict.fromkeys(stage.table for stage in batch.stages)
     return [
         Account(
@@ -78,18 +78,18 @@ def make_accounts(batch: LedgerBatch, modes: Mapping[str, str]) -> list[Account]
 
 
 def make_move_token(generation: int) -> str:
-    """Return a token, no batch's, for the move by hand that opens this generation."""
+    """Return the token, not a batch's, for the move by hand that opens this generation."""
     return f"moved-g{generation}-{uuid.uuid4().hex}"
 
 
 def parse_move_token(token: str) -> int | None:
-    """Return the generation that the move of this token has opened; None if the token does not tell."""
+    """Return the generation that the move with this token has opened; None if it names none."""
     found = _MOVE.fullmatch(token)
     return int(found[1]) if found else None
 
 
 def make_books(accounts: Mapping[str, Sequence[Account]]) -> list[TableBook]:
-    """Return what one stream's accounts, by token, say of each of its tables."""
+    """Return what one stream's accounts, by token, say about each of its tables."""
     by_table: dict[str, list[tuple[str, Account]]] = {}
     for token, some in accounts.items():
         for each in some:
@@ -98,12 +98,12 @@ def make_books(accounts: Mapping[str, Sequence[Account]]) -> list[TableBook]:
 
 
 def join_account_modes(accounts: Iterable[Account]) -> str:
-    """Return how batches have written the table of these accounts; empty if none has."""
+    """Return the modes in which batches have written the table of these accounts; empty if none has."""
     return join_modes({each.mode for each in accounts if each.mode not in _BY_HAND})
 
 
 def sum_accounts(table: str, mode: str, accounts: Iterable[Account]) -> Account:
-    """Return one account of all these."""
+    """Return the sum of these accounts as one account."""
     some = list(accounts)
     return Account(table, mode, sum(each.rows for each in some), sum_digests(each.digests for each in some))
 
@@ -127,7 +127,7 @@ def _list_generations(accounts: Iterable[tuple[str, Account]], mode: str) -> fro
 
 
 def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str, str], list[Account]]:
-    """Return accounts by stream and token, of one stream or of all. Each table has one name, however it was
+    """Return accounts by stream and token, of one stream or of all. Each table has one name, however
     spelled."""
     where, values = ("", []) if stream is None else (f" WHERE stream = {session.grammar.mark}", [stream])
     digests: dict[tuple[str, str, str], dict[TopicPartition, OffsetDigest]] = {}

@@ -1,15 +1,15 @@
-"""Which session of a database holds up whoever wants to publish a stream's results.
+"""Finds the database session that blocks the publishing of a stream's results.
 
-Rule: it is asked by waiting. A row lock that nobody waits for is in no list of locks, so one session of ours
-queues for the writer row, for a moment, while another one follows the queue to its head: who holds the row
-may itself wait for somebody, as a stream does whose publish waits for a lock on its table. Why not the first
-session in the queue: that is mostly the victim. It changes nothing, and gives the row back at once if it
-gets it.
+Rule: it finds out by waiting. A row lock without a waiter is in no list of locks, so one session of ours
+queues for the writer row briefly while another one follows the queue to its head: the holder of the row may
+itself be waiting, as a stream does whose publish waits for a lock on its table. Why not report the first
+session in the queue: that is usually the victim. It changes nothing, and releases the row at once if it gets
+it.
 
     find_blockers(place, "visits")[0].session
 
-A stream that pauses between two tries waits for nobody, and whoever holds its rows is in no queue then:
-`find_open_sessions` lists who may, which is less than who does.
+A stream that pauses between two tries waits for no lock, so the session that holds its rows is in no queue
+then. `find_open_sessions` lists the sessions that may hold them; it cannot tell which one does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MYSQL_EDGES = (
     "JOIN performance_schema.threads r ON r.thread_id = w.requesting_thread_id "
     "JOIN performance_schema.threads b ON b.thread_id = w.blocking_thread_id"
 )
-# Of MySQL 8, and of MariaDB from 10.5 on if performance_schema is on (it is not, unless somebody says so).
+# Of MySQL 8, and of MariaDB from 10.5 on if performance_schema is on (by default it is off).
 _METADATA_LOCKS = (
     "SELECT t.processlist_id, l.object_type, l.object_schema, l.object_name, l.lock_type, l.lock_status "
     "FROM performance_schema.metadata_locks l JOIN performance_schema.threads t "
@@ -54,7 +54,7 @@ _METADATA_LOCKS = (
 )
 #: The state of a session that waits for a metadata lock, or for one of a whole server (FLUSH TABLES, BACKUP).
 _WAITS_FOR_METADATA = re.compile(r"Waiting for .*\block$")
-# The start of a transaction is told in the server's own time zone, whatever the session's.
+# The server reports the start of a transaction in its own time zone, whatever the session's.
 _MYSQL_SESSIONS = (
     "SELECT p.id, p.user, p.host, p.command, p.state, TIMESTAMPDIFF(SECOND, t.trx_started, "
     "CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')), p.info FROM information_schema.processlist p "
@@ -66,7 +66,7 @@ _POSTGRESQL_SESSIONS = (
     "extract(epoch FROM clock_timestamp() - xact_start)::bigint, query FROM pg_stat_activity "
     "WHERE pid = ANY(%s)"
 )
-# What a transaction that only reads takes, and the server's own work on tables, hold up no stream.
+# Locks of a read-only transaction, and of the server's own work on tables, block no stream.
 _POSTGRESQL_OPEN = (
     "SELECT a.pid, a.usename, a.application_name, a.client_addr::text, a.state, "
     "extract(epoch FROM clock_timestamp() - a.xact_start)::bigint, a.query, "
@@ -86,9 +86,9 @@ _MYSQL_OPEN = (
 
 
 def find_open_sessions(place: Place) -> tuple[BlockingSession, ...] | None:
-    """Return the sessions of others with an open transaction that holds locks on rows: of this database, or
-    of the whole server (MySQL, MariaDB, whose locks on whole tables are not among them). None: the database
-    does not tell this user. A file of SQLite's never does: a reader that was left open holds up commits."""
+    """Return other sessions with an open transaction that holds row locks: of this database, or of the whole
+    server (MySQL, MariaDB; locks on whole tables are not included). None: the database does not show them to
+    this user. SQLite never does: a reader that was left open blocks commits."""
     if place.dialect == "sqlite":
         return None
     try:
@@ -109,10 +109,10 @@ def find_open_sessions(place: Place) -> tuple[BlockingSession, ...] | None:
 
 
 def find_blockers(place: Place, stream: str) -> tuple[BlockingSession, ...]:
-    """Return the sessions that hold the stream's writer row, or that its holder waits for. One that waits for
-    a metadata lock whose holder cannot be found is returned as waiting. None are returned
-    where the row is free by now, and where the database does not tell: an SQLite file never does, and a user
-    needs the right to see others' sessions (MySQL and MariaDB: PROCESS)."""
+    """Return the sessions that hold the stream's writer row, or that its holder waits for. A session that
+    waits for a metadata lock whose holder cannot be found is returned as waiting. The result is empty where
+    the row is free by now, and where the database does not show it: SQLite never does, and a user needs the
+    right to see other users' sessions (MySQL and MariaDB: PROCESS)."""
     if place.dialect == "sqlite":
         return ()
     try:
@@ -126,7 +126,7 @@ def find_blockers(place: Place, stream: str) -> tuple[BlockingSession, ...]:
     except OffsetStoreError as error:
         if error.condition not in ("DATABASE_REFUSED", "DATABASE_FAILED"):
             raise
-        return ()  # it lets us read the ledger, and not what others do
+        return ()  # we may read the ledger, but not see other sessions
 
 
 def _follow(place: Place, stream: str, waiting: Session, looking: Session) -> tuple[BlockingSession, ...]:
@@ -154,7 +154,7 @@ def _follow(place: Place, stream: str, waiting: Session, looking: Session) -> tu
 
 
 def _queue(session: Session, stream: str) -> None:
-    """Wait for the row and give it back. That the wait ends in vain is what is expected."""
+    """Wait for the row and release it. The wait is expected to time out."""
     mark = session.grammar.mark
     with contextlib.suppress(*sql_connections.foreign_errors()):
         try:
@@ -164,7 +164,7 @@ def _queue(session: Session, stream: str) -> None:
 
 
 def _choose_edges(looking: Session) -> Callable[[int], list[tuple[int, int]]]:
-    """Return what lists pairs of sessions, who waits and for whom, as far as one session is concerned."""
+    """Return a function that lists pairs of sessions (waiting, waited for) around one session."""
     if looking.dialect == "postgresql":
         return lambda ours: _walk(looking, ours)
     is_mariadb = "mariadb" in str(looking.execute("SELECT VERSION()")[0][0]).lower()
@@ -178,7 +178,7 @@ def _choose_edges(looking: Session) -> Callable[[int], list[tuple[int, int]]]:
 
 
 def _list_metadata_locks(looking: Session) -> list[MetadataLock]:
-    """Return who has locked or wants to lock which table; none where the server does not tell this user."""
+    """Return which session holds or wants a lock on which table; none where the server hides that."""
     try:
         rows = looking.execute(_METADATA_LOCKS)
     except sql_connections.foreign_errors():
@@ -190,7 +190,7 @@ def _list_metadata_locks(looking: Session) -> list[MetadataLock]:
 
 
 def _walk(looking: Session, ours: int) -> list[tuple[int, int]]:
-    """Ask PostgreSQL from one session to the next: it locks its table of locks for each that is asked."""
+    """Follow the waits in PostgreSQL from session to session: each query locks its table of locks."""
     edges: list[tuple[int, int]] = []
     asked: set[int] = set()
     ahead = {ours}
@@ -222,7 +222,7 @@ def _read_postgresql(
         str(host or "").partition("/")[0],
         str(doing or ""),
         None if open_s is None else int(open_s),
-        _shorten(statement, "postgresql") if doing else "",  # else it says only that we may not see it
+        _shorten(statement, "postgresql") if doing else "",  # otherwise it says only that we may not see it
         f"SELECT pg_terminate_backend({pid})",
     )
 

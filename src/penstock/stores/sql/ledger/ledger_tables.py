@@ -1,9 +1,8 @@
 """The sink's ledger: which writer a stream has, how far its results go, and what each batch was.
 
-Rule: one row per stream says who may publish, one row per partition how far the results go. They are read
-and written only inside the transaction that holds the stream's writer row, so two of them never mix. What
-was published is noted beside (batches, the ranges they came from, what went into each table) for audits;
-nothing depends on it.
+Rule: one row per stream says who may publish, one row per partition how far the results go. They are read and
+written only inside the transaction that holds the stream's writer row, so two of them never mix. What was
+published is noted too (batches, the ranges they came from, what went into each table) for audits only.
 
     ensure_tables(session, place, LEDGER)
     epoch = lock_writer(session, "visits")
@@ -33,7 +32,7 @@ _KEY = ("stream", "topic", "partition_id")
 def _make_tables(session: Session) -> None:
     grammar = session.grammar
     text, token = grammar.key_text, "TEXT" if grammar.key_text == "TEXT" else "VARCHAR(64)"
-    short = "TEXT" if grammar.key_text == "TEXT" else "VARCHAR(127)"  # a key of MySQL's has 3072 bytes
+    short = "TEXT" if grammar.key_text == "TEXT" else "VARCHAR(127)"  # a key in MySQL has 3072 bytes
     for table, columns, key in (
         (WRITERS, f"stream {text}, epoch BIGINT, owner TEXT, generation BIGINT, taken_ms BIGINT", "stream"),
         (
@@ -98,20 +97,20 @@ def raise_epoch(session: Session, stream: str, epoch: int, owner: str, now_ms: i
 
 
 def read_generation(session: Session, stream: str) -> int:
-    """Return the number that batches of the stream are noted under; each move by hand raises it."""
+    """Return the generation under which the stream's batches are noted; each move by hand raises it."""
     mark = session.grammar.mark
     found = session.execute(f"SELECT generation FROM {WRITERS} WHERE stream = {mark}", [stream])
     return int(found[0][0])
 
 
 def was_moved(session: Session, stream: str) -> bool:
-    """Return whether anybody has ever moved the stream by hand."""
+    """Return whether the stream was ever moved by hand."""
     question = f"SELECT 1 FROM {WRITERS} WHERE stream = {session.grammar.mark} AND generation > 1"
     return bool(session.execute(question, [stream]))
 
 
 def read_entries(session: Session, stream: str, *, locked: bool = True) -> dict[TopicPartition, LedgerEntry]:
-    """Return all entries of the stream, locked until the transaction ends unless told otherwise."""
+    """Return all entries of the stream, by default locked until the transaction ends."""
     hold = " FOR UPDATE" if locked and session.dialect != "sqlite" else ""
     rows = session.execute(
         f"SELECT topic, partition_id, {', '.join(_ENTRY)} FROM {POSITIONS} "
@@ -151,7 +150,7 @@ def write_entries(
 
 
 def delete_batches(session: Session, tables: Iterable[str], stream: str, tokens: Iterable[str]) -> None:
-    """Delete what these tables have of batches of the stream."""
+    """Delete the rows in these tables about these batches of the stream."""
     mark, rows = session.grammar.mark, [(stream, token) for token in tokens]
     for table in tables:
         session.execute_many(f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}", rows)

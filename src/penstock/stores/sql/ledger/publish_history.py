@@ -1,8 +1,8 @@
-"""What was published when, from which offsets: for audits, and kept small.
+"""Records what was published when, and from which offsets: for audits, and kept small.
 
-Rule: nothing depends on it but answers to questions. It is written in the publishing transaction, so it is
-as true as the results. Old batches are merged: their ranges into one wherever one begins where the last has
-ended, their counts into a sum; so what is left of years is a line for each partition and each gap.
+Rule: it serves only to answer questions. It is written in the publishing transaction, so it is as accurate as
+the results. Old batches are merged: adjacent ranges into one, their counts into a sum; so after years there
+is one line per partition and gap.
 
     for each in read_history(place, "visits").ranges: ...
 """
@@ -29,7 +29,7 @@ _RANGE = ("token", "generation", "topic", "partition_id", "start_offset", "until
 
 @dataclass(frozen=True, slots=True)
 class PublishedBatch:
-    """One transaction, or `batches` of them that were merged: the rows they wrote, and when the last was."""
+    """One transaction, or `batches` merged ones: the rows they wrote, and when the last one was published."""
 
     token: str
     generation: int
@@ -70,7 +70,7 @@ def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) ->
         if each.until != each.start or each.read_from is not None
     ]
     if rows and not ranges:
-        # Results of what was read before, such as state that waited: it says where the stream stood.
+        # These are results of records read before, such as waiting state: note the stream's position.
         ranges = [(each.partition, each.until, each.until) for each in batch.moves if not each.is_forgotten]
     _insert_ranges(
         session,
@@ -98,7 +98,7 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
         tokens = {each.token for each in batches}
         ranges = join_ranges(each.range for each in history.ranges if each.token in tokens)
         if len({(each.topic_partition, each.start) for each in ranges}) < len(ranges):
-            continue  # the stream was taken back, and read the same again: that stays as it was
+            continue  # the stream was moved back and read the same again: left unmerged
         last = batches[-1]
         merged = replace(
             last,
@@ -112,7 +112,7 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
 
 
 def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the ranges in the order they were read, with those joined that follow each other."""
+    """Return the ranges in the order they were read, with adjacent ones joined."""
     joined: dict[TopicPartition, list[OffsetRange]] = {}
     for each in ranges:
         mine = joined.setdefault(each.topic_partition, [])

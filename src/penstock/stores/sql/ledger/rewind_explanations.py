@@ -1,8 +1,8 @@
-"""What a person is told of a move by hand that a sink's tables have a say in: why not, and what comes of it.
+"""Explains a move by hand to the user where a sink's tables matter: why it is refused, or what it causes.
 
-Rule: no way out is named that would be refused. A table that holds records of a topic which was made anew, or
-which another one was adopted for, cannot be built anew; and that an adopted topic holds the same records is
-said as what it is, somebody's word.
+Rule: no way out is suggested that would be refused. A table with records of a topic that was recreated, or
+replaced by an adopted one, cannot be rebuilt. That an adopted topic holds the same records is reported as a
+claim.
 
     raise explain_sums("visits", books, ranges, changes, repeated, ())
 """
@@ -27,12 +27,12 @@ from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 
-#: Partitions that a sentence names one by one.
+#: Partitions that a sentence lists by name.
 _SHOWN = 5
 
 
 def describe_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Sequence[str]) -> list[str]:
-    """Return what is told of a table that keeps its rows."""
+    """Return what the user is told about a table that keeps its rows."""
     if book.mode in ADDING:
         return [
             f"{book.name} ({book.mode}) counts {describe_ranges(repeated)} twice from now on, as you asked."
@@ -67,7 +67,7 @@ def name_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 def describe_doubt(
     held: Sequence[NotedRange], changes: Sequence[Change], repeated: Sequence[OffsetRange]
 ) -> list[str]:
-    """Return on whose word it rests that records which are read again are those that the table holds."""
+    """Return who has claimed that records which are read again are those that the table holds."""
     doubtful = intersect_ranges(unite_ranges(list_adopted(held, changes)), repeated)
     adopted = ((topic, find_adoption(topic, changes)) for topic in sorted({each.topic for each in doubtful}))
     return [
@@ -87,8 +87,8 @@ def explain_sums(
     deleted: Sequence[str],
     stands: str = "",
 ) -> OptionError:
-    """Return why the move is refused, with each way on. `stands`: the options that name where the stream
-    stands, if it was moved there already."""
+    """Return why the move is refused, with each alternative. `stands`: the options that name the stream's
+    current position, if it was moved there already."""
     starts: dict[TopicPartition, int] = {}
     can_rebuild, doubt = True, ""
     for book in sums:
@@ -121,8 +121,8 @@ def explain_sums(
 
 
 def describe_earlier(book: TableBook, needed: Rebuild, change: Change) -> list[str]:
-    """Return what a table will hold more than before: a stream that once started in the middle of the log is
-    easily sent to its beginning."""
+    """Return what a table will hold in addition: a stream that once started in the middle of the log is
+    easily sent to the log's beginning."""
     earlier = [
         f"{each} from {after}, not {start}"
         for each, start in sorted(needed.starts.items())

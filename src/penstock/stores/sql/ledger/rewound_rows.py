@@ -1,12 +1,12 @@
-"""What a move by hand means for the rows in a sink's tables: what is refused, what is deleted, what stays.
+"""Decides what a move by hand does to the rows in a sink's tables: what is refused, deleted or kept.
 
-Rule: all questions come before the first change, so a dry run asks the same ones and is refused alike.
-Rows of what is read again can be deleted where each row says which record it came from (`delete_from`). A
-table of sums cannot be taken back a little: either it is emptied and filled again from its first record
-(`rebuild`), or its records count twice, and that must be said (`may_count_twice`).
+Rule: all checks come before the first change, so a dry run makes the same ones and is refused alike. Rows of
+records that are read again can be deleted where each row says which record it came from (`delete_from`). A
+table of sums cannot be taken back in part: either it is emptied and filled again from its first record
+(`rebuild`), or its records count twice, which must be allowed (`may_count_twice`).
 
-What a table holds beyond the position is judged once more when a writer opens (`refuse_repeats`): the move
-may have been made for a sink without that table.
+What a table holds beyond the position is checked again when a writer opens (`refuse_repeats`): the move may
+have been made for a sink without that table.
 
     plan = plan_rows(session, "visits", change, changes, RowRequest(delete_from=("raw",)))
     accounts = delete_rows(session, plan)
@@ -69,7 +69,7 @@ Books: TypeAlias = Mapping[tuple[str, str], Sequence[Account]]
 @dataclass(frozen=True, slots=True)
 class RowRequest:
     """What is to happen to rows besides the move. `written`: the only tables that the stream fills from now
-    on; None: all that it has filled so far. `ends`: where the logs end, as far as they were looked at."""
+    on; None: all that it has filled so far. `ends`: the ends of the logs, as far as they are known."""
 
     delete_from: tuple[str, ...] = ()
     rebuild: tuple[str, ...] = ()
@@ -83,18 +83,18 @@ class RowRequest:
         return bool(self.delete_from or self.rebuild or self.may_count_twice)
 
 
-#: Partitions that a sentence names one by one.
+#: Partitions that a sentence lists by name.
 _SHOWN = 5
-#: Further than any log goes.
+#: A larger offset than any log reaches.
 _FAR = 2**63 - 1
-#: Nothing is deleted.
+#: Delete nothing.
 KEEP_ROWS = RowRequest()
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Rows of one table that go, how many, and how they are booked. `values`: one set for each time `which`
-    is asked; none: all rows go."""
+    """Rows of one table to be deleted, how many, and how they are booked. `values`: one set for each time
+    `which` is run; none: all rows are deleted."""
 
     target: Target
     which: str
@@ -105,7 +105,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """What is to be deleted, the tables that may count records twice, and what a person must know."""
+    """What is to be deleted, the tables that may count records twice, and what the user must know."""
 
     deletions: tuple[Deletion, ...]
     allowed: tuple[str, ...]
@@ -121,7 +121,7 @@ class RowPlan:
 def plan_rows(
     session: Session, stream: str, change: Change, changes: Sequence[Change], asked: RowRequest
 ) -> RowPlan:
-    """Return what the move does to rows. It changes nothing."""
+    """Return what the move does to rows, without changing anything."""
     accounts = read_accounts(session)
     asked = _spell(session, accounts, asked)
     _refuse_twice((*asked.delete_from, *asked.rebuild))
@@ -145,7 +145,7 @@ def plan_rows(
     }
     sums = [each for each in books if each.mode in ADDING and repeated.get(each.name)]
     if sums and not asked.may_count_twice:
-        # A program that seeks has no option to allow it: who means it does the move by hand, before.
+        # A program that seeks has no option to allow it; the user has to make the move by hand first.
         stands = "" if asked.written is None else name_offsets(change.after.offsets)
         raise explain_sums(stream, sums, ranges, [*changes, change], repeated, asked.delete_from, stands)
     notes = [_describe_deletion(each) for each in deletions]
@@ -165,8 +165,7 @@ def refuse_repeats(
     tables: Iterable[Table],
     position: StreamPosition,
 ) -> None:
-    """Refuse to fill tables that hold records which the stream reads again from this position on, if they
-    add up what they get."""
+    """Refuse to fill tables of sums with records they already hold, read again from this position on."""
     accounts, listed = read_accounts(session, stream), list(tables)
     books = make_books({token: some for (_, token), some in accounts.items()})
     spelled = spell_alike(session, [*(each.name for each in books), *(each.name for each in listed)])
@@ -183,13 +182,13 @@ def refuse_repeats(
 
 
 def list_noted_ranges(session: Session, stream: str) -> list[NotedRange]:
-    """Return what each batch of the stream says it has read, in order."""
+    """Return the ranges that the stream's batches are noted to have read, in order."""
     history = select_history(session, stream)
     return [NotedRange(each.token, each.generation, each.range) for each in history.ranges]
 
 
 def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
-    """Delete the plan's rows; return how the plan is booked."""
+    """Delete the plan's rows; return the accounts to book."""
     accounts = [Account(each, ALLOWED, 0) for each in plan.allowed]
     for each in plan.deletions:
         if each.values:
@@ -204,7 +203,7 @@ def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
 
 
 def _spell(session: Session, accounts: Books, asked: RowRequest) -> RowRequest:
-    """Return the same with each table named as the ledger names it."""
+    """Return the request with each table named as the ledger names it."""
     known = sorted({each.table for some in accounts.values() for each in some})
     names = (*asked.delete_from, *asked.rebuild, *sorted(asked.written or ()))
     spelled = spell_alike(session, [*known, *names])
@@ -217,7 +216,7 @@ def _spell(session: Session, accounts: Books, asked: RowRequest) -> RowRequest:
 
 
 def _refuse_twice(names: Sequence[str]) -> None:
-    """Rows that are counted twice before they are deleted would be booked twice."""
+    """Refuse a table that is named twice: its deleted rows would be counted and booked twice."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise OptionError(
@@ -232,7 +231,7 @@ def _refuse_twice(names: Sequence[str]) -> None:
 
 
 def _plan_emptying(session: Session, book: TableBook, mine: Mapping[str, Sequence[Account]]) -> Deletion:
-    """Rows that were lost or added by others go with the rest: what was booked counts no more."""
+    """Plan to delete all rows, also those added by others; the account cancels all that was booked."""
     target = find_target(session, Table(book.name))
     rows = int(session.execute(f"SELECT COUNT(*) FROM {target.quoted}")[0][0])
     booked = [each for some in mine.values() for each in some if each.table == book.name]
@@ -290,7 +289,7 @@ def _refuse_incomplete(
     changes: Sequence[Change],
     ends: Mapping[TopicPartition, int],
 ) -> None:
-    """A table can be emptied only if all that it holds is read again."""
+    """Refuse to empty a table unless all that it holds is read again."""
     needed = plan_rebuild(held, [*changes, change])
     wrong = [
         f"of {each} the stream would begin at {after}, and the table holds records from {start} on"
@@ -361,7 +360,7 @@ def _plan_deleting(
 
 
 def _refuse_sums(accounts: Books, table: str) -> None:
-    """A row of these modes holds what many records have left; only the last of them would be read again."""
+    """Refuse a table whose rows combine many records: only the last of them would be read again."""
     modes = {each.mode for some in accounts.values() for each in some if each.table == table} & ADDING
     if modes:
         raise OptionError(
@@ -376,7 +375,7 @@ def _refuse_sums(accounts: Books, table: str) -> None:
 
 
 def _refuse_others(accounts: Books, stream: str, table: str, back: Sequence[tuple[str, int, int]]) -> None:
-    """Rows say which record they came from, not which stream has written them."""
+    """Refuse a table that other streams fill too: rows say which record they came from, not which stream."""
     others = _list_others(accounts, stream, table, {TopicPartition(*each[:2]) for each in back})
     if others:
         raise OptionError(
@@ -395,7 +394,8 @@ def _refuse_other_logs(
     changes: Sequence[Change],
     back: Sequence[tuple[str, int, int]],
 ) -> None:
-    """Rows say which offset they came from, not of which log: those of one that is gone would go for good."""
+    """Refuse rows of other logs: a row names its offset but not its log, and rows of a log that is gone could
+    never come back."""
     held = [each for book in books if book.name == table for each in list_held(book, ranges)]
     going = [OffsetRange(topic, partition, offset, _FAR) for topic, partition, offset in back]
     lost, adopted = list_lost(held, changes), list_adopted(held, changes)

@@ -1,12 +1,12 @@
-"""A look at a stream's writer row in a sink's ledger: who may publish, and whether somebody holds it now.
+"""Reads a stream's writer row in a sink's ledger: who may publish, and whether the row is locked now.
 
-Rule: it waits for nobody's lock on the row. One that is held for a moment is a publish at work; one that
-stays held is a session that was left open, or a publish that waits for one: `blockers` tells which.
+Rule: it does not wait for a lock on the row. A row that is locked briefly means a publish at work; one that
+stays locked means a session left open, or a publish that waits for one: `blocking_sessions` tells which.
 
     look_at_writer(place, "visits").is_locked
 
-A writer that finds itself fenced looks here, too, for who did it: another program, or a person who has moved
-the stream (`penstock offsets rewind`).
+A fenced writer also looks here for the cause: another program, or a user who moved the stream (`penstock
+offsets rewind`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def look_at_writer(place: Place, stream: str) -> WriterNow | None:
 
 
 def find_hand_move(place: Place, stream: str) -> HandMove | None:
-    """Return the move by hand that was the last to take the stream over; None: a writer was, or a program
-    that has moved itself at its start, or nobody."""
+    """Return the move by hand that last took the stream over; None: the last was a writer, a program that
+    moved itself at its start, or there was none."""
     question = "SELECT epoch FROM {} WHERE stream = {}"
     found = Database(place).run(
         lambda session: session.execute(question.format(WRITERS, session.grammar.mark), [stream])
@@ -54,12 +54,12 @@ def find_hand_move(place: Place, stream: str) -> HandMove | None:
 
 
 def explain_fence(place: Place, stream: str, epoch: int, fenced: SinkError) -> SinkError:
-    """Return the error for a writer of this epoch that may not publish any more: if somebody has moved the
-    stream by hand meanwhile, who it was and when."""
+    """Return the error for a writer of this epoch that may no longer publish: if a user has moved the stream
+    by hand meanwhile, with who it was and when."""
     try:
         moves = _list_hand_moves(place, stream, since=epoch)
     except OffsetStoreError:
-        return fenced  # nobody can be asked now; what is known is told
+        return fenced  # the database cannot be asked now; report what is known
     if not moves:
         return fenced
     who, verb = moves[-1].who, moves[-1].verb

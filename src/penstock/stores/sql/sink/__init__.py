@@ -1,1 +1,1 @@
-"""The SQL sink: its tables, how rows are staged and published."""
+"""The SQL sink: its tables, and how rows are staged and published."""

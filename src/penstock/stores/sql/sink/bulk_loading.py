@@ -1,8 +1,8 @@
-"""Arrow columns into a table, in bulk: COPY, LOAD DATA LOCAL, or executemany.
+"""Loads Arrow columns into a table in bulk: COPY, LOAD DATA LOCAL, or executemany.
 
-Rule: what arrives is what was given, or an error. Every value that is there is quoted in the text that the
-server reads, so an empty text is not taken for a null and a line feed not for a row; bytes travel in
-hexadecimal; the server's own count is compared with ours. MySQL turns errors of such loads into warnings,
+Rule: the table gets exactly what was given, or there is an error. Every value except null is quoted in the
+text that the server reads, so an empty text is not taken for a null nor a line feed for a row; bytes are sent
+as hexadecimal; the server's own count is compared with ours. MySQL turns errors of such loads into warnings,
 even in its strict mode, so one warning fails the load.
 
     load_rows(session, quote_table(session.dialect, "visits"), rows)
@@ -27,7 +27,7 @@ from penstock.stores.sql.sink.sql_column_types import find_kind, normalise_type
 
 #: Rows that are turned into text at once.
 PIECE_ROWS = 65_536
-#: MySQL's and MariaDB's numbers for that.
+#: MySQL's and MariaDB's numbers for LOAD DATA LOCAL being disabled.
 _LOADING_IS_OFF = (1148, 3948, 4166)
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
 
@@ -38,7 +38,7 @@ def normalise_rows(rows: pa.Table) -> pa.Table:
 
 
 def load_rows(session: Session, quoted_table: str, rows: pa.Table) -> int:
-    """Load rows into the table's columns of the same names; return how many the database has taken."""
+    """Load rows into the table's columns of the same names; return how many the database has stored."""
     if not rows.num_rows:
         return 0
     rows = normalise_rows(rows)
@@ -51,7 +51,7 @@ def load_rows(session: Session, quoted_table: str, rows: pa.Table) -> int:
 
 
 def refuse_strange_numbers(dialect: Dialect, rows: pa.Table) -> None:
-    """SQLite makes a null of what is not a number; MySQL has neither that nor infinity."""
+    """Refuse numbers that cannot be stored: SQLite makes NaN null, MySQL has neither NaN nor infinity."""
     if dialect == "postgresql":
         return
     for name, column in zip(rows.column_names, rows.columns, strict=True):
@@ -141,7 +141,7 @@ def _load_file(session: Session, statement: str, path: str) -> int:
 
 
 def _load_statement(table: str, schema: pa.Schema, path: str) -> str:
-    """Bytes come in hexadecimal, through a variable; all else straight into its column."""
+    """Return the load statement. Bytes come in hexadecimal through a variable, all else directly."""
     columns, settings = [], []
     for number, each in enumerate(schema):
         name = quote("mysql", each.name)
@@ -185,12 +185,12 @@ def _for_text(column: pa.Array, dialect: Dialect) -> pa.Array:
 
 
 def _forget_zone(column: pa.Array) -> pa.Array:
-    """The same moment as UTC shows it."""
+    """Return the same moments in UTC, without a zone."""
     return column.cast(pa.timestamp("us")) if column.type.tz else column
 
 
 def encode_hex(column: pa.BinaryArray) -> pa.StringArray:
-    """Two digits a byte, for all values at once."""
+    """Return two hexadecimal digits per byte, for all values at once."""
     _, offsets, data = column.buffers()
     places = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
     raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)

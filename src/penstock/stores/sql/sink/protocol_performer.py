@@ -1,12 +1,11 @@
-"""Carries out the steps of `core.sinks.sql_commit_protocol` against a real database, over one connection
-that it keeps.
+"""Carries out the steps of `core.sinks.sql_commit_protocol` in a real database, over one connection.
 
 Rule: one connection, one transaction at a time, and any error ends both. What a database promises after an
 error differs (PostgreSQL refuses all further statements, MySQL has undone one statement only after a lock
-timeout, and all of them after a deadlock), so nothing is built on it: whatever fails is rolled back, closed,
-and told as `StepFailedError`. Only a COMMIT that failed leaves a question, which the protocol asks. A file
-of SQLite's that another one has replaced takes commits that nobody will ever read (in WAL mode without a
-word), so each transaction looks, at its beginning and at its end, whether the path still leads to it.
+timeout, and all of them after a deadlock), so we do not rely on it: whatever fails is rolled back, closed,
+and reported as `StepFailedError`. Only a failed COMMIT leaves an open question, which the protocol resolves.
+An SQLite file that was replaced by another one takes commits that will never be read (in WAL mode silently),
+so each transaction checks, at its beginning and at its end, whether the path still leads to the open file.
 
     epoch, ledger = drive(take_over("visits", owner), performer)
 """
@@ -43,12 +42,12 @@ from penstock.stores.sql.sink.publish_counts import insert_held, insert_stages
 from penstock.stores.sql.sink.staging_tables import HeldRows, StagedRows, drop_stagings, list_dead_stagings
 from penstock.stores.sql.sink.target_tables import Target
 
-#: How long our transaction may lie still before the server ends it. Between steps we do next to nothing.
+#: How long our transaction may be idle before the server ends it. Between steps we do next to nothing.
 IDLE_TIMEOUT_S = 60
 
 
 class Performer:
-    """One writer's hands. `sources` says where the rows of each stage are; the writer sets it."""
+    """Carries out one writer's steps. `sources` says where the rows of each stage are; the writer sets it."""
 
     def __init__(self, place: Place, targets: Mapping[str, Target]) -> None:
         self.sources: Mapping[str, HeldRows | StagedRows] = {}
@@ -66,7 +65,7 @@ class Performer:
             with sql_connections.translate_errors(self._place), self._warn_of_silence(step):
                 return self._perform(step)
         except SinkError:
-            self.abandon()  # about the rows themselves: no second attempt would end otherwise
+            self.abandon()  # an error about the rows themselves: a retry would fail the same way
             raise
         except PenstockError as error:
             raise StepFailedError(str(error)) from error
@@ -75,14 +74,14 @@ class Performer:
             raise
 
     def _warn_of_silence(self, step: Step) -> contextlib.AbstractContextManager[None]:
-        """Return what says that the database is silent, for steps that take no time but a wait's."""
+        """Return a context that warns of a silent database, for steps that take time only when they wait."""
         is_short = isinstance(step, Begin | LockWriter | Commit) and self._place.dialect != "sqlite"
         if not is_short:
             return contextlib.nullcontext()
         return database_outages.warn_of_silence(self._place, may_lock=isinstance(step, LockWriter))
 
     def abandon(self) -> None:
-        """Roll back and close; whoever cannot be reached has rolled back."""
+        """Roll back and close; a database that cannot be reached rolls back by itself."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -155,13 +154,13 @@ class Performer:
     # --- the connection ---------------------------------------------------------------------------------
 
     def _is_replaced(self) -> bool:
-        """Return whether the open file is not the one that the path leads to now."""
+        """Return whether the path no longer leads to the open file."""
         return self._file is not None and sql_connections.identify_file(self._place) != self._file
 
     def _begin(self) -> None:
         if self._is_replaced():
             self.abandon()
-            if sql_connections.identify_file(self._place) is None:  # to connect would make an empty one
+            if sql_connections.identify_file(self._place) is None:  # connecting would make an empty file
                 raise sql_connections.explain_replaced_file(
                     self._place, "is not there any more: it was taken away"
                 )
@@ -173,11 +172,11 @@ class Performer:
                 ):
                     sql_connections.begin(self._place, self._connection)
             except dead:
-                # It was idle since the last batch: somebody has closed it, or its server is a standby now.
+                # The connection was idle since the last batch: it was closed, or its server is a standby now.
                 self.abandon()
         if self._connection is None:
             wait_s = database_outages.find_wait_s() if self._was_connected else 0
-            # Asked before: one that is replaced meanwhile is then taken for another, and opened again.
+            # Identify the file first: a replacement meanwhile is then noticed, and the new file opened.
             file = sql_connections.identify_file(self._place)
             self._connection = database_outages.wait_out(
                 self._place, lambda: sql_connections.connect(self._place, writes=True), wait_s

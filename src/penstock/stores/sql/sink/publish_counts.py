@@ -1,7 +1,7 @@
-"""Brings staged rows into their table and counts each stage, inside the publishing transaction.
+"""Inserts staged rows into their table and counts each stage, inside the publishing transaction.
 
-Rule: what counts is what the database says it has, stage by stage, in the transaction that publishes. A
-staging table that a restart has emptied, or half of which is another attempt's, is noticed here.
+Rule: the counts are the database's own, stage by stage, in the publishing transaction. A staging table that a
+restart has emptied, or that is half filled by another attempt, is noticed here.
 
     counts = insert_stages(session, target, [StagedRows(staging, 4), StagedRows(staging, 7)])
 """
@@ -22,7 +22,7 @@ _HELD = "penstock_held"
 
 
 def insert_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tuple[int, ...]:
-    """Insert rows that the driver holds; return how many of each were taken. Rows that are only added go
+    """Insert rows that the driver holds; return how many were stored of each. Rows that are only added go
     straight into the table, others through a temporary one."""
     counts = []
     for each in held:
@@ -42,7 +42,7 @@ def insert_held(session: Session, target: Target, held: Sequence[HeldRows]) -> t
 
 
 def insert_stages(session: Session, target: Target, staged: Sequence[StagedRows]) -> tuple[int, ...]:
-    """Insert rows that tasks have left in one staging table; return how many each stage had."""
+    """Insert rows that tasks have staged in one table; return how many each stage had."""
     (staging,) = {each.staging.table: each.staging for each in staged}.values()
     numbers = [each.number for each in staged]
     table, stage = quote(session.dialect, staging.table), quote(session.dialect, STAGE)

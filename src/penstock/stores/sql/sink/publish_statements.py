@@ -1,9 +1,9 @@
 """The statements that move staged rows into their table, one place for all modes and dialects.
 
 Rule: each mode is one INSERT ... SELECT (and for a state table one DELETE before it), and sees all stages of
-the batch at once: two tasks may have a row of the same key, and which one counts must not depend on which
-task was slower. With provenance columns the last by (topic, partition, offset) counts; without them two rows
-of one key are an error, except where all they do is to be added up.
+the batch at once: two tasks may have rows with the same key, and which one is used must not depend on which
+task was slower. With provenance columns the last by (topic, partition, offset) is used; without them two rows
+with one key are an error, unless they are only added up.
 
     insert_rows(session, target, RowSource("penstock_stage_x", columns, "penstock_stage IN (4, 7)"))
 """
@@ -24,7 +24,7 @@ _RANK = "penstock_rank"
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Where rows come from: a table (quoted), which of the target's columns it has, which rows count."""
+    """Where rows come from: a quoted table, which target columns it has, and which of its rows are used."""
 
     table: str
     columns: tuple[str, ...]
@@ -32,7 +32,7 @@ class RowSource:
 
 
 def insert_rows(session: Session, target: Target, staged: RowSource) -> int:
-    """Insert rows as the table's mode says; return how many that changed, as this database counts."""
+    """Insert rows as the table's mode says; return how many rows that changed, as this database counts."""
     if target.table.mode == "append":
         return session.change(
             f"INSERT INTO {target.quoted} ({_list(session, staged.columns)}) "
@@ -57,7 +57,7 @@ def insert_rows(session: Session, target: Target, staged: RowSource) -> int:
 
 
 def _pick(session: Session, target: Target, staged: RowSource) -> str:
-    """One row for each key."""
+    """Return a query that picks one row for each key."""
     table, key = target.table, _list(session, target.table.key)
     source = f"FROM {staged.table} WHERE {staged.which}"
     others = _others(target, staged)
@@ -136,7 +136,7 @@ def _set(session: Session, target: Target, column: str) -> str:
 
 
 def _delete(session: Session, target: Target, picked: str) -> str:
-    """Remove the rows whose last word is that they are gone."""
+    """Delete the rows that their picked staged row marks as deleted."""
     same = " AND ".join(
         f"going.{_name(session, each)} = {target.quoted}.{_name(session, each)}" for each in target.table.key
     )
@@ -148,7 +148,7 @@ def _delete(session: Session, target: Target, picked: str) -> str:
 
 
 def _select(session: Session, target: Target, columns: Sequence[str]) -> str:
-    """PostgreSQL makes json, uuid and enums of text only when told to."""
+    """Return the select list of these columns. PostgreSQL needs a cast from text to json, uuid and enums."""
     shown = []
     for each in columns:
         name, column = _name(session, each), target.column(each)

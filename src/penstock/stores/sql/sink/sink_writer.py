@@ -1,8 +1,8 @@
-"""A stream's only writer to the tables of a sink, without Spark: Arrow tables in, one transaction each.
+"""A stream's only writer to the tables of a sink, without Spark: it takes Arrow tables, one transaction each.
 
-Rule: a batch is written through `core.sinks.sql_commit_protocol` and in no other way. Where the answer to a
-COMMIT is missing and nobody could be asked, the batch is remembered: written again, it is settled first,
-under its old token.
+Rule: a batch is written only through `core.sinks.sql_commit_protocol`. When the answer to a COMMIT is missing
+and the database cannot be asked, the batch is remembered: if it is written again, the old attempt is settled
+first, under its old token.
 
     with closing(SqlSink("results.db", Table("visits")).open("visits")) as writer:
         writer.write(rows, before, end)
@@ -50,12 +50,12 @@ from penstock.stores.sql.sink.target_tables import Target, find_target
 
 log = get_logger(__name__)
 
-#: States of the ledger that a writer remembers, to tell one that it has seen before from a stranger's.
+#: Ledger states that a writer remembers, to tell those it has seen from another writer's.
 KEPT_STATES = 1000
 
 
 class SqlWriter(SinkWriter):
-    """Made by `SqlSink.open`. For one thread."""
+    """A stream's writer, made by `SqlSink.open`. It is for one thread."""
 
     def __init__(
         self, sink: SqlSink, stream: str, targets: Mapping[str, Target], performer: Performer, owner: str
@@ -74,17 +74,17 @@ class SqlWriter(SinkWriter):
 
     @property
     def ledger(self) -> Ledger:
-        """The stream's entries, as this writer has found or left them."""
+        """Return the stream's entries, as this writer has found or left them."""
         return self._ledger
 
     @property
     def position(self) -> StreamPosition | None:
-        """How far the results go; None: this stream has written nothing here yet."""
+        """Return how far the results go; None: this stream has written nothing here yet."""
         return find_ledger_position(self._ledger)
 
     @property
     def last_batch(self) -> str:
-        """The name of the last batch that was published, if it had one."""
+        """Return the name of the last published batch, empty if it had none."""
         return next((entry.batch for entry in self._ledger.values()), "")
 
     def write(
@@ -96,7 +96,7 @@ class SqlWriter(SinkWriter):
         name: str = "",
         token: str = "",
     ) -> BatchOutcome:
-        """Make one batch durable that the driver holds: rows of the only table, or by the name of each."""
+        """Make a batch durable whose rows the driver holds: rows of the only table, or rows by table name."""
         return self.write_staged((), before, end, held=self.name_tables(results), name=name, token=token)
 
     def write_staged(
@@ -109,9 +109,9 @@ class SqlWriter(SinkWriter):
         name: str = "",
         token: str = "",
     ) -> BatchOutcome:
-        """Make one batch durable whose rows tasks have staged: those that were reported, and no others.
+        """Make a batch durable whose rows tasks have staged: the reported rows, and no others.
 
-        `held` is what the driver has itself, of tables for which no task has staged anything.
+        `held` has the rows that the driver holds itself, for tables without staged rows.
         """
         sources: dict[str, HeldRows | StagedRows] = {}
         stages = []
@@ -130,7 +130,7 @@ class SqlWriter(SinkWriter):
         return self._publish(tuple(stages), sources, before, end, name, token)
 
     def plan_staging(self, schemas: Mapping[str, pa.Schema]) -> dict[str, Staging]:
-        """Return staging tables for one attempt at a batch, by the name of the table they are for."""
+        """Return the staging tables for one attempt at a batch, by target table."""
         self._number += 1
         return {
             table: plan_staging(
@@ -147,11 +147,11 @@ class SqlWriter(SinkWriter):
         }
 
     def drop_staging(self, stagings: Iterable[Staging]) -> None:
-        """Drop what an attempt at a batch has left, whoever filled it."""
+        """Drop what an attempt at a batch has left, whichever task filled it."""
         drop_stagings(self.sink.place, sorted({each.table for each in stagings}))
 
     def is_done(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
-        """Return whether this very batch is in the results already: by its name, else by where it ends."""
+        """Return whether this very batch is in the results already: by its name, or else its end."""
         if not self._ledger:
             return False
         if name:
@@ -163,27 +163,27 @@ class SqlWriter(SinkWriter):
         )
 
     def is_written(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
-        """Settle a COMMIT that nobody answered; return whether this very batch is in the results.
+        """Settle an unanswered COMMIT; return whether this very batch is in the results.
 
-        Ask before working on a batch again. Tables show what the attempt before has left, so work that is
-        based on them would be done twice, or based on what another attempt changes meanwhile.
+        Call this before working on a batch again. The tables show what the previous attempt has left, so work
+        based on them would be done twice, or be based on what another attempt changes meanwhile.
         """
-        # A batch without records ends where it begins: only the attempt itself tells that it is this one.
+        # A batch without records ends where it begins: only the attempt itself identifies it.
         was_asked = self._asked == (before, end, name)
         return (self._resolve_commit() and was_asked) or self.is_done(before, end, name)
 
     def check_writable(self) -> None:
-        """Raise an error if the database takes no writes now. It is not waited for."""
+        """Raise an error if the database takes no writes now, without waiting for it."""
         Database(self.sink.place).run(lambda session: session.execute("SELECT 1"), writes=True)
 
     def read_state(self, table: str, columns: Iterable[str] | None = None) -> pa.Table:
-        """Return a table of the sink as of `position`: only this writer changes it, and one that was
-        replaced finds out when it publishes what it made of it."""
+        """Return a table of the sink as of `position`: only this writer changes it. A writer that was
+        replaced finds out when it publishes."""
         target = self.targets[self.sink.find_table(table).name]
         return read_table(self.sink.place, target, columns)
 
     def close(self) -> None:
-        """Give back connections. What was written stays."""
+        """Release the connections. What was written stays."""
         self._performer.abandon()
 
     def name_tables(self, results: object) -> dict[str, pa.Table]:
@@ -212,7 +212,7 @@ class SqlWriter(SinkWriter):
         moves = plan_ledger_moves(before, end, self._ledger)
         batch = LedgerBatch(self.stream, moves, stages, token or uuid.uuid4().hex, name, tuple(self._trail))
         if all(each.is_forgotten for each in batch.moves):
-            # Nothing would be left in the ledger to tell that this batch was written.
+            # Nothing in the ledger would show that this batch was written.
             return _refuse_rows_from_nowhere(batch)
         self._performer.sources = sources
         self._in_doubt, self._asked = batch, (before, end, name)
@@ -229,7 +229,7 @@ class SqlWriter(SinkWriter):
         return BatchOutcome(published.rows)
 
     def _drive(self, steps: protocol.Steps[protocol.Result]) -> protocol.Result:
-        """Carry out the steps; a writer that was fenced is told whether another one or a person did it."""
+        """Carry out the steps; a fenced writer's error says whether another writer or a user fenced it."""
         try:
             return protocol.drive(steps, self._performer)
         except SinkError as error:
@@ -246,9 +246,9 @@ class SqlWriter(SinkWriter):
             log.warning("The history of %s is merged another time: %s", self.stream, error)
 
     def _resolve_commit(self) -> bool:
-        """Ask about the batch whose COMMIT nobody answered; return whether there is one and it is there.
+        """Settle the batch whose COMMIT was not answered; return whether there is one and it was published.
 
-        If it is not there, it is not wanted any more.
+        If it was not, it is forgotten.
         """
         batch = self._in_doubt
         if batch is None:
@@ -280,7 +280,7 @@ def open_writer(
     sink: SqlSink, stream: str, *, owner: str = "", performer_type: type[Performer] = Performer
 ) -> SqlWriter:
     """Check the place and its tables, then take over the stream. `performer_type` makes what carries out the
-    steps; tests put one in that looks on, or that ends the program at a step."""
+    steps; tests pass one that watches, or that ends the program at a step."""
     check_stream_name(stream)
 
     def prepare(session: Session) -> tuple[dict[str, Target], bool]:
@@ -303,7 +303,7 @@ def open_writer(
 
 
 def _check_sums(sink: SqlSink, stream: str) -> None:
-    """Refuse to add records to sums that hold them already, because somebody took the stream back."""
+    """Refuse to add records to sums that already hold them because the stream was moved back."""
     from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 
     try:

@@ -1,8 +1,8 @@
-"""Types: what an Arrow column is called in each database, and whether it fits into a column that is there.
+"""The type of an Arrow column in each database, and whether it fits into an existing column.
 
-Rule: nothing is rounded, cut or read as something else in silence. A column fits when every value either
-arrives as it is or is refused by the database with an error; where a database would only shorten it (digits
-behind the point, microseconds, single-precision floats), the column does not fit.
+Rule: nothing is silently rounded, cut or converted. A column fits when every value either arrives unchanged
+or is refused by the database with an error; where a database would only shorten it (digits behind the point,
+microseconds, single-precision floats), the column does not fit.
 
 Moments are kept in UTC. SQLite has no types for decimals, days and moments, so there they are text.
 
@@ -42,7 +42,7 @@ class Column:
 
 
 def normalise_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the type that we load for all types that mean the same."""
+    """Return the type we load for all types with the same meaning."""
     if pa.types.is_dictionary(arrow):
         return normalise_type(arrow.value_type)
     if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
@@ -67,7 +67,7 @@ def normalise_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def find_kind(arrow: pa.DataType) -> Kind | None:
-    """Return the kind of a normalised type; None for what has no place in a table: lists, structs, maps."""
+    """Return the kind of a normalised type; None for types that a table cannot hold: lists, structs, maps."""
     tests: tuple[tuple[Kind, bool], ...] = (
         ("boolean", pa.types.is_boolean(arrow)),
         ("integer", pa.types.is_integer(arrow)),
@@ -121,7 +121,7 @@ def name_type(dialect: Dialect, arrow: pa.DataType, *, in_key: bool = False) -> 
 
 
 def explain_misfit(dialect: Dialect, arrow: pa.DataType, column: Column) -> str | None:
-    """Return why values of this type would not arrive as they are; None if they do."""
+    """Return why values of this type would be changed by the column; None if they would not."""
     arrow = normalise_type(arrow)
     kind = find_kind(arrow)
     if kind is None:
@@ -133,7 +133,7 @@ def explain_misfit(dialect: Dialect, arrow: pa.DataType, column: Column) -> str 
     if kind == "boolean" and column.kind == "integer" and dialect == "mysql":
         return None
     if kind == "integer" and column.kind == "decimal":
-        return None  # too many digits are refused
+        return None  # too many digits are refused by the database
     if kind == "decimal" and column.kind == "integer" and arrow.scale == 0:
         return None
     if kind != column.kind:
@@ -148,7 +148,7 @@ def explain_misfit(dialect: Dialect, arrow: pa.DataType, column: Column) -> str 
 
 
 def _explain_sqlite(kind: Kind, column: Column) -> str | None:
-    """By SQLite's affinities: a column of numbers turns text that looks like a number into one."""
+    """Return why SQLite's affinity would change values: a numeric column turns `"1"` into a number."""
     allowed: dict[Kind, tuple[Kind, ...]] = {
         "boolean": ("integer", "decimal", "boolean"),
         "integer": ("integer", "decimal"),

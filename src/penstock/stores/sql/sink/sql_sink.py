@@ -1,11 +1,11 @@
-"""What a user says about a place for results: the database, its tables, and how rows go into each.
+"""The user's settings for a place for results: the database, its tables, and how rows go into each.
 
 Modes: `append` adds rows; `upsert` replaces the row with the same key; `merge` adds the columns in `add` to
-what is there and replaces the others; `state` is an upsert that also removes the rows whose column
+the existing values and replaces the others; `state` is an upsert that also removes the rows whose column
 `penstock_deleted` is true, for a table that the stream itself reads again.
 
-Rule: settings only. Nothing is opened here, so a sink can be made, compared and shown anywhere; its password
-never is.
+Rule: settings only. Nothing is opened here, so a sink can be made, compared and printed anywhere,
+without its password.
 
     sink = SqlSink("postgresql://me:password@db.example/stats", Table("visits", mode="merge", key=("page",),
                    add=("hits",)))
@@ -32,7 +32,7 @@ Mode: TypeAlias = Literal["append", "upsert", "merge", "state"]
 Strategy: TypeAlias = Literal["auto", "driver", "single", "parallel"]
 MODES: tuple[Mode, ...] = ("append", "upsert", "merge", "state")
 STRATEGIES: tuple[Strategy, ...] = ("auto", "driver", "single", "parallel")
-#: The column that says which rows of a state table go.
+#: The column that says which rows of a state table are deleted.
 DELETED = "penstock_deleted"
 #: Where a row came from: the columns of a table that keeps provenance.
 PROVENANCE = ("penstock_topic", "penstock_partition", "penstock_offset")
@@ -121,7 +121,7 @@ class SqlSink(Sink):
         )
 
     def open(self, stream: str, *, owner: str = "") -> SqlWriter:
-        """Become the stream's only writer. It takes Arrow tables; an engine's `open_sink` takes frames."""
+        """Return the stream's only writer. It takes Arrow tables; an engine's `open_sink` takes frames."""
         from penstock.stores.sql.sink.sink_writer import open_writer
 
         return open_writer(self, stream, owner=owner)
@@ -130,9 +130,9 @@ class SqlSink(Sink):
         """Carry out a move by hand, as `penstock offsets rewind` does; return False if nothing of the stream
         is here yet.
 
-        It is recorded, and opens a generation: what is read again is written again, and an audit must be able
-        to tell that from a batch that was written twice. A move back is refused if a table of the sink adds
-        up records that the stream would read again; a new table does not hold them.
+        The move is recorded and opens a generation: records that are read again are written again, and an
+        audit must be able to tell that from a batch written twice. A move back is refused if a table of the
+        sink adds up records that the stream would read again; a new table does not hold them.
         """
         from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
         from penstock.stores.sql.ledger.rewound_rows import RowRequest

@@ -1,10 +1,9 @@
 """Where rows wait until they are published: in memory on the driver, or in a table that tasks fill.
 
-Rule: a staging table is of one attempt at one batch, a stage in it of one attempt at one task. So a task
-that runs twice fills two stages, only the one that was reported counts, and nothing that comes late can be
-among what is published. Why one table per batch with a column for the stage, and not one table per task:
-upserts must see all rows of a batch at once, and making and dropping a table costs more than it holds when
-tasks are many.
+Rule: a staging table belongs to one attempt at one batch, a stage in it to one attempt at one task. So a task
+that runs twice fills two stages, only the reported one is used, and late rows are never published. Why one
+table per batch with a column for the stage, and not one table per task: upserts must see all rows of a batch
+at once, and with many tasks, making and dropping a table costs more than loading its rows.
 
     staging = plan_staging(place, target, schema, stream="visits", epoch=3, number=7, index=0)
 """
@@ -39,9 +38,9 @@ _PREFIX = "penstock_stage_"
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A table that tasks fill. Complete and picklable: a task needs nothing else.
+    """A table that tasks fill. It is complete and picklable: a task needs nothing else.
 
-    `stream`: whose rows they are; `wait_s`: how long a task waits for a database that is away.
+    `stream`: the stream of the rows; `wait_s`: how long a task waits for a database that is away.
     """
 
     place: Place
@@ -67,8 +66,8 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a task says when it is done: which stage it filled, with how many rows, where from, and how many
-    bytes they were on their way."""
+    """What a task reports when it is done: which stage it filled, how many rows, where they came from, and
+    how many bytes were sent."""
 
     staging: Staging
     number: int
@@ -95,21 +94,21 @@ def plan_staging(
     index: int,
     wait_s: float = RECONNECT_TIMEOUT_S,
 ) -> Staging:
-    """Return a staging table for one attempt at a batch; it is made when the first task needs it."""
+    """Return a staging table for one attempt at a batch; the first task that needs it creates it."""
     settled = pa.schema([pa.field(each.name, normalise_type(each.type)) for each in schema])
     table = f"{_name_prefix(stream)}{epoch}_{number}_{index}"
-    # Only rows that stay as they are can be compared with their digest later.
+    # Only rows that stay unchanged can be compared with their digest later.
     is_digested = target.table.mode == "append" and set(PROVENANCE) <= set(settled.names)
     columns = declare_columns(target, settled)
     return Staging(place, table, target.name, settled, columns, is_digested, stream, wait_s)
 
 
 def ensure_staging(session: Session, staging: Staging) -> None:
-    """Make the table if no other task has."""
+    """Create the table unless another task has."""
     if session.has_table(staging.table):
         return
     session.lock_schema(staging.place)
-    # Unlogged: half the time, and what a crash empties is noticed by its count.
+    # Unlogged takes half the time, and the row count shows what a crash has emptied.
     kind = "UNLOGGED TABLE" if session.dialect == "postgresql" else "TABLE"
     end = " ENGINE=InnoDB" if session.dialect == "mysql" else ""
     session.execute(
@@ -131,7 +130,7 @@ def declare_columns(target: Target, schema: pa.Schema) -> str:
 
 
 def drop_stagings(place: Place, tables: Sequence[str]) -> None:
-    """Drop staging tables. One that somebody still writes to only takes room: the next start drops it."""
+    """Drop staging tables. One that is still being written to only takes space: the next start drops it."""
     for table in tables:
         statement = f"DROP TABLE IF EXISTS {quote(place.dialect, table)}"
         try:
@@ -155,5 +154,5 @@ def list_dead_stagings(session: Session, stream: str, epoch: int) -> list[str]:
 
 
 def _name_prefix(stream: str) -> str:
-    """Return what the names of the stream's staging tables begin with; its own name may be too long."""
+    """Return the prefix of the stream's staging table names; the stream's own name may be too long."""
     return f"{_PREFIX}{hashlib.sha256(stream.encode()).hexdigest()[:16]}_"

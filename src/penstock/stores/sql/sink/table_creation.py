@@ -1,8 +1,8 @@
-"""Makes the tables of a sink and its ledger: a step of its own, taken once, by somebody who may.
+"""Creates the tables of a sink and its ledger: a separate step, done once, by a user with the rights.
 
-Rule: a running stream never makes or changes tables of a user's. Types, keys and rights are a decision, and
-one that is taken by accident at three in the morning, from whatever the first batch looked like, stays. The
-stream itself then needs rights on rows only, and where tasks stage rows, the right to make tables for that.
+Rule: a running stream never creates or changes a user's tables. Types, keys and rights are a decision; one
+made by accident at three in the morning, from whatever the first batch looked like, is permanent. The stream
+itself then needs rights on rows only, and where tasks stage rows, the right to create staging tables.
 
     create_tables(sink, {"visits": pa.schema([("page", pa.string()), ("hits", pa.int64())])})
     create_tables(sink, {"visits": "page STRING, hits BIGINT"})
@@ -28,7 +28,7 @@ _PROVENANCE = pa.schema(list(zip(PROVENANCE, (pa.string(), pa.int32(), pa.int64(
 
 
 def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
-    """Make the named tables that are not there, and the sink's ledger: from Arrow schemas, Spark's types, or
+    """Create the named tables that are missing, and the sink's ledger: from Arrow schemas, Spark's types, or
     text as in Spark."""
     statements = [
         _make_statement(sink.place.dialect, sink.find_table(name), convert_schema(schema))
@@ -45,7 +45,7 @@ def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
 
 
 def convert_schema(schema: Any) -> pa.Schema:
-    """Return an Arrow schema for Arrow's own or Spark's; Spark reads its text, and must be running then."""
+    """Return an Arrow schema for Arrow's or Spark's own; Spark parses its text, and must be running then."""
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -1,7 +1,7 @@
-"""Reads a table of a sink back as Arrow columns: what a stream with state does before each batch.
+"""Reads a table of a sink as Arrow columns, as a stream with state does before each batch.
 
-Rule: one statement, so what is read is of one moment. PostgreSQL is read with ADBC where that is installed:
-columns arrive as columns. The other drivers give rows, which are turned into columns in one go.
+Rule: one statement, so all rows are of one moment. PostgreSQL is read with ADBC where that is installed,
+which gives columns. The other drivers give rows, which are turned into columns in one step.
 
     rows = read_table(place, target, columns=("page", "hits"))
 """
@@ -54,7 +54,7 @@ def read_table(place: Place, target: Target, columns: Iterable[str] | None = Non
 
 
 def make_column(column: Column, values: Sequence[Any]) -> pa.Array:
-    """Return a driver's values as an Arrow column. SQLite and MySQL have numbers for true and false."""
+    """Return a driver's values as an Arrow column. SQLite and MySQL store booleans as numbers."""
     if column.kind == "boolean":
         return pa.array(values).cast(pa.bool_())
     kinds = {

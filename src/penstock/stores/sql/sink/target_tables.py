@@ -1,8 +1,8 @@
-"""The tables that results go into, as they are: found in the database's catalog when a sink is opened.
+"""The tables that results go into, as the database's catalog describes them when a sink is opened.
 
-Rule: a sink is refused when it is opened, not at its first batch. A table that is not there, one that cannot
-roll back (MyISAM, foreign tables, views), a key that nothing in the database keeps unique: each of these
-would let a batch be half there, or twice.
+Rule: a sink is refused when it is opened, not at its first batch. A missing table, one that cannot roll back
+(MyISAM, foreign tables, views), a key that no unique index enforces: each could leave half a batch, or store
+it twice.
 
     target = find_target(session, Table("visits", mode="upsert", key=("day",)))
 """
@@ -80,7 +80,7 @@ class Target:
         return next(each for each in self.columns if each.name == name)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse results that do not fit, with every reason."""
+        """Refuse results that do not fit, naming every reason."""
         known = {each.name: each for each in self.columns}
         wrong = [
             f"the table has no column {each}"
@@ -113,7 +113,7 @@ class Target:
 
 
 def find_target(session: Session, table: Table) -> Target:
-    """Return the table in the database; raise if it is not there or cannot keep a sink's promises."""
+    """Return the table in the database; raise if it is missing or cannot keep a sink's promises."""
     columns = _FINDERS[session.dialect](session, table)
     target = Target(table, session.dialect, tuple(columns))
     known = {each.name for each in columns}
@@ -148,7 +148,7 @@ def _not_transactional(table: Table, what: str) -> SinkError:
     )
 
 
-# --- what each catalog says -------------------------------------------------------------------------------
+# --- each database's catalog ------------------------------------------------------------------------------
 
 
 def _find_postgresql(session: Session, table: Table) -> list[Column]:
@@ -264,7 +264,7 @@ def _check_key(session: Session, target: Target) -> None:
         )
     others = [each for each in indexes if each != key]
     if others and session.dialect == "mysql":
-        # ON DUPLICATE KEY UPDATE goes by any of them, and would change a row with another key.
+        # ON DUPLICATE KEY UPDATE uses any unique key, and would change a row with another key.
         raise SinkError(
             "KEY_NOT_ALONE",
             f"{table.name} has another unique index than that of its key: ({', '.join(sorted(others[0]))}).",
@@ -302,7 +302,7 @@ def _unique_mysql(session: Session, table: Table) -> Iterable[set[str]]:
     )
     indexes: dict[str, set[str]] = {}
     for index, column, part in rows:
-        # An index over the first letters of a column keeps something else unique.
+        # An index on a column's prefix makes only the prefix unique.
         indexes.setdefault(index, set()).add(column if part is None else f"{column}({part})")
     return indexes.values()
 

@@ -1,7 +1,7 @@
-"""What a task does with the rows it has: into the staging table, all of them or none, and counted.
+"""Stages a task's rows: all of them or none go into the staging table, and they are counted.
 
-Rule: one transaction per stage. A stage that was reported is whole; one that was not is not looked at. The
-staging table is made by the first that needs it, so a batch whose tasks have little to say makes none.
+Rule: one transaction per stage. A reported stage is complete; any other is ignored. The first task that needs
+the staging table creates it, so a batch whose tasks send few rows creates none.
 
 PostgreSQL is loaded with ADBC, which sends Arrow columns as they are; without that package, with COPY.
 
@@ -63,7 +63,7 @@ def _fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]
 
 
 class CountedRows:
-    """A task's rows with the number of its stage, in the types of the staging table; what went by."""
+    """A task's rows, with their stage number, in the types of the staging table; it counts them."""
 
     def __init__(self, staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> None:
         self.rows = 0
@@ -101,7 +101,7 @@ def _fill(staging: Staging, counted: CountedRows) -> None:
 
 
 def _gather(counted: CountedRows) -> Iterator[pa.Table]:
-    """Yield the batches in pieces that are worth a statement."""
+    """Yield the batches in pieces large enough for a statement."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in counted:
@@ -118,7 +118,7 @@ def _gather(counted: CountedRows) -> Iterator[pa.Table]:
 
 
 def has_adbc(place: Place) -> bool:
-    """Return whether this is a PostgreSQL and the package for it is installed."""
+    """Return whether this is a PostgreSQL server and the ADBC package is installed."""
     if place.dialect != "postgresql":
         return False
     try:
@@ -142,8 +142,8 @@ def _fill_with_adbc(staging: Staging, counted: CountedRows) -> None:
 
 @contextlib.contextmanager
 def open_adbc(place: ServerPlace, *, writes: bool, wait_s: float = RECONNECT_TIMEOUT_S) -> Iterator[Any]:
-    """Yield a connection of ADBC's in a transaction. Its address holds the password, so it is made here and
-    shown nowhere. A database that is away is waited for: who loads or reads rows has reached it before."""
+    """Yield an ADBC connection in a transaction. Its address holds the password, so it is made here and shown
+    nowhere. A database that is away is waited for: whatever loads or reads rows has reached it before."""
     from adbc_driver_postgresql import dbapi
 
     settings = {
@@ -171,5 +171,5 @@ def open_adbc(place: ServerPlace, *, writes: bool, wait_s: float = RECONNECT_TIM
 
     with contextlib.closing(wait_out(place, connect, wait_s)) as connection:
         yield connection
-        # It has begun the next transaction. A pooler closes a session that is left in the middle of one.
+        # ADBC has begun the next transaction. A pooler closes a session that is left in the middle of one.
         connection.adbc_connection.set_autocommit(True)
