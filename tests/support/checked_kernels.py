@@ -34,7 +34,8 @@ def check_bounds() -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "used").touch()
     for other in kept.iterdir():
-        used = other / "used"
-        if not used.exists() or time.time() - used.stat().st_mtime > KEPT_UNUSED_S:
+        # A folder that another run makes right now has no mark yet: its own time counts.
+        used = other / "used" if (other / "used").exists() else other
+        if time.time() - used.stat().st_mtime > KEPT_UNUSED_S:
             shutil.rmtree(other, ignore_errors=True)
     return {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder)}

@@ -69,7 +69,9 @@ def open_column(values: pa.Array, width: type[np.int32 | np.int64] = np.int32) -
     if bits is None or not values.null_count:
         present = np.ones(rows, np.uint8)
     else:
-        present = np.unpackbits(_view(bits), bitorder="little")[window].copy()
+        mine = _view(bits)[window.start // 8 : -(-window.stop // 8)]  # of a slice, not of its whole parent
+        first = window.start % 8
+        present = np.unpackbits(mine, bitorder="little")[first : first + rows].copy()
     numbers = _view(ends).view(width)[window.start : window.stop + 1]
     return ByteColumn(_view(data), numbers if numbers.flags.aligned else numbers.copy(), present, values)
 

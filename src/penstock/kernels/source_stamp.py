@@ -15,6 +15,7 @@ import functools
 import hashlib
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 _IMPORTS = re.compile(r"from (penstock[\w.]*) import (\([^)]*\)|.*)")
 
@@ -44,13 +45,19 @@ def _follow(module: str, found: dict[str, bytes]) -> None:
 
 
 @functools.cache
+def _find_package(name: str) -> Traversable:
+    # Once: where the package lies in a zip, each call opens and lists the archive.
+    return resources.files(name)
+
+
+@functools.cache
 def _read(module: str) -> tuple[bytes, list[tuple[str, list[str]]]] | None:
     """Return the digest of a module and its imports; None for a package or a module outside Penstock."""
     ours, *path = module.split(".")
     if ours != "penstock" or not path:
         return None
     try:
-        source = resources.files(ours).joinpath(*path[:-1], f"{path[-1]}.py").read_bytes()
+        source = _find_package(ours).joinpath(*path[:-1], f"{path[-1]}.py").read_bytes()
     except (OSError, KeyError):
         return None
     imports = [(origin, re.findall(r"\w+", names)) for origin, names in _IMPORTS.findall(source.decode())]

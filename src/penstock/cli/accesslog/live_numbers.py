@@ -89,14 +89,12 @@ class Display:
         self._has_told_stop = False
 
     def watch(self, event: str, report: BatchReport) -> None:
-        """Note that a batch has begun or ended: a listener of the stream."""
+        """Note that a batch has begun: a listener of the stream. `show` notes its end, behind all outputs."""
         with self._turn:
             if event == "submitted":
                 self._running = self._clock(), report.offsets, 1
             elif event == "started" and self._running is not None:
                 self._running = *self._running[:2], report.attempts
-            elif event == "completed":
-                self._running = None
 
     @contextmanager
     def ticking(self, every_s: float = _TICK_EVERY_S) -> Iterator[None]:

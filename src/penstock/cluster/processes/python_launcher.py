@@ -81,7 +81,7 @@ def make_launcher() -> str:
     )
     try:
         return _keep(os.fsencode(head + _SCRIPT))
-    except OSError:
+    except (OSError, RuntimeError):  # no room for it, or no home folder
         return sys.executable
 
 

@@ -19,6 +19,7 @@ background, check a change beforehand, keep offsets from expiring.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
@@ -50,18 +51,23 @@ class OffsetStore(Protocol):
     Its `str` is its name in a sentence, such as "the folder offsets", without secrets.
     """
 
+    @abstractmethod
     def load(self, stream: str) -> StreamPosition | None:
         """Return the last saved position; None for a stream this store has never seen."""
 
+    @abstractmethod
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> None:
         """Store the position before returning, whole or not at all."""
 
+    @abstractmethod
     def list_streams(self) -> list[str]:
         """Return the names of all streams that have a position here, in order."""
 
+    @abstractmethod
     def change(self, stream: str, change: Change) -> None:
         """Replace `before` with `after` and record the change; OFFSETS_MOVED if the stream is elsewhere."""
 
+    @abstractmethod
     def list_changes(self, stream: str) -> list[Change]:
         """Return the changes made by hand, the oldest first."""
 
@@ -89,6 +95,17 @@ class OffsetStore(Protocol):
     def close(self) -> None:
         """Release the connections. A closed store is not used again."""
         return
+
+
+def demand_offset_store(store: OffsetStore) -> OffsetStore:
+    """Return the store; refuse an object that lacks a part of the contract."""
+    if isinstance(store, OffsetStore):
+        return store
+    raise OptionError(
+        "OFFSET_STORE_INVALID",
+        f"A {type(store).__name__} cannot keep offsets: it lacks a part of the contract.",
+        hint="Let its class inherit from `penstock.core.offsets.offset_store_contract.OffsetStore`.",
+    )
 
 
 def check_stream_name(stream: str) -> str:

@@ -13,10 +13,12 @@ protocols.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from penstock.core.errors import OptionError
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
 
@@ -29,16 +31,20 @@ class BatchOutcome:
     was_repeated: bool = False
 
 
+@runtime_checkable
 class SinkWriter(Protocol):
     """The only writer of a stream, for one thread. The methods below `close` have defaults."""
 
     @property
+    @abstractmethod
     def position(self) -> StreamPosition | None:
         """Return how far the results go; None: this stream has written nothing here yet."""
 
+    @abstractmethod
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
         """Make one batch durable. `results` is what the user's function gave: a frame, or one per table."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release the connections. What was written stays."""
 
@@ -59,9 +65,11 @@ class SinkWriter(Protocol):
         return None
 
 
+@runtime_checkable
 class Sink(Protocol):
     """A place for results. It holds only settings, so it can be created anywhere. `move` has a default."""
 
+    @abstractmethod
     def open(self, stream: str) -> SinkWriter:
         """Become the stream's writer and return it; an earlier writer that was only slow is now fenced."""
 
@@ -71,3 +79,13 @@ class Sink(Protocol):
         `plan` gets the position that results go to and returns the move, or None if there is none.
         """
         return False
+
+
+def demand_contract(place: Any, contract: type[Sink] | type[SinkWriter]) -> None:
+    """Refuse a sink, or a sink's writer, that lacks a part of its contract."""
+    if not isinstance(place, contract):
+        raise OptionError(
+            "SINK_INVALID",
+            f"A {type(place).__name__} is no {contract.__name__}: it lacks a part of the contract.",
+            hint=f"Let its class inherit from `penstock.core.sinks.sink_contract.{contract.__name__}`.",
+        )

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
 from penstock.core.log_lines import get_logger, in_stream
 from penstock.core.model import Log, Position, TopicPartition
-from penstock.core.offsets.offset_store_contract import OffsetStore, check_stream_name
+from penstock.core.offsets.offset_store_contract import OffsetStore, check_stream_name, demand_offset_store
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.direct_options import DELIVERIES, Delivery, parse_direct_options
 from penstock.core.options.direct_strategies import Starts, Strategy, read_positions
 from penstock.core.options.option_table import invalid
 from penstock.core.options.option_values import parse_delay_ms
 from penstock.core.outages import Patience, has_stopped, waiting_for_servers
-from penstock.core.sinks.sink_contract import Sink, SinkWriter
+from penstock.core.sinks.sink_contract import Sink, SinkWriter, demand_contract
 from penstock.core.streaming.next_batch import plan_batch
 from penstock.engines.direct.batch_loop import BatchLoop, Job, LoopSettings
 from penstock.engines.direct.direct_backpressure import DirectPace
@@ -177,6 +177,7 @@ class DirectStream:
     def write(self, sink: Sink, transform: Callable[[Batch], Any] | None = None) -> DirectStream:
         """Make what `transform` returns (a frame, or one per table) durable together with the offsets."""
         self._refuse_after_start()
+        demand_contract(sink, Sink)
         if not self._is_named:
             raise _name_missing()  # two programs without a name would use the same place in the sink
         if self._sink is not None:
@@ -246,7 +247,7 @@ class DirectStream:
     def _open_store(self, offsets: OffsetStore | str | None) -> OffsetStore | None:
         """Return a store, or open the one at an address; `kafka` is a group of the cluster that is read."""
         if not isinstance(offsets, str):
-            return offsets
+            return None if offsets is None else demand_offset_store(offsets)
         if offsets != "kafka":
             return open_offset_store(offsets)
         from penstock.stores.offsets.kafka_store import KafkaOffsetStore

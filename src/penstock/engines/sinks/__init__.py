@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.sinks.sink_contract import Sink, SinkWriter
+from penstock.core.sinks.sink_contract import Sink, SinkWriter, demand_contract
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
 
         return FrameWriter(sink.open(stream), spark)
     writer = sink.open(stream)
+    demand_contract(writer, SinkWriter)
     try:
         writer.check_shared(spark)
     except BaseException:

@@ -100,9 +100,9 @@ class Writer:
         columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
         rows, starts = group_rows(self._choose_partitions(batch, columns.keys, partitions), partitions)
         used = np.flatnonzero(np.diff(starts)).tolist()
-        self._announce([TopicPartition(topic, partition) for partition in used])
         is_small = batch.num_rows == 1 or batch.nbytes <= _SMALL_BYTES
         room = None if is_small else self._find_room(topic, deadline)
+        self._announce([TopicPartition(topic, partition) for partition in used])
         sources: dict[int, Iterator[EncodedBatch]] = {}
         for partition in used:
             mine = rows[starts[partition] : starts[partition + 1]]

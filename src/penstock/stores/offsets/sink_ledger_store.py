@@ -119,6 +119,9 @@ class SinkOffsetStore(OffsetStore):
 
         return self._database.run(make, writes=True, limit_s=BULK_TIMEOUT_S)
 
+    def check_change(self, stream: str, change: Change) -> None:
+        self.preview(stream, change)
+
     def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
         """Return what `move` would do, or raise what it would raise. Change nothing and wait for no lock."""
         check_stream_name(stream)

@@ -28,7 +28,7 @@ from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, Stage, name_st
 from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections.database_outages import find_wait_s
-from penstock.stores.sql.connections.rollback_test import check_rollback
+from penstock.stores.sql.connections.rollback_check import check_rollback
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import ensure_tables
 from penstock.stores.sql.ledger.ledger_tables import LEDGER, read_entries, was_moved

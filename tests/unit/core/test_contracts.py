@@ -1,0 +1,58 @@
+"""Offset stores and sinks of a user's own: a missing part is an error at the start, not a silent gap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.core.errors import OptionError
+from penstock.core.offsets.offset_store_contract import OffsetStore, demand_offset_store
+from penstock.core.sinks.sink_contract import Sink, SinkWriter, demand_contract
+from penstock.stores.offsets.memory_store import MemoryOffsetStore
+
+
+class Forgetful(OffsetStore):
+    """Its author has misspelt `save`."""
+
+    def load(self, stream: str) -> None: ...
+
+    def list_streams(self) -> list[str]: ...
+
+    def change(self, stream: str, change: Any) -> None: ...
+
+    def list_changes(self, stream: str) -> list[Any]: ...
+
+    def store(self, stream: str, position: Any) -> None: ...
+
+
+class Silent(SinkWriter):
+    """A writer that does not say how far its results go."""
+
+    def write(self, results: Any, before: Any, end: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Closed(Sink):
+    """A sink that nobody can open."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [(Forgetful, "save"), (Silent, "position"), (Closed, "open")], ids=str
+)
+def test_a_store_or_sink_without_a_required_part_cannot_be_made(kind: type, missing: str) -> None:
+    with pytest.raises(TypeError, match=missing):
+        kind()
+
+
+def test_a_store_that_lacks_the_contract_is_refused_with_advice() -> None:
+    with pytest.raises(OptionError, match=r"\[OFFSET_STORE_INVALID\] A dict cannot keep offsets.*inherit"):
+        demand_offset_store({})  # type: ignore[arg-type]
+    assert demand_offset_store(store := MemoryOffsetStore()) is store
+
+
+@pytest.mark.parametrize("contract", [Sink, SinkWriter])
+def test_a_sink_that_lacks_the_contract_is_refused_with_advice(contract: Any) -> None:
+    with pytest.raises(OptionError, match=rf"\[SINK_INVALID\] A str is no {contract.__name__}.*inherit"):
+        demand_contract("table", contract)
