@@ -43,7 +43,13 @@ _FAMILIES = {
 }
 
 
+#: Most of Spark's JVMs here live for seconds: optimising what they run, on two cores, costs more than it gives.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
 def pytest_configure() -> None:
+    for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+        os.environ.setdefault(variable, QUICK_JVM)
     # A shell that starts tests in the background lets them ignore Ctrl-C, and with them all that they start.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
