@@ -43,7 +43,7 @@ _FAMILIES = {
 }
 
 
-#: Most of Spark's JVMs here live for seconds: optimising what they run, on two cores, costs more than it gives.
+#: Most JVMs of Spark live for seconds here: optimising what they run costs two cores more than it gives.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
