@@ -35,10 +35,10 @@ lint: $(STAMP)  ## ruff, mypy, import rules, dead code
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/vulture
 
-check: lint  ## lint and every test that needs no server (under 2 minutes)
+check: lint  ## lint and every test that needs no server (about 6 minutes; the aim is 2)
 	$(PY) -m pytest -q -m "$(NEEDS_NO_SERVER)" </dev/null
 
-test: lint  ## everything but the proofs, with strict accounting (about 45 minutes; the aim is 20)
+test: lint  ## everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
 	$(PY) tools/run_tests.py </dev/null
 
 proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proof/

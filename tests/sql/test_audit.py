@@ -268,7 +268,7 @@ def test_what_cannot_be_looked_at_has_an_exit_code_of_its_own(
     assert "[FILTERS_WITHOUT_RE_READ]" in capsys.readouterr().err
     assert main(["audit", "--help"]) == 0
     printed = capsys.readouterr().out
-    assert "add --filters" in printed
+    assert "say --filters" in printed
     assert "--set isolation.level=read_committed" in printed
     assert main(["audit", database.url, "nobody"]) == 2
     assert "[STREAM_NOT_FOUND]" in capsys.readouterr().err

@@ -11,7 +11,7 @@ penstock audit results/ visits
 The database is one that a SQL sink writes to, or the folder of a file sink; its streams may keep running
 (in an SQLite file a publish waits until the audit has read, 30 s at most: stop the stream if the file is
 big). --re-read reads the log again and checks that each record has its row; for a stream that leaves out
-records on purpose add --filters: then only rows without a record are findings. If the stream reads committed
+records on purpose say --filters: then only rows without a record are findings. If the stream reads committed
 records only, add --set isolation.level=read_committed: records of aborted transactions have no row.
 
 Exit code: 0 nothing found, 1 something found, 2 could not look. The report says what was checked, by which
