@@ -31,8 +31,8 @@ from bench.goaccess import fetch_goaccess, read_version, time_goaccess
 from bench.read import PACKAGES, TUNED, SparkSides
 from bench.sampling import Samples, describe_machine, print_ratios, save, take_turns
 from bench.topics import settings_of
+from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
-from penstock.apps.accesslog.defence.lane_fold import fold_lane
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.evaluation.log_replay import split_lines

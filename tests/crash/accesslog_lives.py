@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.apps.accesslog.stream.pipeline_tables import TABLES, create_tables
 from penstock.core.options.storage_addresses import parse_place
-from penstock.stores.sql.connections.sql_sessions import GRAMMARS
+from penstock.stores.sql.connections.sql_dialects import GRAMMARS
 from tests.crash.accesslog_program import LogOrder
 from tests.crash.sql_crew import Crew
 from tests.sql.databases import OwnDatabase

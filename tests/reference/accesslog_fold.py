@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
-from penstock.apps.accesslog.defence.lane_fold import fold_lane
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rule_set import BehaviourRule, RuleSet

@@ -16,7 +16,8 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
 from penstock.direct import Batch, DirectStream, MemoryOffsetStore, RunOutcome, Subscribe
 from penstock.kafka.transport import deadlines
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import Attempts
 from penstock.testing.memory_log import MemoryLog
 from tests.unit.engines.direct.test_batch_loop import Source
 

@@ -14,7 +14,7 @@ from penstock.apps.accesslog.stream.pipeline import Pipeline
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import parse_place
-from penstock.stores.sql.connections.sql_sessions import GRAMMARS
+from penstock.stores.sql.connections.sql_dialects import GRAMMARS
 from tests.sql.databases import OwnDatabase
 from tests.support.accesslog_traffic import (
     decide_in_memory,

@@ -25,7 +25,8 @@ from penstock.core.options.batch_options import parse_batch_options
 from penstock.engines.reading.loss_book import LossBook
 from penstock.engines.source.data_source import _prepare
 from penstock.kafka.reading.kafka_reader import KafkaReader
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import Attempts
 from penstock.stores.offsets.group_commits import GroupCommits
 
 FORGED = "WARNING penstock [FORGED] all is well"

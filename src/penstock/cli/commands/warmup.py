@@ -87,6 +87,6 @@ def _compile_formats() -> None:
 
 
 def _compile_access_log() -> None:
-    from penstock.apps.accesslog.verb_warmup import warm_up_all
+    from penstock.apps.accesslog.command_warmup import warm_up_all
 
     warm_up_all()

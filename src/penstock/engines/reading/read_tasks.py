@@ -23,7 +23,7 @@ from penstock.core.options.stream_options import StreamOptions
 from penstock.core.planning.range_bounds import count_offsets
 from penstock.core.typed_columns import TypedColumns
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.kernels.garbage_collection import spare_the_collector
+from penstock.kernels.worker_garbage_collection import spare_the_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.columns import column_builder as s
-from penstock.kernels import number_parsing as n
+from penstock.kernels import number_and_time_parsing as n
 from penstock.kernels.compilation import inlined, part
 from penstock.kernels.text_scanning import NO_TEXT, close_string, decode_base64, unescape
 

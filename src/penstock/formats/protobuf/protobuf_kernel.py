@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.columns import column_builder as s
-from penstock.kernels import number_parsing as n
+from penstock.kernels import number_and_time_parsing as n
 from penstock.kernels.compilation import kernel, load_word, part
 from penstock.kernels.text_scanning import is_utf8
 

@@ -22,8 +22,9 @@ from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets, fetch_commits
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import DescribeConfigsRequest
+from penstock.kafka.transport.retries import Attempts
 
 log = get_logger(__name__)
 

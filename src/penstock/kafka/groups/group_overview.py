@@ -23,8 +23,9 @@ from penstock.kafka.groups.kip848_groups import DescribeNewerGroup, Member
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import Routing, routing_for
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import DescribeGroupsRequest, ListGroupsRequest
+from penstock.kafka.transport.retries import Attempts
 from penstock.kafka.transport.wire_cursor import WireCursor
 
 _NOT_FOUND = 69

@@ -30,8 +30,9 @@ from penstock.kafka.metadata.broker_errors import (
 )
 from penstock.kafka.metadata.cluster_map import Address, ClusterMap, Leader, TopicRoute
 from penstock.kafka.transport.connection_pool import POOL, ConnectionPool
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import FindCoordinatorRequest, MetadataRequest
+from penstock.kafka.transport.retries import Attempts
 
 __all__ = ["Leader", "Routing", "routing_for"]
 

@@ -17,7 +17,7 @@ from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import Leader, routing_for
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -27,6 +27,7 @@ from penstock.kafka.transport.protocol_messages import (
     IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
+from penstock.kafka.transport.retries import Attempts
 
 _TOPIC = 2  # Kafka's number for "this resource is a topic"
 _SET = 0

@@ -30,7 +30,8 @@ from penstock.kafka.reading.small_ranges import FirstAnswers, ask_at_once
 from penstock.kafka.records.record_decoder import RecordDecoder
 from penstock.kafka.records.record_warmup import ensure_compiled
 from penstock.kafka.transport.connection_pool import POOL
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import LEAST_PAUSE_MS
 
 log = get_logger(__name__)
 

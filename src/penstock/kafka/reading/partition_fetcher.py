@@ -36,7 +36,8 @@ from penstock.kafka.reading.fetch_frames import (
 from penstock.kafka.reading.open_transactions import find_open_transactions
 from penstock.kafka.transport.connection import MAX_FRAME_BYTES, Connection
 from penstock.kafka.transport.connection_pool import POOL
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 
 _OUT_OF_RANGE, _CORRUPT_MESSAGE, _UNKNOWN_TOPIC = 1, 2, 3
 _OTHER_TOPIC = frozenset({100, 103})  # UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID

@@ -26,7 +26,8 @@ from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.records.record_encoder import EncodedBatch
 from penstock.kafka.transport.connection import Connection
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import Attempts
 from penstock.kafka.writing import produce_frames
 
 MAX_IN_FLIGHT = 5

@@ -31,8 +31,9 @@ from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import NONE
 from penstock.kafka.records.key_partitioner import NO_KEY, group_rows, partition_of_keys
 from penstock.kafka.records.record_encoder import EncodedBatch, Encoder, ProducerStamp, record_columns
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import InitProducerIdRequest
+from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 from penstock.kafka.writing.batch_delivery import DeliveredRecords, Delivery
 from penstock.kernels.byte_columns import ByteColumn
 

@@ -32,12 +32,13 @@ from penstock.kafka.groups.committed_offsets import by_topic
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.records.codecs import NONE
 from penstock.kafka.records.record_encoder import ProducerStamp
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
 )
+from penstock.kafka.transport.retries import Attempts
 from penstock.kafka.writing.batch_delivery import DeliveredRecords
 from penstock.kafka.writing.plain_producer import Writer
 

@@ -111,7 +111,7 @@ def test_all_that_a_kernel_is_made_of_is_in_its_stamp() -> None:
 KERNELS = """
 import json, sys
 from numba.core.dispatcher import Dispatcher
-import penstock.apps.accesslog.verb_warmup
+import penstock.apps.accesslog.command_warmup
 import penstock.formats.avro.avro_columns
 import penstock.formats.json.json_columns
 import penstock.formats.protobuf.protobuf_columns

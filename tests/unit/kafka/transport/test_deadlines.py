@@ -10,7 +10,8 @@ import pytest
 from penstock.core.errors import BrokerError
 from penstock.core.outages import STOP_PATIENCE_S, Patience, has_stopped, hearing_stop, waiting_for_servers
 from penstock.kafka.transport import deadlines
-from penstock.kafka.transport.deadlines import Attempts, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import Attempts
 
 
 def fail(attempts: Attempts, times: int) -> None:

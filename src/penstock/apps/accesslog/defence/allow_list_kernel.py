@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.parsing.client_addresses import end_of_client
 from penstock.kernels.compilation import inlined, part
 

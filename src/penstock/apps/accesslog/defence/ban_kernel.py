@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.defence.allow_list_kernel import choose_action, order_covers
 from penstock.kernels.compilation import inlined, kernel, part
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.events.line_events_kernel import mix, mix_subject
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_net
 from penstock.kernels.compilation import part

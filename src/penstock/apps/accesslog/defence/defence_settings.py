@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.defence.allow_list import make_ranges
 from penstock.apps.accesslog.detection.rule_set import BLOCKING_POINTS, RuleSet, default_rules
 from penstock.apps.accesslog.events.line_events import DEFAULT_LANES, DEFAULT_LATENESS_US

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.defence import subject_table_kernel as t
-from penstock.apps.accesslog.defence.compiled_rules import RuleProgram, compile_rules
+from penstock.apps.accesslog.defence.behaviour_program import RuleProgram, compile_rules
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.defence.evidence_lines import EVIDENCE
 from penstock.apps.accesslog.events.line_events import AGENTS, EVENTS

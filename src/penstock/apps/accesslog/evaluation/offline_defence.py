@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
 from penstock.apps.accesslog.defence.defence_settings import DECISIONS, DefenceSettings, Orders
-from penstock.apps.accesslog.defence.lane_fold import fold_lane
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.events.line_events import make_events

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import fold_arrays as s
-from penstock.apps.accesslog.defence.compiled_rules import NET_BIT, PRINT_BIT, RuleProgram, compile_rules
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
+from penstock.apps.accesslog.defence.behaviour_program import NET_BIT, PRINT_BIT, RuleProgram, compile_rules
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rule_set import RuleSet
 from penstock.apps.accesslog.events import line_events_kernel as k

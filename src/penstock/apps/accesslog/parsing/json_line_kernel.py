@@ -28,7 +28,7 @@ from penstock.apps.accesslog.parsing.line_slots import (
     XFF,
 )
 from penstock.kernels.compilation import inlined, part
-from penstock.kernels.number_parsing import NO_NUMBER, make_real, read_number
+from penstock.kernels.number_and_time_parsing import NO_NUMBER, make_real, read_number
 from penstock.kernels.text_scanning import skip_blanks
 
 MAX_DEPTH = 64

@@ -16,7 +16,7 @@ import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 from penstock.kernels.compilation import inlined, load_word, part
-from penstock.kernels.number_parsing import days_of
+from penstock.kernels.number_and_time_parsing import days_of
 
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)

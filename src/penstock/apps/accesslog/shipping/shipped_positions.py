@@ -46,7 +46,8 @@ from penstock.kafka.metadata.topic_admin import create_topic, describe_topic_con
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.records.key_partitioner import partition_of_keys
-from penstock.kafka.transport.deadlines import LEAST_PAUSE_MS, Deadline
+from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.retries import LEAST_PAUSE_MS
 from penstock.kernels.byte_columns import byte_column
 
 DEFAULT_TOPIC = "penstock-ship-positions"

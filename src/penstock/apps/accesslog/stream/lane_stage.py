@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
 from penstock.apps.accesslog.defence.defence_settings import Orders
-from penstock.apps.accesslog.defence.lane_fold import fold_lane
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.events.log_clocks import Clocks, advance
 from penstock.apps.accesslog.monitoring.load_counting import merge
@@ -32,7 +32,7 @@ from penstock.apps.accesslog.stream.line_stage import (
     open_kit,
 )
 from penstock.apps.accesslog.stream.parcels import Parcel, make_parcel, pack, read_parcels, unpack
-from penstock.kernels.garbage_collection import spare_the_collector
+from penstock.kernels.worker_garbage_collection import spare_the_collector
 
 #: Kinds of parcels: pieces of state, on their way in and out; what a lane has counted; rows for tables.
 STATE, LANE = "state", "lane"

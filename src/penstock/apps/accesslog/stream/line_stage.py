@@ -35,7 +35,7 @@ from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Pars
 from penstock.apps.accesslog.stream.dead_letter_rows import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.stream.parcels import make_parcel, pack
 from penstock.apps.accesslog.texts.text_grouping import group_lines
-from penstock.kernels.garbage_collection import spare_the_collector
+from penstock.kernels.worker_garbage_collection import spare_the_collector
 
 #: Columns that the stage wants of each record.
 COLUMNS = ("value", "partition", "offset", "headers")

@@ -1,4 +1,4 @@
-"""SQL databases behind one small interface: transactions, and the differences between dialects.
+"""SQL databases behind one small interface: a transaction, what work may do in it, and tries after conflicts.
 
 Rule: one call, one connection, one transaction. It commits as a whole or not at all; any error rolls back and
 closes. These tables are written rarely, so a connection kept open would only be one more way to fail: it
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.options.storage_addresses import Dialect, Place
+from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.database_outages import RECONNECT_PAUSE_S, find_wait_s, is_away
 from penstock.stores.sql.connections.sql_connections import (
     LOCK_TIMEOUT_S,
@@ -26,65 +26,14 @@ from penstock.stores.sql.connections.sql_connections import (
     limit_silence,
     translate_errors,
 )
+from penstock.stores.sql.connections.sql_dialects import GRAMMARS
 
 #: How often a transaction is tried when the database ends it because of a conflict with another one.
 CONFLICT_ATTEMPTS = 8
 CONFLICT_PAUSE_S = 0.05
 _SCHEMA_LOCK = 0x70656E73746F636B  # any number that only we use; this is "penstock" in ASCII
-_MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default treats `a` and `A` as one key
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """The differences between dialects. `missing`: how an INSERT of a row that may exist begins and ends."""
-
-    mark: str
-    quote: str
-    key_text: str
-    table_end: str
-    greatest: str
-    least: str
-    missing: tuple[str, str]
-    conflict: str = "ON CONFLICT ({}) DO UPDATE SET {}"
-    inserted: str = "excluded.{}"
-
-    def name(self, name: str) -> str:
-        """Return a quoted name. Ours are plain words, so there is nothing to escape."""
-        return f"{self.quote}{name}{self.quote}"
-
-    def marks(self, count: int) -> str:
-        return ", ".join([self.mark] * count)
-
-    def insert(self, table: str, columns: Sequence[str]) -> str:
-        """Return the statement that inserts one row."""
-        return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({self.marks(len(columns))})"
-
-    def insert_missing(self, table: str, columns: Sequence[str]) -> str:
-        """Return the statement that inserts one row unless its key is there."""
-        begin, end = self.missing
-        return self.insert(table, columns).replace("INSERT", begin, 1) + end
-
-    def upsert(self, key: Sequence[str], settings: Sequence[str]) -> str:
-        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say."""
-        return self.conflict.format(", ".join(key), ", ".join(settings))
-
-    def new(self, column: str) -> str:
-        """Return the value, in these settings, that would have been inserted."""
-        return self.inserted.format(column)
-
-
-GRAMMARS: Mapping[Dialect, Grammar] = {
-    "sqlite": Grammar("?", '"', "TEXT", "", "MAX", "MIN", ("INSERT OR IGNORE", "")),
-    "postgresql": Grammar("%s", '"', "TEXT", "", "GREATEST", "LEAST", ("INSERT", " ON CONFLICT DO NOTHING")),
-    "mysql": Grammar(
-        *("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
-        missing=("INSERT IGNORE", ""),
-        conflict="ON DUPLICATE KEY UPDATE {1}",
-        inserted="VALUES({})",
-    ),
-}
 
 
 class Session:

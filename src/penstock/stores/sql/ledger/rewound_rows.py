@@ -52,7 +52,7 @@ from penstock.stores.sql.ledger.batch_accounts import (
     sum_accounts,
 )
 from penstock.stores.sql.ledger.publish_history import select_history
-from penstock.stores.sql.ledger.rewind_explanations import (
+from penstock.stores.sql.ledger.rewind_messages import (
     describe_doubt,
     describe_earlier,
     describe_kept,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rule_files import parse_duration

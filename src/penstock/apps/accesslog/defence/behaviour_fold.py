@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence import ban_kernel, lane_fold_kernel, subject_table_kernel
-from penstock.apps.accesslog.defence import fold_arrays as s
-from penstock.apps.accesslog.defence.compiled_rules import RuleProgram
+from penstock.apps.accesslog.defence import ban_kernel, behaviour_fold_kernel, subject_table_kernel
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
+from penstock.apps.accesslog.defence.behaviour_program import RuleProgram
 from penstock.apps.accesslog.defence.defence_settings import (
     DECISIONS,
     DefenceSettings,
@@ -211,7 +211,7 @@ def _fold_part(
     made, scores, at = [], [], 0
     out, score = np.empty((_OUT_ROWS, s.OUT_WIDTH), np.int64), np.empty(_OUT_ROWS, np.float64)
     while True:
-        at = lane_fold_kernel.fold_events(events, at, table, rules, limits, out, score)
+        at = behaviour_fold_kernel.fold_events(events, at, table, rules, limits, out, score)
         used = int(table.heads[s.OUT_USED])
         if used:
             made.append(out[:used].copy())

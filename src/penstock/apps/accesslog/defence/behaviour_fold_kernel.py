@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.apps.accesslog.defence import fold_arrays as s
+from penstock.apps.accesslog.defence import behaviour_fold_arrays as s
 from penstock.apps.accesslog.defence.ban_kernel import (
     choose_rule,
     decide_client,
