@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from tests.support.quick_jvm import use_quick_jvms
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,13 +45,8 @@ _FAMILIES = {
 }
 
 
-#: Most JVMs of Spark live for seconds here: optimising what they run costs two cores more than it gives.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
 def pytest_configure() -> None:
-    for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-        os.environ.setdefault(variable, QUICK_JVM)
+    use_quick_jvms()
     # A shell that starts tests in the background lets them ignore Ctrl-C, and with them all that they start.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -117,6 +117,7 @@ def main(options: list[str]) -> int:
     if unplaced:
         print(f"Tests in {', '.join(unplaced)} belong to no session; add them to {Path(__file__).name}.")
         return 1
+    subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         logs = {name: Path(folder) / f"{name}.log" for name in SESSIONS}
         times = {name: ARTIFACTS / f"test-durations-{name}.json" for name in SESSIONS}

@@ -169,7 +169,7 @@ class Drill:
             **os.environ,
             _MARK: self._marks[-1],
             FOLDER_VARIABLE: str(self.gates),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]]),
             "PYSPARK_PYTHON": make_launcher(),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -64,8 +64,6 @@ def make_session(order: Order) -> SparkSession:
     builder = SparkSession.builder.master(order.master).appName("penstock-crash")
     for key, setting in {
         "spark.driver.memory": "1g",
-        # Compiles less: it starts sooner, and it is not run for long.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -69,7 +69,7 @@ def world(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "site" / "sitecustomize.py").write_text(_EVERYTHING_LOGGED)
     return {
         **os.environ,
-        "PYTHONPATH": str(tmp_path / "site"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]]),
         "PLANTED_LOGS": str(tmp_path / "logs"),
         "PYSPARK_PYTHON": make_launcher(),
         "SPARK_LOCAL_IP": "127.0.0.1",

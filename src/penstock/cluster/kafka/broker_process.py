@@ -7,6 +7,7 @@ has a deadline and ends in an error that carries the end of the broker's log.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -119,6 +120,7 @@ class Broker:
             str(find_java()),
             f"-Xmx{self._heap_mb}m",
             *(_QUICK_START if self._quick_start else ()),
+            *shlex.split(os.environ.get("KAFKA_OPTS", "")),  # as Kafka's own scripts have it
             *KAFKA_GUARDS,
             f"-Dlog4j2.configurationFile={log4j}",
             *("-cp", f"{self._jars}/*", "kafka.Kafka", str(settings)),
