@@ -1,4 +1,4 @@
-"""Lets Spark and Kafka start sooner in tests: a simpler compiler, archives of classes, a daemon that preloads.
+"""Lets Spark and Kafka start sooner in tests: simple compiler, archives of classes, a daemon that preloads.
 
 Rule: nothing here changes what is tested, and without archives everything runs as before. The tests start
 about 90 JVMs of Spark's and 200 of Kafka's, and most live for seconds. A Spark driver takes 12.5 seconds of
