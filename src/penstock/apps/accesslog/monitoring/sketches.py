@@ -1,14 +1,15 @@
 """Small summaries of many values: how many different clients, and percentiles of the latency.
 
 Rules: a summary is a function of the set of values, not of their order or of how they were split, so parts
-from any number of machines merge to the same bytes. `count_distinct` is exact up to 4,096 values, then within
+from any number of machines merge to the same bytes. Clients are counted exactly up to 4,096, then within
 0.6 % (standard error; 2 % is 3.5 of them). `find_quantiles` is within 0.8 % of a value that was there.
 
 Why not keep the values: a minute of a flood has a hundred thousand clients, and each minute of each server
 stays open for five. Why not the usual correction tables for middle sizes: the estimator here needs none.
 
->>> count_distinct(np.array([17, 4, 17], np.uint64), [])
-2
+>>> distinct, registers = unite(np.array([17, 4, 17], np.uint64), [])
+>>> distinct.tolist(), registers
+([4, 17], None)
 """
 
 from __future__ import annotations
@@ -97,12 +98,6 @@ def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Regist
     if not sketches and len(distinct) <= EXACT_LIMIT:
         return distinct, None
     return distinct[:0], merge_registers([*sketches, make_registers(distinct)])
-
-
-def count_distinct(hashes: Hashes, sketches: Sequence[Registers]) -> int:
-    """Return how many different ones there are in all of these together."""
-    distinct, registers = unite(hashes, sketches)
-    return len(distinct) if registers is None else round(estimate_distinct(registers))
 
 
 # --- latencies ---------------------------------------------------------------------------------------------
