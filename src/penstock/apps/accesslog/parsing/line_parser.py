@@ -141,7 +141,7 @@ def parse_input(source: ByteColumn, parser: Parser, allocate: Callable[..., Arra
 
 
 @functools.lru_cache(maxsize=64)
-def _make_program(log_format: str, proxies: tuple[str, ...]) -> k.LineProgram:
+def _make_program(log_format: str, proxies: tuple[str, ...]) -> k.LinePlan:
     """Return what the kernel gets for a format."""
     plan = np.zeros(k.PLAN_WIDTH, np.int64)
     choices = read_choices(log_format)
@@ -170,7 +170,7 @@ def _make_program(log_format: str, proxies: tuple[str, ...]) -> k.LineProgram:
         steps.append(moved)
     texts = np.frombuffer(bytearray(literals), np.uint8)
     keys, key_text = make_key_table(choices or ())
-    return k.LineProgram(plan, np.concatenate(steps), texts, make_networks(proxies), keys, key_text)
+    return k.LinePlan(plan, np.concatenate(steps), texts, make_networks(proxies), keys, key_text)
 
 
 def _scratch() -> k.LineScratch:

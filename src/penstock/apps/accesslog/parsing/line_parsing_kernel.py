@@ -80,7 +80,7 @@ FIXED, CHOOSE, ONLY_JSON = range(3)
 _MAX_DIGITS = 15
 
 
-class LineProgram(NamedTuple):
+class LinePlan(NamedTuple):
     """What a log format says: how to choose, the steps, whom to trust, and the known keys of JSON."""
 
     plan: Any
