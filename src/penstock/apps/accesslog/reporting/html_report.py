@@ -151,7 +151,9 @@ def _write_load(data: ReportData) -> Iterator[str]:
     span = find_period(data) or (0.0, 1.0)
     bands = _mark_alerts(data.alerts, span[1])
     yield _card("Requests per second", "by status class; the thin line is the busiest second", "wide")
-    yield _legend([(name, look) for name, look in _STATUS if _has_status(data.load, name)])
+    yield _legend(
+        [(name, look) for name, look in _STATUS if any(load.status[int(name[0]) - 1] for load in data.load)]
+    )
     yield _draw_both(lambda size: _draw_load(data.load, bands, span, size))
     yield "</section>"
     latencies = [each for each in data.minutes if each.p50_us is not None]
@@ -168,10 +170,6 @@ def _write_load(data: ReportData) -> Iterator[str]:
         yield _card("Clients", "different ones in each minute", "half")
         yield _draw_both(lambda size: _draw_clients(data.minutes, span, size))
         yield "</section>"
-
-
-def _has_status(load: Sequence[Load], name: str) -> bool:
-    return any(each.status[int(name[0]) - 1] for each in load)
 
 
 def _draw_both(draw: Any) -> str:
