@@ -1,27 +1,17 @@
 """Load monitoring, first half: what one batch of lines adds, as a small packed partial.
 
 `count_load` runs in the worker that fetched the lines; `merge` (in `load_merging`, offered here too) joins
-partials and the state of earlier batches. A partial has, for each second and server, requests, bytes, status
-classes and errors (5xx), and for each minute and server latencies, clients and top tables.
+partials and the state of earlier batches.
 
 Rule: where a line is counted is a function of its partition's log alone, so any split into batches gives the
-same numbers. A line goes to the second it belongs to. It is too late, and only counted as that, when its
-server's clock in its partition is five minutes past the end of its minute. A clock is the highest time that
-two lines in a row have reached: one line from the future moves nothing. Whether a line was too late can
-depend on the clock that earlier batches left, but then all lines of its minute in this batch were: `merge`
-decides that.
-
-Why two rules about the future: the stage before this one limits a line's time to a minute after its record,
-whoever wrote it and however many did (`line_stage.cap_times`); that keeps minutes open. A minute is still
-thirty times what a second waits before it is judged, so one line alone must move nothing here: all others of
-that minute would not count, and their servers would seem to have fallen silent. Two in a row alone would not
-do either: a server whose clock is wrong writes more than one.
+same numbers. A line is counted in the second it belongs to, or as too late when its server's clock in its
+partition is five minutes past the end of its minute. A clock is the highest time that two lines in a row
+have reached. `line_stage.cap_times` lets no line be more than a minute ahead, which keeps minutes open; but a
+second is judged thirty times sooner, so one line from the future alone must move nothing here. Why both: a
+server whose clock is wrong writes more than two lines.
 
 Why not the time of arrival: after an outage the backlog would look like a flood. Why not one clock for all
 servers: a server whose clock is an hour ahead would make the lines of all others late.
-
->>> MonitorSettings(grace_s=60).grace_us
-60000000
 """
 
 from __future__ import annotations

@@ -143,7 +143,10 @@ def merge(
     settings = settings or MonitorSettings()
     before = dict(state or {})
     books = _Books.read(before, settings)
-    opened = sorted((unpack_tables(each) for each in partials), key=_place)
+    opened = sorted(
+        (unpack_tables(each) for each in partials),
+        key=lambda each: (each[0]["partition"], each[0]["first_offset"]),
+    )
     parts = [each for each in (books.admit(head, tables) for head, tables in opened) if each is not None]
     books.lines += sum(int(head["lines"]) for head, _ in opened)
     touched = sorted({int(each) for part in parts for each in np.unique(minute_of(part.seconds["cell"]))})
@@ -165,10 +168,6 @@ def merge(
 def read_too_late(head_piece: bytes) -> int:
     """Return how many lines were too late since the beginning, from the state's piece `HEAD_PIECE`."""
     return int(unpack_tables(head_piece)[0]["too_late"])
-
-
-def _place(opened: tuple[dict[str, Any], dict[str, pa.Table]]) -> tuple[str, int]:
-    return opened[0]["partition"], opened[0]["first_offset"]
 
 
 @dataclass(slots=True)

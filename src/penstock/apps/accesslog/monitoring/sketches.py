@@ -7,9 +7,8 @@ from any number of machines merge to the same bytes. Clients are counted exactly
 Why not keep the values: a minute of a flood has a hundred thousand clients, and each minute of each server
 stays open for five. Why not the usual correction tables for middle sizes: the estimator here needs none.
 
->>> distinct, registers = unite(np.array([17, 4, 17], np.uint64), [])
->>> distinct.tolist(), registers
-([4, 17], None)
+>>> round(estimate_distinct(make_registers(np.array([3 << 60, 5 << 60, 3 << 60], np.uint64))))
+2
 """
 
 from __future__ import annotations
@@ -90,14 +89,6 @@ def _tau(share: float) -> float:
         weight *= 0.5
         last, total = total, total - (1.0 - share) ** 2 * weight
     return total / 3.0
-
-
-def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Registers | None]:
-    """Return all hashes and sketches of one thing as one: hashes while they are few, else registers."""
-    distinct = np.unique(hashes)
-    if not sketches and len(distinct) <= EXACT_LIMIT:
-        return distinct, None
-    return distinct[:0], merge_registers([*sketches, make_registers(distinct)])
 
 
 # --- latencies ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numba
@@ -27,12 +28,13 @@ from penstock.apps.accesslog.monitoring.load_counting_kernel import (
 from penstock.apps.accesslog.monitoring.sketches import (
     EXACT_LIMIT,
     REGISTERS,
+    Hashes,
+    Registers,
     bucket_values,
     estimate_distinct,
     find_quantiles,
     make_registers,
     merge_registers,
-    unite,
 )
 from penstock.apps.accesslog.monitoring.top_lists import (
     choose_largest,
@@ -76,6 +78,14 @@ def hash_addresses(first: int, count: int) -> NDArray[np.uint64]:
 
 
 # --- distinct values ---------------------------------------------------------------------------------------
+
+
+def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Registers | None]:
+    """Return all hashes and sketches of one thing as one: hashes while they are few, else registers."""
+    distinct = np.unique(hashes)
+    if not sketches and len(distinct) <= EXACT_LIMIT:
+        return distinct, None
+    return distinct[:0], merge_registers([*sketches, make_registers(distinct)])
 
 
 @pytest.mark.parametrize("first", [0x0A000000, 0xC0000200, 0x5DB8D822])
