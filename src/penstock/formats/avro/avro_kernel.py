@@ -35,17 +35,10 @@ SPARE_ELEMENTS = 1024
 @part
 def read_long(buf, at, end):
     """Read a zigzag number of at most 64 bits: (value, next position); a bad one has a negative position."""
-    raw = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return np.int64(0), np.int64(-CUT_OFF)
-        byte = np.uint64(buf[at + i])
-        raw |= (byte & np.uint64(127)) << np.uint64(7 * i)
-        if byte < np.uint64(128):
-            if i == 9 and byte > np.uint64(1):
-                return np.int64(0), np.int64(-BAD_NUMBER)
-            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at + i + 1
-    return np.int64(0), np.int64(-BAD_NUMBER)
+    raw, at, is_cut = n.read_varint(buf, at, end)
+    if is_cut:
+        return np.int64(0), np.int64(-BAD_NUMBER)
+    return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
 
 
 @kernel
@@ -80,7 +73,6 @@ def decode_rows(buf, ends, present, entries, skip, row, columns, programs, frame
 def decode_row(buf, at, end, pc, columns, programs, frames, state):
     """Run the program from `pc` on; return GOOD, FULL or the fault."""
     program, targets, constants = programs
-    table = columns.table
     depth = 0
     budget = end - at + SPARE_ELEMENTS
     while True:
@@ -209,7 +201,7 @@ def decode_row(buf, at, end, pc, columns, programs, frames, state):
                     return -at
             if size < 0 or size > end - at:
                 return BAD_LENGTH
-            fits, high, low = n.wide_at(buf, at, size, table[node, s.PRECISION])
+            fits, high, low = n.wide_at(buf, at, size, columns.table[node, s.PRECISION])
             if not fits:
                 return OUT_OF_RANGE
             done = s.put_wide(columns, node, high, low)

@@ -126,8 +126,7 @@ def end_text(columns, node, size):
 @part
 def put_list(columns, node):
     """Append a list or a map: its elements are those its child got since the previous entry."""
-    table = columns.table
-    return put(columns, node, table[node + 1, COUNT])
+    return put(columns, node, columns.table[node + 1, COUNT])
 
 
 @part

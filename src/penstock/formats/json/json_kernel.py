@@ -241,10 +241,9 @@ def is_named(columns, child, key, at, size):
 @part
 def forget_late(columns, late, state):
     """Drop this row's numbers whose entries have just been taken back."""
-    table = columns.table
     kept = state[v.LATE_BEFORE]
     for i in range(kept, state[v.LATE]):
-        if late[i, 1] < table[late[i, 0], s.COUNT]:
+        if late[i, 1] < columns.table[late[i, 0], s.COUNT]:
             for j in range(v.LATE_WIDTH):
                 late[kept, j] = late[i, j]
             kept += 1

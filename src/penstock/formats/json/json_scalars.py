@@ -200,13 +200,12 @@ def decode_string(buf, at, close, escapes, columns, node, scratch):
 @part
 def decode_special(buf, at, end, columns, node):
     """Append an unquoted `NaN` or infinity, as Python writes them; return the next position or a fault."""
-    table = columns.table
     value, stop = special_real(buf, at, end)
     if value == 0.0:
         return np.int64(-SYNTAX)
     if node < 0:
         return stop
-    kind = table[node, s.KIND]
+    kind = columns.table[node, s.KIND]
     if kind == s.DOUBLE or kind == s.FLOAT:
         return stop if s.put_real(columns, node, value) else np.int64(-100)
     if kind == s.STRING:

@@ -40,20 +40,6 @@ NODE_AT, JOINED = 0, 1
 STATE_WIDTH = 2
 
 
-@part
-def read_varint(buf, at, end):
-    """Return (64 bits, next position); the position is negative if the number is bad."""
-    raw = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return raw, np.int64(-CUT_OFF)
-        byte = np.uint64(buf[at + i])
-        raw |= (byte & np.uint64(127)) << np.uint64(7 * i)
-        if byte < np.uint64(128):
-            return raw, at + i + 1  # bits beyond the 64th are dropped, as in every parser
-    return raw, np.int64(-BAD_NUMBER)
-
-
 @kernel
 def decode_rows(buf, starts, ends, present, roots, row, columns, plan, frames, state, faults, nodes):
     """Append rows from `row` on; return the first row not done. If there is one, a node was full.
@@ -104,7 +90,7 @@ def decode_row(buf, at, end, root, columns, plan, frames, state):
                 return s.GOOD
             depth -= 1
             message, end, want = frames[depth, 0], frames[depth, 1], frames[depth, 2]
-        tag, at = read_varint(buf, at, end)
+        tag, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return -at
         number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -135,7 +121,7 @@ def decode_row(buf, at, end, root, columns, plan, frames, state):
             if at < 0:
                 return s.FULL if at == -100 else -at
             continue
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return -at
         size = np.int64(raw)
@@ -197,14 +183,14 @@ def wire_type(kind):
 def skip_value(buf, at, end, wire, number):
     """Return the position after a value that is not wanted, or a negated fault."""
     if wire == 0:
-        _, at = read_varint(buf, at, end)
+        _, at, _ = n.read_varint(buf, at, end)
         return at
     if wire == 1:
         return at + 8 if end - at >= 8 else np.int64(-CUT_OFF)
     if wire == 5:
         return at + 4 if end - at >= 4 else np.int64(-CUT_OFF)
     if wire == 2:
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return at
         size = np.int64(raw)
@@ -219,7 +205,7 @@ def skip_group(buf, at, end, number):
     # An array of the numbers of open groups would need memory, so only the outermost number is compared, and
     # the count of the others.
     while depth > 0:
-        tag, at = read_varint(buf, at, end)
+        tag, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return at
         inner, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -234,13 +220,13 @@ def skip_group(buf, at, end, number):
             if depth == 0 and inner != number:
                 return np.int64(-BAD_TAG)
         elif wire == 0:
-            _, at = read_varint(buf, at, end)
+            _, at, _ = n.read_varint(buf, at, end)
         elif wire == 1:
             at = at + 8 if end - at >= 8 else np.int64(-CUT_OFF)
         elif wire == 5:
             at = at + 4 if end - at >= 4 else np.int64(-CUT_OFF)
         elif wire == 2:
-            raw, at = read_varint(buf, at, end)
+            raw, at, _ = n.read_varint(buf, at, end)
             if at >= 0:
                 size = np.int64(raw)
                 at = at + size if 0 <= size <= end - at else np.int64(-BAD_LENGTH)
@@ -254,10 +240,9 @@ def skip_group(buf, at, end, number):
 @part
 def put_value(buf, at, end, kind, node, columns, fields, field, enums):
     """Append one number; return the position after it, a negated fault, or -100: full."""
-    table = columns.table
     done = False
     if kind <= ENUM:
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return at
         value = np.int64(raw)
@@ -282,7 +267,7 @@ def put_value(buf, at, end, kind, node, columns, fields, field, enums):
         if end - at < 8:
             return np.int64(-CUT_OFF)
         word = load_word(buf, at)
-        if kind == FIXED64 and table[node, s.WIDTH] == 2:
+        if kind == FIXED64 and columns.table[node, s.WIDTH] == 2:
             done = s.put_wide(columns, node, np.uint64(0), word)
         else:
             done = s.put(columns, node, np.int64(word))
@@ -414,7 +399,7 @@ def read_indexes(buf, starts, ends, indexes):
         for i in range(indexes.shape[1]):
             indexes[row, i] = -1
         at, end = starts[row], ends[row]
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         count = np.int64(raw >> np.uint64(1))  # zigzag; a negative one is odd
         if at < 0 or raw & np.uint64(1) or count > indexes.shape[1]:
             indexes[row, 0] = -2
@@ -422,7 +407,7 @@ def read_indexes(buf, starts, ends, indexes):
         if count == 0:
             indexes[row, 0] = 0
         for i in range(count):
-            raw, at = read_varint(buf, at, end)
+            raw, at, _ = n.read_varint(buf, at, end)
             if at < 0 or raw & np.uint64(1) or raw > np.uint64(2_000_000):
                 indexes[row, 0] = -2
                 break
