@@ -89,10 +89,6 @@ def _text(text: object, length: int = 160) -> str:
     return escape(show_text(str(text), length))
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.2%}" if whole else "-"
-
-
 # --- the head ----------------------------------------------------------------------------------------------
 
 
@@ -119,8 +115,9 @@ def _list_tiles(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
         yield "Requests", show_count(requests), f"{show_count(requests / length)} /s on average", ""
         yield "Busiest second", show_count(peak), "requests", ""
         yield "Bytes sent", show_bytes(sent), f"{show_bytes(sent / length)}/s", ""
-        look = "bad" if requests and errors / requests > 0.02 else ""
-        yield "Errors (5xx)", _share(errors, requests), f"{show_count(errors)} requests", look
+        share = errors / requests if requests else 0.0
+        shown = f"{share:.2%}" if requests else "-"
+        yield "Errors (5xx)", shown, f"{show_count(errors)} requests", "bad" if share > 0.02 else ""
     known = [each.p95_us for each in data.minutes if each.p95_us is not None]
     if known:
         yield "Latency p95", show_micros(median(known)), "median of the minutes", ""
