@@ -35,7 +35,6 @@ from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
-from penstock.apps.accesslog.evaluation.log_replay import split_lines
 from penstock.apps.accesslog.events.line_events import make_events
 from penstock.apps.accesslog.events.log_clocks import Clocks
 from penstock.apps.accesslog.monitoring.load_counting import count_load
@@ -51,6 +50,7 @@ from penstock.cluster import LocalKafka
 from penstock.core.errors import ClusterError
 from penstock.kafka.metadata.topic_admin import create_topic
 from penstock.kafka.writing.plain_producer import Writer
+from penstock.kernels.newline_cutting import cut_lines
 
 CASES = ("goals", "throughput", "latency", "flood")
 TOPIC, PARTITIONS, LINES = "access-log", 4, 1_000_000
@@ -135,7 +135,7 @@ def run_pipeline(spark: Any, bootstrap: str, folder: Path, lines: int) -> None:
 
 def time_stages(text: bytes, runs: int) -> dict[str, Any]:
     """Each stage over the same lines in this process, on one core."""
-    values = split_lines(text)
+    values = cut_lines(text)[0].cast(pa.binary())
     chunks = [values.slice(at, CHUNK_LINES) for at in range(0, len(values), CHUNK_LINES)]
     settings = PipelineSettings("t", "unused.db", {"bootstrap.servers": "localhost:1"})
     tools = settings.tools

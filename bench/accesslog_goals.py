@@ -23,7 +23,8 @@ from penstock.apps.accesslog.evaluation.decision_scoring import (
     read_labels,
     score,
 )
-from penstock.apps.accesslog.evaluation.log_replay import BLOCK_BYTES, open_log, read_blocks, replay
+from penstock.apps.accesslog.evaluation.log_replay import replay
+from penstock.apps.accesslog.first_look.log_blocks import BLOCK_BYTES, open_log, read_blocks
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.cli.commands.accesslog.replay import write_decisions
 

@@ -30,6 +30,7 @@ from penstock.apps.accesslog.parsing.line_parser import (
     parse_input,
     take_texts,
 )
+from penstock.apps.accesslog.parsing.line_parsing_kernel import LineScratch
 from penstock.kernels.byte_columns import ByteColumn
 from tests.proof.recording import record
 from tests.reference.accesslog_parser import parse_line
@@ -387,7 +388,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self._memory = GuardedMemory(1 << 20)
-        line_parser._idle.arrays = tuple(
+        line_parser._idle.scratch = LineScratch._make(
             guarded_array(each.size, each.dtype).reshape(each.shape) for each in line_parser._scratch()
         )
 

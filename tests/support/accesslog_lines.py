@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.monitoring.load_counting import Merged, MonitorSettings, count_load, merge
+from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, count_load, merge
+from penstock.apps.accesslog.monitoring.load_merging import HEAD_PIECE, read_too_late
+from penstock.apps.accesslog.monitoring.packed_tables import unpack_tables
 from penstock.apps.accesslog.parsing.line_parser import Lines
 
 MINUTE_US = 60_000_000
@@ -84,6 +86,11 @@ def observe_lines(
     )
 
 
+def read_lines(state: Mapping[int, bytes]) -> int:
+    """How many lines there were since the beginning."""
+    return int(unpack_tables(state[HEAD_PIECE])[0]["lines"])
+
+
 @dataclass
 class Database:
     """Upserted rows, and the state between batches."""
@@ -94,7 +101,15 @@ class Database:
     )
     state: dict[int, bytes] = field(default_factory=dict)
     offsets: Counter[int] = field(default_factory=Counter)
-    last: Merged | None = None
+
+    @property
+    def lines_total(self) -> int:
+        """How many lines there were since the beginning, as the state says it."""
+        return read_lines(self.state)
+
+    @property
+    def too_late_total(self) -> int:
+        return read_too_late(self.state[HEAD_PIECE]) if self.state else 0
 
     def add(self, batch: Mapping[int, Iterable[Sequence[Line]]], watermark_us: int | None = None) -> None:
         """One batch: for each partition the pieces its lines came in."""
@@ -104,14 +119,11 @@ class Database:
                 partials.append(observe_lines(piece, partition, self.offsets[partition], self.settings))
                 self.offsets[partition] += len(piece)
         partials.reverse()  # their order must not matter
-        self.last = merge(partials, self.state, watermark_us, settings=self.settings)
-        kept = {number: piece for number, piece in self.state.items() if number not in self.last.gone}
-        kept |= {number: self.last.state[number] for number in self.last.changed}
-        assert kept == self.last.state
-        assert max(map(len, kept.values())) <= 1 << 20
-        self.state = kept
+        merged = merge(partials, self.state, watermark_us, settings=self.settings)
+        self.state = merged.state
+        assert max(map(len, self.state.values())) <= 1 << 20
         for name, keys in TABLES.items():
-            for row in getattr(self.last, name).to_pylist():
+            for row in getattr(merged, name).to_pylist():
                 self.tables[name][tuple(row[key] for key in keys)] = row
 
 

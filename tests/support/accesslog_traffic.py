@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.rule_set import RuleSet
-from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.apps.accesslog.stream.line_stage import Tools
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.stream.pipeline_warmup import warm_up
+from tests.support.fed_engine import FedEngine
 from tests.support.topic_filling import send
 
 START = 1_700_000_000
@@ -174,7 +174,7 @@ def warm_kernels() -> None:
 
 def decide_in_memory(traffic: Traffic, *, lanes: int = 5) -> list[dict[str, Any]]:
     """The decisions of an engine that got each partition in one piece."""
-    engine = Engine(DefenceSettings(RuleSet.parse(RULES), lanes=lanes), partitions=traffic)
+    engine = FedEngine(DefenceSettings(RuleSet.parse(RULES), lanes=lanes), partitions=traffic)
     lines = {number: pa.array([line for _, line in some], pa.binary()) for number, some in traffic.items()}
     servers = {number: pa.array([server for server, _ in some]) for number, some in traffic.items()}
     made = [engine.feed(lines, servers=servers), engine.finish()]

@@ -63,7 +63,7 @@ def build_decoders(
     read_bytes: ReadBytes | None = None,
 ) -> dict[str, ColumnDecoder]:
     """Return the decoder of each requested typed column (`keyData`, `valueData`); may ask the registry."""
-    read = read_bytes or _read_path
+    read = read_bytes or (lambda path: Path(path).read_bytes())
     registry = _read_registry(table, os.environ if environ is None else environ, read)
     decoders: dict[str, ColumnDecoder] = {}
     for name in ("key", "value"):
@@ -212,10 +212,6 @@ def _bound_unknown_ids(table: FormatTable) -> int:
     if table.on_decode_error == FAIL:
         return LEAST_UNKNOWN_IDS
     return INT32_MAX if table.quota is None else max(LEAST_UNKNOWN_IDS, table.quota.floor)
-
-
-def _read_path(path: str) -> bytes:
-    return Path(path).read_bytes()
 
 
 def _read_option_file(key: str, path: str, read: ReadBytes) -> bytes:

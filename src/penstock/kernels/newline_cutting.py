@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _NEWLINE = 0x0A
 
@@ -21,19 +22,18 @@ _NEWLINE = 0x0A
 def cut_lines(whole: bytes, longest: int | None = None) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     """Return the lines of a text that ends with a newline, and the numbers of those cut at `longest`."""
     octets = np.frombuffer(whole, np.uint8)
-    keep = octets != _NEWLINE
-    ends = np.flatnonzero(~keep)
-    begins = np.zeros(ends.size, np.int64)
-    begins[1:] = ends[:-1] + 1
-    sizes = ends - begins
+    ends = np.flatnonzero(octets == _NEWLINE) + 1
+    starts = np.append(0, ends)
+    sizes = np.diff(starts)
     limit = len(whole) if longest is None else longest
-    cut_rows = np.flatnonzero(sizes > limit)
-    for row in cut_rows.tolist():  # rare: each is longer than a whole message may be
-        keep[begins[row] + limit : ends[row]] = False
-        sizes[row] = limit
-    starts = np.zeros(ends.size + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    lines = pa.Array.from_buffers(
-        pa.large_binary(), ends.size, [None, pa.py_buffer(starts), pa.py_buffer(octets[keep])]
-    )
-    return lines, cut_rows
+    cut_rows = np.flatnonzero(sizes - 1 > limit)
+    if cut_rows.size:  # rare: each is longer than a whole message may be
+        keep = np.ones(octets.size, np.bool_)
+        for row in cut_rows.tolist():
+            keep[starts[row] + limit : ends[row] - 1] = False
+        sizes[cut_rows] = limit + 1
+        octets = octets[keep]
+        np.cumsum(sizes, out=starts[1:])
+    with_ends = [None, pa.py_buffer(starts), pa.py_buffer(octets)]
+    lines = pa.Array.from_buffers(pa.large_string(), ends.size, with_ends)
+    return pc.ascii_rtrim(lines, characters="\n").view(pa.large_binary()), cut_rows

@@ -449,3 +449,21 @@ def float_at(buf, at):
     for i in range(4):
         word |= np.uint32(np.uint32(buf[at + i]) << np.uint32(8 * i))
     return np.float64(single_of(word))
+
+
+@part
+def read_varint(buf, at, end):
+    """Read a number of seven bits a byte: (64 bits, next position, whether bits beyond them are left out).
+
+    Position -1: the bytes end before the number does; -2: it has more than ten of them. Those are the faults
+    CUT_OFF and BAD_NUMBER of Avro and of Protobuf, negated.
+    """
+    raw = np.uint64(0)
+    for i in range(10):
+        if at + i >= end:
+            return raw, np.int64(-1), False
+        byte = np.uint64(buf[at + i])
+        raw |= (byte & np.uint64(127)) << np.uint64(7 * i)
+        if byte < np.uint64(128):
+            return raw, at + i + 1, i == 9 and byte > np.uint64(1)
+    return raw, np.int64(-2), False

@@ -15,7 +15,7 @@ from functools import cache
 
 
 @cache
-def spare_the_collector(stage: str, *, collects: bool = False) -> None:
+def spare_the_collector(stage: str, *, collects: bool = False) -> None:  # noqa: ARG001  (the cache asks it)
     """Freeze all loaded objects; with `collects` collect first, for a stage whose tables leave garbage."""
     if collects:
         gc.collect()

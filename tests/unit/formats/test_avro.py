@@ -23,9 +23,9 @@ from penstock.core.options.option_table import read_surface
 from penstock.core.options.typed_column_options import FormatTable
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.decoder_choice import build_decoders
-from penstock.formats.registry.schema_lookups import forget_schemas
 from penstock.formats.registry.schema_registry import RegistrySettings
 from penstock.testing.registry import RegistryServer
+from tests.support.registry_memory import forget_schemas
 
 
 def encode(schema: Any, datum: Any) -> bytes:

@@ -17,8 +17,8 @@ from penstock.core.options.option_table import option_specs, read_surface
 from penstock.core.options.typed_column_options import FormatTable
 from penstock.formats.decoder_choice import build_decoders
 from penstock.formats.json.json_schema import JsonSchemaDecoder
-from penstock.formats.registry.schema_lookups import forget_schemas
 from penstock.testing.registry import RegistryServer
+from tests.support.registry_memory import forget_schemas
 
 AVRO = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
 SCHEMA = '{"type":"object","properties":{"id":{"type":"integer"}}}'

@@ -19,10 +19,10 @@ from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.errors import OptionError
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
 from penstock.formats.protobuf.protobuf_plan import load_message
-from penstock.formats.registry.schema_lookups import forget_schemas
 from penstock.formats.registry.schema_registry import RegistrySettings
 from penstock.testing.registry import RegistryServer
 from tests.support.proto_all_types import ALL, descriptors, expect_row, make_file
+from tests.support.registry_memory import forget_schemas
 
 DECODER = ProtobufDecoder(ALL, "t.All")
 MESSAGE = message_factory.GetMessageClass(load_message(ALL, "t.All"))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from penstock.core.client.client_settings import Secret
 from penstock.core.errors import DecodeError, OptionError
 from penstock.formats.registry import schema_lookups
-from penstock.formats.registry.schema_lookups import find_schemas, forget_schemas
+from penstock.formats.registry.schema_lookups import find_schemas
 from penstock.formats.registry.schema_registry import (
     RegisteredSchema,
     Registry,
@@ -27,6 +27,7 @@ from penstock.formats.registry.schema_registry import (
     parse_urls,
 )
 from penstock.testing.registry import RegistryServer
+from tests.support.registry_memory import forget_schemas
 
 
 @pytest.fixture(autouse=True)

@@ -66,8 +66,8 @@ class _Values:
         done = 0
         while True:
             done = k.decode_rows(
-                source.data, source.ends, source.present, entries, skip, done, rows,
-                *self._workspace.arrays, *self._program.arrays, self._frames, self._state, faults, nodes,
+                source.data, source.ends, source.present, entries, skip, done,
+                self._workspace.arrays, self._program.arrays, self._frames, self._state, faults, nodes,
             )  # fmt: skip
             if done == rows:
                 break

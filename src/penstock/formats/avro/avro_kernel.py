@@ -35,46 +35,34 @@ SPARE_ELEMENTS = 1024
 @part
 def read_long(buf, at, end):
     """Read a zigzag number of at most 64 bits: (value, next position); a bad one has a negative position."""
-    raw = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return np.int64(0), np.int64(-CUT_OFF)
-        byte = np.uint64(buf[at + i])
-        raw |= (byte & np.uint64(127)) << np.uint64(7 * i)
-        if byte < np.uint64(128):
-            if i == 9 and byte > np.uint64(1):
-                return np.int64(0), np.int64(-BAD_NUMBER)
-            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at + i + 1
-    return np.int64(0), np.int64(-BAD_NUMBER)
+    raw, at, is_cut = n.read_varint(buf, at, end)
+    if is_cut:
+        return np.int64(0), np.int64(-BAD_NUMBER)
+    return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
 
 
 @kernel
-def decode_rows(
-    buf, ends, present, entries, skip, row, rows, table, slots, valid, text,
-    program, targets, constants, frames, state, faults, nodes,
-):  # fmt: skip
-    """Append rows from `row` on; return the first row not done. Less than `rows` means: a node was full.
+def decode_rows(buf, ends, present, entries, skip, row, columns, programs, frames, state, faults, nodes):
+    """Append rows from `row` on; return the first row not done. If there is one, a node was full.
 
     `entries[row]` is where the row's program begins, or a negated fault; the first `skip` bytes of a value
     are its frame.
     """
-    while row < rows:
+    while row < len(present):
         if present[row] == 0:
-            s.put_null(table, slots, valid, text, 0)
+            s.put_null(columns, 0)
             row += 1
             continue
         code = -entries[row]
         state[0] = 0
         if entries[row] >= 0:
-            code = decode_row(
-                buf, ends[row] + skip, ends[row + 1], entries[row], table, slots, valid, text,
-                program, targets, constants, frames, state,
-            )  # fmt: skip
+            at, end = ends[row] + skip, ends[row + 1]
+            code = decode_row(buf, at, end, entries[row], columns, programs, frames, state)
         if code != s.GOOD:
-            s.truncate(table, slots, valid, text, 0, row)
+            s.truncate(columns, 0, row)
             if code == s.FULL:
                 return row
-            s.put_null(table, slots, valid, text, 0)
+            s.put_null(columns, 0)
             faults[row] = code
             nodes[row] = state[0]
         row += 1
@@ -82,8 +70,9 @@ def decode_rows(
 
 
 @part
-def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, constants, frames, state):
+def decode_row(buf, at, end, pc, columns, programs, frames, state):
     """Run the program from `pc` on; return GOOD, FULL or the fault."""
+    program, targets, constants = programs
     depth = 0
     budget = end - at + SPARE_ELEMENTS
     while True:
@@ -99,13 +88,13 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
                 return OUT_OF_RANGE
             if node >= 0:
                 if b == AS_REAL:
-                    done = s.put_real(table, slots, valid, text, node, np.float64(value))
+                    done = s.put_real(columns, node, np.float64(value))
                 else:
                     if b == THOUSANDFOLD:
                         if value > 9_223_372_036_854_775 or value < -9_223_372_036_854_775:
                             return OUT_OF_RANGE
                         value *= 1000
-                    done = s.put(table, slots, valid, text, node, value)
+                    done = s.put(columns, node, value)
         elif operation == BYTES:
             size, at = read_long(buf, at, end)
             if at < 0:
@@ -115,19 +104,19 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
             if a and not is_utf8(buf, at, at + size):
                 return BAD_TEXT
             if node >= 0:
-                done = s.put_text(table, slots, valid, text, node, buf, at, size)
+                done = s.put_text(columns, node, buf, at, size)
             at += size
         elif operation == DOUBLE:
             if end - at < 8:
                 return CUT_OFF
             if node >= 0:
-                done = s.put(table, slots, valid, text, node, np.int64(load_word(buf, at)))
+                done = s.put(columns, node, np.int64(load_word(buf, at)))
             at += 8
         elif operation == FLOAT:
             if end - at < 4:
                 return CUT_OFF
             if node >= 0:
-                done = s.put_real(table, slots, valid, text, node, n.float_at(buf, at))
+                done = s.put_real(columns, node, n.float_at(buf, at))
             at += 4
         elif operation == BOOLEAN:
             if at >= end:
@@ -135,12 +124,12 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
             if buf[at] > 1:
                 return BAD_NUMBER
             if node >= 0:
-                done = s.put(table, slots, valid, text, node, np.int64(buf[at]))
+                done = s.put(columns, node, np.int64(buf[at]))
             at += 1
         elif operation == NULL:
-            done = node < 0 or s.put_null(table, slots, valid, text, node)
+            done = node < 0 or s.put_null(columns, node)
         elif operation == STRUCT:
-            done = s.put(table, slots, valid, text, node, np.int64(0))
+            done = s.put(columns, node, np.int64(0))
         elif operation == UNION:
             value, at = read_long(buf, at, end)
             if at < 0:
@@ -170,7 +159,7 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
                 if size == 0:
                     depth -= 1
                     pc = a
-                    if node >= 0 and not s.put_list(table, slots, valid, text, node):
+                    if node >= 0 and not s.put_list(columns, node):
                         return s.FULL
                     continue
             frames[depth - 1] -= 1
@@ -183,7 +172,7 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
                 if not is_utf8(buf, at, at + size):
                     return BAD_TEXT
                 if node >= 0:
-                    done = s.put_text(table, slots, valid, text, node + 1, buf, at, size)
+                    done = s.put_text(columns, node + 1, buf, at, size)
                 at += size
         elif operation == END:
             return s.GOOD if at == end else TRAILING
@@ -191,7 +180,7 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
             if a > end - at:
                 return CUT_OFF
             if node >= 0:
-                done = s.put_text(table, slots, valid, text, node, buf, at, a)
+                done = s.put_text(columns, node, buf, at, a)
             at += a
         elif operation == ENUM:
             value, at = read_long(buf, at, end)
@@ -203,9 +192,7 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
                 where = targets[a + 2 * value]
                 if where < 0:
                     return BAD_SYMBOL
-                done = s.put_text(
-                    table, slots, valid, text, node, constants, where, targets[a + 2 * value + 1]
-                )
+                done = s.put_text(columns, node, constants, where, targets[a + 2 * value + 1])
         elif operation == DECIMAL:
             size = a
             if a < 0:
@@ -214,19 +201,19 @@ def decode_row(buf, at, end, pc, table, slots, valid, text, program, targets, co
                     return -at
             if size < 0 or size > end - at:
                 return BAD_LENGTH
-            fits, high, low = n.wide_at(buf, at, size, table[node, s.PRECISION])
+            fits, high, low = n.wide_at(buf, at, size, columns.table[node, s.PRECISION])
             if not fits:
                 return OUT_OF_RANGE
-            done = s.put_wide(table, slots, valid, text, node, high, low)
+            done = s.put_wide(columns, node, high, low)
             at += size
         elif operation == PUT_LONG:
-            done = s.put(table, slots, valid, text, node, a)
+            done = s.put(columns, node, a)
         elif operation == PUT_TEXT:
-            done = s.put_text(table, slots, valid, text, node, constants, a, b)
+            done = s.put_text(columns, node, constants, a, b)
         elif operation == PUT_WIDE:
-            done = s.put_wide(table, slots, valid, text, node, np.uint64(a), np.uint64(b))
+            done = s.put_wide(columns, node, np.uint64(a), np.uint64(b))
         elif operation == PUT_LIST:
-            done = s.put_list(table, slots, valid, text, node)
+            done = s.put_list(columns, node)
         else:
             return NO_MATCH
         if not done:

@@ -7,12 +7,13 @@ for texts and lists the end of each entry), `valid` (a byte per entry) and `text
 Rules: every write is preceded by a comparison with the node's room, and a full node is not an error: the
 function returns False, the kernel removes the row with `truncate`, and the caller makes more room and goes on
 at that row. A struct's own entry comes first, its children follow in any order, and `close_struct` fills in
-the absent ones. Why not one array per column: numba would compile a kernel per schema. Why not a tuple of
-arrays instead of four arguments: numba counts references to each array at each use.
+the absent ones. Why not one array per column: numba would compile a kernel per schema.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,14 +34,23 @@ GOOD, FULL = 0, -1
 KIND, STOP, PARENT, COUNT, BASE, ROOM, TEXT_BASE, TEXT_USED, TEXT_ROOM = range(9)
 # WIDTH: slots per entry (two for decimals). MISSING: how to fill gaps.
 WIDTH, PRECISION, SCALE, MISSING = range(9, 13)
-NAME_AT, NAME_SIZE, FIRST_AT, FIRST_SIZE = range(
-    13, 17
-)  # in `text`: the field's name; for FIRST_NAME: zero's
+# In `text`: the field's name; for FIRST_NAME: zero's.
+NAME_AT, NAME_SIZE, FIRST_AT, FIRST_SIZE = range(13, 17)
 TABLE_WIDTH = 17
 
 
+class BuiltColumns(NamedTuple):
+    """The nodes and their pools."""
+
+    table: Any
+    slots: Any
+    valid: Any
+    text: Any
+
+
 @part
-def has_room(table, slots, valid, text, node):
+def has_room(columns, node):
+    table = columns.table
     if table[node, COUNT] < table[node, ROOM]:
         return True
     table[-1, 0] = node
@@ -49,9 +59,10 @@ def has_room(table, slots, valid, text, node):
 
 
 @part
-def put(table, slots, valid, text, node, value):
+def put(columns, node, value):
     """Append a whole number."""
-    if not has_room(table, slots, valid, text, node):
+    table, slots, valid = columns.table, columns.slots, columns.valid
+    if not has_room(columns, node):
         return False
     at = table[node, BASE] + table[node, COUNT]
     slots[at] = value
@@ -61,21 +72,16 @@ def put(table, slots, valid, text, node, value):
 
 
 @part
-def put_real(table, slots, valid, text, node, value):
+def put_real(columns, node, value):
     """Append a floating point number."""
-    if not has_room(table, slots, valid, text, node):
-        return False
-    at = table[node, BASE] + table[node, COUNT]
-    slots[at] = bits_of(value)
-    valid[at] = 1
-    table[node, COUNT] += 1
-    return True
+    return put(columns, node, bits_of(value))
 
 
 @part
-def put_wide(table, slots, valid, text, node, high, low):
+def put_wide(columns, node, high, low):
     """Append a decimal: 128 bits, the low half first as Arrow stores it."""
-    if not has_room(table, slots, valid, text, node):
+    table, slots, valid = columns.table, columns.slots, columns.valid
+    if not has_room(columns, node):
         return False
     at = table[node, BASE] + 2 * table[node, COUNT]
     slots[at] = np.int64(low)
@@ -86,7 +92,8 @@ def put_wide(table, slots, valid, text, node, high, low):
 
 
 @part
-def has_text_room(table, slots, valid, text, node, size):
+def has_text_room(columns, node, size):
+    table = columns.table
     if size <= table[node, TEXT_ROOM] - table[node, TEXT_USED]:
         return True
     table[-1, 0] = node
@@ -95,39 +102,40 @@ def has_text_room(table, slots, valid, text, node, size):
 
 
 @part
-def put_text(table, slots, valid, text, node, buf, at, size):
+def put_text(columns, node, buf, at, size):
     """Append bytes of `buf`; the caller has checked that they lie inside it."""
-    if not has_room(table, slots, valid, text, node) or not has_text_room(
-        table, slots, valid, text, node, size
-    ):
+    table, text = columns.table, columns.text
+    if not has_room(columns, node) or not has_text_room(columns, node, size):
         return False
     copy_bytes(text, table[node, TEXT_BASE] + table[node, TEXT_USED], buf, at, size)
-    return end_text(table, slots, valid, text, node, size)
+    return end_text(columns, node, size)
 
 
 @part
-def end_text(table, slots, valid, text, node, size):
+def end_text(columns, node, size):
     """Append an entry whose bytes have just been written after TEXT_USED; there is room for it."""
+    table = columns.table
     table[node, TEXT_USED] += size
     at = table[node, BASE] + table[node, COUNT]
-    slots[at] = table[node, TEXT_USED]
-    valid[at] = 1
+    columns.slots[at] = table[node, TEXT_USED]
+    columns.valid[at] = 1
     table[node, COUNT] += 1
     return True
 
 
 @part
-def put_list(table, slots, valid, text, node):
+def put_list(columns, node):
     """Append a list or a map: its elements are those its child got since the previous entry."""
-    return put(table, slots, valid, text, node, table[node + 1, COUNT])
+    return put(columns, node, columns.table[node + 1, COUNT])
 
 
 @part
-def put_null(table, slots, valid, text, node):
+def put_null(columns, node):
     """Append a null, with a null for every part of a struct."""
+    table, slots, valid = columns.table, columns.slots, columns.valid
     i = node
     while i < table[node, STOP]:
-        if not has_room(table, slots, valid, text, i):
+        if not has_room(columns, i):
             return False
         kind = table[i, KIND]
         at = table[i, BASE] + table[i, WIDTH] * table[i, COUNT]
@@ -146,37 +154,40 @@ def put_null(table, slots, valid, text, node):
 
 
 @part
-def put_missing(table, slots, valid, text, node):
+def put_missing(columns, node):
     """Append the value of an absent part."""
+    table, text = columns.table, columns.text
     how = table[node, MISSING]
     if how == EMPTY_LIST:
-        return put_list(table, slots, valid, text, node)
+        return put_list(columns, node)
     if how == FIRST_NAME:
-        return put_text(table, slots, valid, text, node, text, table[node, FIRST_AT], table[node, FIRST_SIZE])
+        return put_text(columns, node, text, table[node, FIRST_AT], table[node, FIRST_SIZE])
     if how == ZERO:
         kind = table[node, KIND]
         if kind in (STRING, BINARY):
-            return put_text(table, slots, valid, text, node, text, 0, 0)
+            return put_text(columns, node, text, 0, 0)
         if kind == DECIMAL:
-            return put_wide(table, slots, valid, text, node, np.uint64(0), np.uint64(0))
-        return put(table, slots, valid, text, node, np.int64(0))  # the same bits as 0.0
-    return put_null(table, slots, valid, text, node)
+            return put_wide(columns, node, np.uint64(0), np.uint64(0))
+        return put(columns, node, np.int64(0))  # the same bits as 0.0
+    return put_null(columns, node)
 
 
 @part
-def close_struct(table, slots, valid, text, node):
+def close_struct(columns, node):
     """Fill in the absent children of a struct's newest entry."""
+    table = columns.table
     child = node + 1
     while child < table[node, STOP]:
-        if table[child, COUNT] < table[node, COUNT] and not put_missing(table, slots, valid, text, child):
+        if table[child, COUNT] < table[node, COUNT] and not put_missing(columns, child):
             return False
         child = table[child, STOP]
     return True
 
 
 @part
-def truncate(table, slots, valid, text, node, entries):
+def truncate(columns, node, entries):
     """Keep only the first `entries` of a node, and what belongs to them below it."""
+    table, slots = columns.table, columns.slots
     for i in range(node, table[node, STOP]):
         keep = entries
         if i > node:

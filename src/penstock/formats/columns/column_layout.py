@@ -193,9 +193,9 @@ class Workspace:
         self.slots, self.valid, self.text = slots, valid, text
 
     @property
-    def arrays(self) -> tuple[Array, Array, Array, Array]:
+    def arrays(self) -> s.BuiltColumns:
         """Return the arrays that kernels take; `grow` replaces them."""
-        return self.table, self.slots, self.valid, self.text
+        return s.BuiltColumns(self.table, self.slots, self.valid, self.text)
 
     def finish(self) -> pa.Array:
         """Return the column, in memory of its own."""

@@ -58,8 +58,8 @@ class _Documents:
         done = 0
         while True:
             done = k.decode_documents(
-                source.data, source.ends, source.present, skip, strict, done, rows,
-                *self.workspace.arrays, self._frames, self._late, self._state, scratch, faults, nodes,
+                source.data, source.ends, source.present, skip, strict, done,
+                self.workspace.arrays, self._frames, self._late, self._state, scratch, faults, nodes,
             )  # fmt: skip
             if done == rows:
                 break

@@ -28,31 +28,15 @@ _KEY, _VALUE, _AFTER = 0, 1, 2
 
 @kernel
 def decode_documents(
-    buf,
-    ends,
-    present,
-    skip,
-    strict,
-    row,
-    rows,
-    table,
-    slots,
-    valid,
-    text,
-    frames,
-    late,
-    state,
-    scratch,
-    faults,
-    nodes,
+    buf, ends, present, skip, strict, row, columns, frames, late, state, scratch, faults, nodes
 ):
-    """Append rows from `row` on; return the first row not done. Less than `rows` means: a node was full.
+    """Append rows from `row` on; return the first row not done. If there is one, a node was full.
 
     The first `skip` bytes of a value are its frame, which begins with a zero byte.
     """
-    while row < rows:
+    while row < len(present):
         if present[row] == 0:
-            s.put_null(table, slots, valid, text, 0)
+            s.put_null(columns, 0)
             row += 1
             continue
         state[v.LATE_BEFORE] = state[v.LATE]
@@ -60,15 +44,13 @@ def decode_documents(
         state[v.FAULT] = state[v.NODE] = 0
         code = v.NO_FRAME
         if skip == 0 or (end - at >= skip and buf[at] == 0):
-            code = decode_document(
-                buf, at + skip, end, strict, table, slots, valid, text, frames, late, state, scratch
-            )
+            code = decode_document(buf, at + skip, end, strict, columns, frames, late, state, scratch)
         if code != s.GOOD:
-            s.truncate(table, slots, valid, text, 0, row)
+            s.truncate(columns, 0, row)
             state[v.LATE] = state[v.LATE_BEFORE]
             if code == s.FULL:
                 return row
-            s.put_null(table, slots, valid, text, 0)
+            s.put_null(columns, 0)
             state[v.FAULT] = code
         faults[row] = state[v.FAULT]
         nodes[row] = state[v.NODE]
@@ -77,8 +59,9 @@ def decode_documents(
 
 
 @part
-def decode_document(buf, at, end, strict, table, slots, valid, text, frames, late, state, scratch):
+def decode_document(buf, at, end, strict, columns, frames, late, state, scratch):
     """Append one document to the columns; return GOOD, FULL or the fault."""
+    table = columns.table
     depth = np.int64(0)
     node = np.int64(0)
     raw_depth, raw_node, raw_at = np.int64(-1), np.int64(0), np.int64(0)
@@ -92,14 +75,14 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
         c = buf[at]
         if step == _VALUE:
             if c != 0x7B and c != 0x5B:
-                after = v.decode_scalar(buf, at, end, table, slots, valid, text, node, late, state, scratch)
+                after = v.decode_scalar(buf, at, end, columns, node, late, state, scratch)
                 if after < 0:
                     if after == -100:
                         return s.FULL
                     if -after < v.WRONG_TYPE or strict:
                         state[v.NODE] = max(node, np.int64(0))
                         return -after
-                    if not null_field(table, slots, valid, text, frames, depth, node, -after, late, state):
+                    if not null_field(columns, frames, depth, node, -after, late, state):
                         return s.FULL
                     node = np.int64(-1)  # scanned once more, to get past it
                     continue
@@ -113,15 +96,13 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
                         raw_depth, raw_node, raw_at = depth, node, at
                         inner = np.int64(-1)
                     elif c == 0x7B and kind == s.STRUCT:
-                        if not s.put(table, slots, valid, text, node, np.int64(0)):
+                        if not s.put(columns, node, np.int64(0)):
                             return s.FULL
                     elif not ((c == 0x7B and kind == s.MAP) or (c == 0x5B and kind == s.LIST)):
                         if strict:
                             state[v.NODE] = node
                             return v.WRONG_TYPE
-                        if not null_field(
-                            table, slots, valid, text, frames, depth, node, v.WRONG_TYPE, late, state
-                        ):
+                        if not null_field(columns, frames, depth, node, v.WRONG_TYPE, late, state):
                             return s.FULL
                         inner = np.int64(-1)
                 if depth >= MAX_DEPTH:
@@ -142,9 +123,7 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
         elif step == _KEY:
             if c != 0x22:
                 return v.SYNTAX
-            node, at = decode_key(
-                buf, at + 1, end, table, slots, valid, text, frames[depth - 1], late, state, scratch
-            )
+            node, at = decode_key(buf, at + 1, end, columns, frames[depth - 1], late, state, scratch)
             if at < 0:
                 return -at if at > -100 else s.FULL
             at = skip_blanks(buf, at, end)
@@ -169,15 +148,15 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
             inner = frames[depth, 0]
             if inner >= 0:
                 closed = (
-                    s.close_struct(table, slots, valid, text, inner)
+                    s.close_struct(columns, inner)
                     if table[inner, s.KIND] == s.STRUCT
-                    else s.put_list(table, slots, valid, text, inner)
+                    else s.put_list(columns, inner)
                 )
                 if not closed:
                     return s.FULL
             elif depth == raw_depth:
                 raw_depth = np.int64(-1)
-                if not s.put_text(table, slots, valid, text, raw_node, buf, raw_at, at - raw_at):
+                if not s.put_text(columns, raw_node, buf, raw_at, at - raw_at):
                     return s.FULL
             if depth == 0:
                 return s.GOOD if skip_blanks(buf, at, end) == end else v.TRAILING
@@ -186,8 +165,9 @@ def decode_document(buf, at, end, strict, table, slots, valid, text, frames, lat
 
 
 @part
-def null_field(table, slots, valid, text, frames, depth, node, fault, late, state):
+def null_field(columns, frames, depth, node, fault, late, state):
     """Set the field of a bad value at `node` to null, and ignore the rest of the field."""
+    table = columns.table
     field = node
     while table[table[field, s.PARENT], s.KIND] != s.STRUCT:
         field = table[field, s.PARENT]
@@ -197,12 +177,12 @@ def null_field(table, slots, valid, text, frames, depth, node, fault, late, stat
         frames[depth, 0] = -1
     if state[v.FAULT] == 0:
         state[v.FAULT], state[v.NODE] = fault, node
-    s.truncate(table, slots, valid, text, field, table[owner, s.COUNT] - 1)
+    s.truncate(columns, field, table[owner, s.COUNT] - 1)
     last = state[v.LATE] - 1  # the field's numbers for Arrow came last, so many bad fields cost no more
     while last >= state[v.LATE_BEFORE] and late[last, 1] >= table[late[last, 0], s.COUNT]:
         last -= 1
     state[v.LATE] = last + 1
-    return s.put_null(table, slots, valid, text, field)
+    return s.put_null(columns, field)
 
 
 @inlined
@@ -214,8 +194,9 @@ def same_bytes(buf, at, other, other_at, size):
 
 
 @inlined
-def decode_key(buf, at, end, table, slots, valid, text, frame, late, state, scratch):
+def decode_key(buf, at, end, columns, frame, late, state, scratch):
     """Read a key from after its quote: (node of its value or -1, position after the colon or a fault)."""
+    table = columns.table
     close, escapes = close_string(buf, at, end)
     if close < 0:
         return np.int64(-1), np.int64(-v.BAD_TEXT)
@@ -233,37 +214,36 @@ def decode_key(buf, at, end, table, slots, valid, text, frame, late, state, scra
     if inner < 0:
         return np.int64(-1), after
     if table[inner, s.KIND] == s.MAP:
-        if not s.put_text(table, slots, valid, text, inner + 1, key, key_at, size):
+        if not s.put_text(columns, inner + 1, key, key_at, size):
             return np.int64(-1), np.int64(-100)
         return table[inner + 1, s.STOP], after
     # Documents of a topic nearly always have their fields in one order: first try the one after the last.
     child = frame[2]
-    if not (child < table[inner, s.STOP] and is_named(table, slots, valid, text, child, key, key_at, size)):
+    if not (child < table[inner, s.STOP] and is_named(columns, child, key, key_at, size)):
         child = inner + 1
-        while child < table[inner, s.STOP] and not is_named(
-            table, slots, valid, text, child, key, key_at, size
-        ):
+        while child < table[inner, s.STOP] and not is_named(columns, child, key, key_at, size):
             child = table[child, s.STOP]
         if child >= table[inner, s.STOP]:
             return np.int64(-1), after
     frame[2] = table[child, s.STOP]
     if table[child, s.COUNT] == table[inner, s.COUNT]:  # given twice: the last one counts
-        s.truncate(table, slots, valid, text, child, table[inner, s.COUNT] - 1)
-        forget_late(table, slots, valid, text, late, state)
+        s.truncate(columns, child, table[inner, s.COUNT] - 1)
+        forget_late(columns, late, state)
     return child, after
 
 
 @inlined
-def is_named(table, slots, valid, text, child, key, at, size):
+def is_named(columns, child, key, at, size):
+    table, text = columns.table, columns.text
     return table[child, s.NAME_SIZE] == size and same_bytes(key, at, text, table[child, s.NAME_AT], size)
 
 
 @part
-def forget_late(table, slots, valid, text, late, state):
+def forget_late(columns, late, state):
     """Drop this row's numbers whose entries have just been taken back."""
     kept = state[v.LATE_BEFORE]
     for i in range(kept, state[v.LATE]):
-        if late[i, 1] < table[late[i, 0], s.COUNT]:
+        if late[i, 1] < columns.table[late[i, 0], s.COUNT]:
             for j in range(v.LATE_WIDTH):
                 late[kept, j] = late[i, j]
             kept += 1

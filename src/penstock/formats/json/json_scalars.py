@@ -48,8 +48,9 @@ _FALSE = (0x66, 0x61, 0x6C, 0x73, 0x65)
 
 
 @inlined
-def decode_scalar(buf, at, end, table, slots, valid, text, node, late, state, scratch):
+def decode_scalar(buf, at, end, columns, node, late, state, scratch):
     """Append a value that is no object and no array; return the position after it or a fault."""
+    table = columns.table
     c = buf[at]
     if c == 0x22:
         close, escapes = close_string(buf, at + 1, end)
@@ -60,16 +61,12 @@ def decode_scalar(buf, at, end, table, slots, valid, text, node, late, state, sc
                 return np.int64(-BAD_TEXT)
             return close + 1
         if table[node, s.KIND] == s.STRING and not escapes:
-            return (
-                close + 1
-                if s.put_text(table, slots, valid, text, node, buf, at + 1, close - at - 1)
-                else np.int64(-100)
-            )
-        return decode_string(buf, at + 1, close, escapes, table, slots, valid, text, node, scratch)
+            return close + 1 if s.put_text(columns, node, buf, at + 1, close - at - 1) else np.int64(-100)
+        return decode_string(buf, at + 1, close, escapes, columns, node, scratch)
     if c == 0x2D or 0x30 <= c <= 0x39:
         kind, stop, digits, power, negative, exact = n.read_number(buf, at, end)
         if kind == n.NO_NUMBER:
-            return decode_special(buf, at, end, table, slots, valid, text, node)
+            return decode_special(buf, at, end, columns, node)
         if node < 0:
             return stop
         wanted = table[node, s.KIND]
@@ -78,47 +75,42 @@ def decode_scalar(buf, at, end, table, slots, valid, text, node, late, state, sc
             if not exact or digits > limit:
                 return np.int64(-OUT_OF_RANGE)
             value = -np.int64(digits) if negative else np.int64(digits)
-            return stop if s.put(table, slots, valid, text, node, value) else np.int64(-100)
+            return stop if s.put(columns, node, value) else np.int64(-100)
         if wanted == s.DOUBLE or wanted == s.FLOAT:
             if n.easy_real(digits, power, exact):
                 # A whole number has no negative zero. A double may be equally near to two floats.
                 value = n.make_real(digits, power, negative and (kind != n.WHOLE or digits > np.uint64(0)))
                 if wanted == s.DOUBLE or n.rounds_as_float(value):
-                    return stop if s.put_real(table, slots, valid, text, node, value) else np.int64(-100)
-            return (
-                stop
-                if leave_to_arrow(table, slots, valid, text, node, at, stop - at, late, state)
-                else np.int64(-100)
-            )
-        return decode_other_number(
-            buf, at, stop, kind, digits, negative, exact, table, slots, valid, text, node
-        )
+                    return stop if s.put_real(columns, node, value) else np.int64(-100)
+            return stop if leave_to_arrow(columns, node, at, stop - at, late, state) else np.int64(-100)
+        return decode_other_number(buf, at, stop, kind, digits, negative, exact, columns, node)
     if c == 0x6E and is_word(buf, at, end, _NULL):
-        return at + 4 if node < 0 or s.put_null(table, slots, valid, text, node) else np.int64(-100)
+        return at + 4 if node < 0 or s.put_null(columns, node) else np.int64(-100)
     size = np.int64(0)
     if c == 0x74 and is_word(buf, at, end, _TRUE):
         size = np.int64(4)
     elif c == 0x66 and is_word(buf, at, end, _FALSE):
         size = np.int64(5)
     else:
-        return decode_special(buf, at, end, table, slots, valid, text, node)
+        return decode_special(buf, at, end, columns, node)
     if node < 0:
         return at + size
     if table[node, s.KIND] == s.BOOLEAN:
-        return at + size if s.put(table, slots, valid, text, node, np.int64(size == 4)) else np.int64(-100)
+        return at + size if s.put(columns, node, np.int64(size == 4)) else np.int64(-100)
     if table[node, s.KIND] == s.STRING:
-        return at + size if s.put_text(table, slots, valid, text, node, buf, at, size) else np.int64(-100)
+        return at + size if s.put_text(columns, node, buf, at, size) else np.int64(-100)
     return np.int64(-WRONG_TYPE)
 
 
 @part
-def leave_to_arrow(table, slots, valid, text, node, at, size, late, state):
+def leave_to_arrow(columns, node, at, size, late, state):
     """Append a number whose value is filled in later."""
+    table = columns.table
     if state[LATE] >= len(late):
         table[-1, 0] = LATE_FULL
         return False
     entry = table[node, s.COUNT]
-    if not s.put_real(table, slots, valid, text, node, 0.0):
+    if not s.put_real(columns, node, 0.0):
         return False
     row = late[state[LATE]]
     row[0], row[1], row[2], row[3] = node, entry, at, size
@@ -127,43 +119,39 @@ def leave_to_arrow(table, slots, valid, text, node, at, size, late, state):
 
 
 @part
-def decode_other_number(buf, at, stop, kind, digits, negative, exact, table, slots, valid, text, node):
+def decode_other_number(buf, at, stop, kind, digits, negative, exact, columns, node):
     """Append a number to a decimal, a text or a timestamp column."""
+    table = columns.table
     wanted = table[node, s.KIND]
     if wanted == s.STRING:
-        return stop if s.put_text(table, slots, valid, text, node, buf, at, stop - at) else np.int64(-100)
+        return stop if s.put_text(columns, node, buf, at, stop - at) else np.int64(-100)
     if wanted == s.DECIMAL:
         fits, high, low = n.read_decimal(buf, at, stop, table[node, s.PRECISION], table[node, s.SCALE])
         if not fits:
             return np.int64(-OUT_OF_RANGE)
-        return stop if s.put_wide(table, slots, valid, text, node, high, low) else np.int64(-100)
+        return stop if s.put_wide(columns, node, high, low) else np.int64(-100)
     if wanted == s.TIMESTAMP and kind == n.WHOLE:  # seconds, as Spark reads them
         if not exact or digits > np.uint64(9_223_372_036_854):
             return np.int64(-OUT_OF_RANGE)
         micros = np.int64(digits) * 1_000_000
-        return (
-            stop
-            if s.put(table, slots, valid, text, node, -micros if negative else micros)
-            else np.int64(-100)
-        )
+        return stop if s.put(columns, node, -micros if negative else micros) else np.int64(-100)
     return np.int64(-WRONG_TYPE)
 
 
 @part
-def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scratch):
+def decode_string(buf, at, close, escapes, columns, node, scratch):
     """Append the string `[at, close)` to any column; return the position after its quote or a fault."""
+    table, text = columns.table, columns.text
     kind = table[node, s.KIND]
     size = close - at
     if kind == s.STRING:
-        if not s.has_room(table, slots, valid, text, node) or not s.has_text_room(
-            table, slots, valid, text, node, size
-        ):
+        if not s.has_room(columns, node) or not s.has_text_room(columns, node, size):
             return np.int64(-100)
         begin = table[node, s.TEXT_BASE] + table[node, s.TEXT_USED]
         size = unescape(text, begin, size, buf, at, close)
         if size < 0:
             return np.int64(-BAD_TEXT if size == NO_TEXT else -HALF_PAIR)
-        s.end_text(table, slots, valid, text, node, size)
+        s.end_text(columns, node, size)
         return close + 1
     source, begin, end = buf, at, close
     if escapes:
@@ -173,25 +161,23 @@ def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scra
         source, begin, end = scratch, np.int64(1), size + 1
     done = False
     if kind == s.BINARY:
-        if not s.has_room(table, slots, valid, text, node) or not s.has_text_room(
-            table, slots, valid, text, node, size
-        ):
+        if not s.has_room(columns, node) or not s.has_text_room(columns, node, size):
             return np.int64(-100)
         place = table[node, s.TEXT_BASE] + table[node, s.TEXT_USED]
         size = decode_base64(text, place, size, source, begin, end)
         if size < 0:
             return np.int64(-WRONG_TYPE)
-        done = s.end_text(table, slots, valid, text, node, size)
+        done = s.end_text(columns, node, size)
     elif kind == s.DATE:
         fits, days = n.read_day(source, begin, end)
         if not fits:
             return np.int64(-WRONG_TYPE)
-        done = s.put(table, slots, valid, text, node, days)
+        done = s.put(columns, node, days)
     elif kind == s.TIMESTAMP or kind == s.TIMESTAMP_NTZ:
         fits, micros = n.read_timestamp(source, begin, end, kind == s.TIMESTAMP)
         if not fits:
             return np.int64(-WRONG_TYPE)
-        done = s.put(table, slots, valid, text, node, micros)
+        done = s.put(columns, node, micros)
     elif kind == s.DECIMAL:
         end = n.spell_decimal(scratch, source, begin, end)
         number, stop, _, _, _, _ = n.read_number(scratch, 0, end)
@@ -200,30 +186,30 @@ def decode_string(buf, at, close, escapes, table, slots, valid, text, node, scra
         fits, high, low = n.read_decimal(scratch, 0, end, table[node, s.PRECISION], table[node, s.SCALE])
         if not fits:
             return np.int64(-OUT_OF_RANGE)
-        done = s.put_wide(table, slots, valid, text, node, high, low)
+        done = s.put_wide(columns, node, high, low)
     elif kind == s.DOUBLE or kind == s.FLOAT:
         value, stop = special_real(source, begin, end)
         if stop != end or value == 0.0:
             return np.int64(-WRONG_TYPE)
-        done = s.put_real(table, slots, valid, text, node, value)
+        done = s.put_real(columns, node, value)
     else:
         return np.int64(-WRONG_TYPE)
     return close + 1 if done else np.int64(-100)
 
 
 @part
-def decode_special(buf, at, end, table, slots, valid, text, node):
+def decode_special(buf, at, end, columns, node):
     """Append an unquoted `NaN` or infinity, as Python writes them; return the next position or a fault."""
     value, stop = special_real(buf, at, end)
     if value == 0.0:
         return np.int64(-SYNTAX)
     if node < 0:
         return stop
-    kind = table[node, s.KIND]
+    kind = columns.table[node, s.KIND]
     if kind == s.DOUBLE or kind == s.FLOAT:
-        return stop if s.put_real(table, slots, valid, text, node, value) else np.int64(-100)
+        return stop if s.put_real(columns, node, value) else np.int64(-100)
     if kind == s.STRING:
-        return stop if s.put_text(table, slots, valid, text, node, buf, at, stop - at) else np.int64(-100)
+        return stop if s.put_text(columns, node, buf, at, stop - at) else np.int64(-100)
     return np.int64(-WRONG_TYPE)
 
 

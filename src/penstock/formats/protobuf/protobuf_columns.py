@@ -80,8 +80,8 @@ class _Messages:
         self._workspace.begin(rows, source.total_bytes)
         while True:
             done = k.decode_rows(
-                source.data, starts, ends, source.present, roots, done, rows,
-                *self._workspace.arrays, *self._tables, self._frames, self._state, faults, nodes,
+                source.data, starts, ends, source.present, roots, done,
+                self._workspace.arrays, self._tables, self._frames, self._state, faults, nodes,
             )  # fmt: skip
             if done == rows:
                 return faults, nodes

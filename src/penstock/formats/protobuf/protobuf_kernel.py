@@ -40,46 +40,26 @@ NODE_AT, JOINED = 0, 1
 STATE_WIDTH = 2
 
 
-@part
-def read_varint(buf, at, end):
-    """Return (64 bits, next position); the position is negative if the number is bad."""
-    raw = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return raw, np.int64(-CUT_OFF)
-        byte = np.uint64(buf[at + i])
-        raw |= (byte & np.uint64(127)) << np.uint64(7 * i)
-        if byte < np.uint64(128):
-            return raw, at + i + 1  # bits beyond the 64th are dropped, as in every parser
-    return raw, np.int64(-BAD_NUMBER)
-
-
 @kernel
-def decode_rows(
-    buf, starts, ends, present, roots, row, rows, table, slots, valid, text,
-    fields, messages, enums, frames, state, faults, nodes,
-):  # fmt: skip
-    """Append rows from `row` on; return the first row not done. Less than `rows` means: a node was full.
+def decode_rows(buf, starts, ends, present, roots, row, columns, plan, frames, state, faults, nodes):
+    """Append rows from `row` on; return the first row not done. If there is one, a node was full.
 
     `roots[row]` is the row's message type, or a negated fault.
     """
-    while row < rows:
+    while row < len(present):
         if present[row] == 0:
-            s.put_null(table, slots, valid, text, 0)
+            s.put_null(columns, 0)
             row += 1
             continue
         code = -roots[row]
         state[NODE_AT] = 0
         if roots[row] >= 0:
-            code = decode_row(
-                buf, starts[row], ends[row], roots[row], table, slots, valid, text,
-                fields, messages, enums, frames, state,
-            )  # fmt: skip
+            code = decode_row(buf, starts[row], ends[row], roots[row], columns, plan, frames, state)
         if code != s.GOOD:
-            s.truncate(table, slots, valid, text, 0, row)
+            s.truncate(columns, 0, row)
             if code == s.FULL:
                 return row
-            s.put_null(table, slots, valid, text, 0)
+            s.put_null(columns, 0)
             faults[row] = code
             nodes[row] = state[NODE_AT]
         row += 1
@@ -87,28 +67,30 @@ def decode_rows(
 
 
 @part
-def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, enums, frames, state):
+def decode_row(buf, at, end, root, columns, plan, frames, state):
     """Append one message and everything in it; return GOOD, FULL or the fault."""
+    fields, messages, enums = plan
+    table = columns.table
     depth = 0
     message = root
-    if not s.put(table, slots, valid, text, messages[root, 2], np.int64(0)):
+    if not s.put(columns, messages[root, 2], np.int64(0)):
         return s.FULL
     want = table[messages[root, 2], s.COUNT]  # how many entries each part has after the message
     while True:
         while at >= end:  # the message ends, and perhaps the one around it too
-            if not close_message(table, slots, valid, text, messages, message, want):
+            if not close_message(columns, messages, message, want):
                 return s.FULL
             if (
                 messages[message, 3]
                 and state[JOINED] == 0
-                and may_have_twin(table, slots, text, messages[message, 2], want)
+                and may_have_twin(columns, messages[message, 2], want)
             ):
                 return SPLIT
             if depth == 0:
                 return s.GOOD
             depth -= 1
             message, end, want = frames[depth, 0], frames[depth, 1], frames[depth, 2]
-        tag, at = read_varint(buf, at, end)
+        tag, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return -at
         number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -133,13 +115,13 @@ def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, 
         if not repeated:
             if kind == NESTED and table[target, s.COUNT] == want:
                 return SPLIT
-            take_back(table, slots, valid, text, fields, messages, message, field, want)
+            take_back(columns, fields, messages, message, field, want)
         if wire != 2:
-            at = put_value(buf, at, end, kind, target, table, slots, valid, text, fields, field, enums)
+            at = put_value(buf, at, end, kind, target, columns, fields, field, enums)
             if at < 0:
                 return s.FULL if at == -100 else -at
             continue
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return -at
         size = np.int64(raw)
@@ -148,7 +130,7 @@ def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, 
         stop = at + size
         if packed:  # many numbers in one piece
             while at < stop:
-                at = put_value(buf, at, stop, kind, target, table, slots, valid, text, fields, field, enums)
+                at = put_value(buf, at, stop, kind, target, columns, fields, field, enums)
                 if at < 0:
                     return s.FULL if at == -100 else -at
         elif kind == NESTED:
@@ -160,13 +142,13 @@ def decode_row(buf, at, end, root, table, slots, valid, text, fields, messages, 
             if messages[message, 3]:
                 want = table[messages[message, 2] + 1, s.COUNT] + 1
             else:
-                if not s.put(table, slots, valid, text, messages[message, 2], np.int64(0)):
+                if not s.put(columns, messages[message, 2], np.int64(0)):
                     return s.FULL
                 want = table[messages[message, 2], s.COUNT]
         else:
             if kind == STRING and not is_utf8(buf, at, stop):
                 return BAD_TEXT
-            if not s.put_text(table, slots, valid, text, target, buf, at, size):
+            if not s.put_text(columns, target, buf, at, size):
                 return s.FULL
             at = stop
 
@@ -201,14 +183,14 @@ def wire_type(kind):
 def skip_value(buf, at, end, wire, number):
     """Return the position after a value that is not wanted, or a negated fault."""
     if wire == 0:
-        _, at = read_varint(buf, at, end)
+        _, at, _ = n.read_varint(buf, at, end)
         return at
     if wire == 1:
         return at + 8 if end - at >= 8 else np.int64(-CUT_OFF)
     if wire == 5:
         return at + 4 if end - at >= 4 else np.int64(-CUT_OFF)
     if wire == 2:
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return at
         size = np.int64(raw)
@@ -223,7 +205,7 @@ def skip_group(buf, at, end, number):
     # An array of the numbers of open groups would need memory, so only the outermost number is compared, and
     # the count of the others.
     while depth > 0:
-        tag, at = read_varint(buf, at, end)
+        tag, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return at
         inner, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -238,13 +220,13 @@ def skip_group(buf, at, end, number):
             if depth == 0 and inner != number:
                 return np.int64(-BAD_TAG)
         elif wire == 0:
-            _, at = read_varint(buf, at, end)
+            _, at, _ = n.read_varint(buf, at, end)
         elif wire == 1:
             at = at + 8 if end - at >= 8 else np.int64(-CUT_OFF)
         elif wire == 5:
             at = at + 4 if end - at >= 4 else np.int64(-CUT_OFF)
         elif wire == 2:
-            raw, at = read_varint(buf, at, end)
+            raw, at, _ = n.read_varint(buf, at, end)
             if at >= 0:
                 size = np.int64(raw)
                 at = at + size if 0 <= size <= end - at else np.int64(-BAD_LENGTH)
@@ -256,11 +238,11 @@ def skip_group(buf, at, end, number):
 
 
 @part
-def put_value(buf, at, end, kind, node, table, slots, valid, text, fields, field, enums):
+def put_value(buf, at, end, kind, node, columns, fields, field, enums):
     """Append one number; return the position after it, a negated fault, or -100: full."""
     done = False
     if kind <= ENUM:
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         if at < 0:
             return at
         value = np.int64(raw)
@@ -276,39 +258,40 @@ def put_value(buf, at, end, kind, node, table, slots, valid, text, fields, field
             small = raw & np.uint64(0xFFFFFFFF)
             value = np.int64(np.int32(np.int64(small >> np.uint64(1)) ^ -np.int64(small & np.uint64(1))))
         if kind == UINT64:
-            done = s.put_wide(table, slots, valid, text, node, np.uint64(0), raw)
+            done = s.put_wide(columns, node, np.uint64(0), raw)
         elif kind == ENUM:
-            done = put_symbol(table, slots, valid, text, node, value, fields, field, enums)
+            done = put_symbol(columns, node, value, fields, field, enums)
         else:
-            done = s.put(table, slots, valid, text, node, value)
+            done = s.put(columns, node, value)
     elif kind in (FIXED64, DOUBLE):
         if end - at < 8:
             return np.int64(-CUT_OFF)
         word = load_word(buf, at)
-        if kind == FIXED64 and table[node, s.WIDTH] == 2:
-            done = s.put_wide(table, slots, valid, text, node, np.uint64(0), word)
+        if kind == FIXED64 and columns.table[node, s.WIDTH] == 2:
+            done = s.put_wide(columns, node, np.uint64(0), word)
         else:
-            done = s.put(table, slots, valid, text, node, np.int64(word))
+            done = s.put(columns, node, np.int64(word))
         at += 8
     else:
         if end - at < 4:
             return np.int64(-CUT_OFF)
         if kind == FLOAT:
-            done = s.put_real(table, slots, valid, text, node, n.float_at(buf, at))
+            done = s.put_real(columns, node, n.float_at(buf, at))
         else:
             value = np.int64(0)
             for i in range(4):
                 value |= np.int64(buf[at + i]) << np.int64(8 * i)
             if kind == SFIXED32:
                 value = np.int64(np.int32(value))
-            done = s.put(table, slots, valid, text, node, value)
+            done = s.put(columns, node, value)
         at += 4
     return at if done else np.int64(-100)
 
 
 @part
-def put_symbol(table, slots, valid, text, node, value, fields, field, enums):
+def put_symbol(columns, node, value, fields, field, enums):
     """Append an enum's name; append a number without a name (from a newer producer) as its digits."""
+    table, text = columns.table, columns.text
     first, count = fields[field, NAMES_AT], fields[field, NAMES_COUNT]
     low, high = first, first + count
     while low < high:
@@ -318,10 +301,8 @@ def put_symbol(table, slots, valid, text, node, value, fields, field, enums):
         else:
             high = middle
     if low < first + count and enums[low, 0] == value:
-        return s.put_text(table, slots, valid, text, node, text, enums[low, 1], enums[low, 2])
-    if not s.has_room(table, slots, valid, text, node) or not s.has_text_room(
-        table, slots, valid, text, node, 11
-    ):
+        return s.put_text(columns, node, text, enums[low, 1], enums[low, 2])
+    if not s.has_room(columns, node) or not s.has_text_room(columns, node, 11):
         return False
     begin = table[node, s.TEXT_BASE] + table[node, s.TEXT_USED]
     at = begin
@@ -336,32 +317,34 @@ def put_symbol(table, slots, valid, text, node, value, fields, field, enums):
         text[at] = 0x30 + (rest // scale) % 10
         at += 1
         scale //= 10
-    return s.end_text(table, slots, valid, text, node, at - begin)
+    return s.end_text(columns, node, at - begin)
 
 
 @part
-def close_message(table, slots, valid, text, messages, message, want):
+def close_message(columns, messages, message, want):
     """Fill in absent fields; a map entry is the key and the value after the map's node."""
+    table = columns.table
     node = messages[message, 2]
     if messages[message, 3] == 0:
-        return s.close_struct(table, slots, valid, text, node)
+        return s.close_struct(columns, node)
     child = node + 1
     while child < table[node, s.STOP]:
         if table[child, s.COUNT] < want:
             if table[child, s.MISSING] == s.EMPTY_STRUCT:
-                if not s.put(table, slots, valid, text, child, np.int64(0)):
+                if not s.put(columns, child, np.int64(0)):
                     return False
-                if not s.close_struct(table, slots, valid, text, child):
+                if not s.close_struct(columns, child):
                     return False
-            elif not s.put_missing(table, slots, valid, text, child):
+            elif not s.put_missing(columns, child):
                 return False
         child = table[child, s.STOP]
     return True
 
 
 @part
-def may_have_twin(table, slots, text, node, want):
+def may_have_twin(columns, node, want):
     """Return whether the last key of an open map has come before, or there are too many to compare."""
+    table, slots, text = columns.table, columns.slots, columns.text
     entries = table[node, s.COUNT]
     first = slots[table[node, s.BASE] + entries - 1] if entries > 0 else np.int64(0)
     last = want - 1
@@ -392,16 +375,17 @@ def may_have_twin(table, slots, text, node, want):
 
 
 @part
-def take_back(table, slots, valid, text, fields, messages, message, field, want):
+def take_back(columns, fields, messages, message, field, want):
     """Drop the value so far of a field that is not repeated, and those of its oneof, for a new value."""
+    table = columns.table
     oneof = fields[field, ONEOF]
     if table[fields[field, NODE], s.COUNT] == want:
-        s.truncate(table, slots, valid, text, fields[field, NODE], want - 1)
+        s.truncate(columns, fields[field, NODE], want - 1)
     if oneof >= 0:
         for other in range(messages[message, 0], messages[message, 1]):
             node = fields[other, NODE]
             if other != field and fields[other, ONEOF] == oneof and table[node, s.COUNT] == want:
-                s.truncate(table, slots, valid, text, node, want - 1)
+                s.truncate(columns, node, want - 1)
 
 
 @kernel
@@ -415,7 +399,7 @@ def read_indexes(buf, starts, ends, indexes):
         for i in range(indexes.shape[1]):
             indexes[row, i] = -1
         at, end = starts[row], ends[row]
-        raw, at = read_varint(buf, at, end)
+        raw, at, _ = n.read_varint(buf, at, end)
         count = np.int64(raw >> np.uint64(1))  # zigzag; a negative one is odd
         if at < 0 or raw & np.uint64(1) or count > indexes.shape[1]:
             indexes[row, 0] = -2
@@ -423,7 +407,7 @@ def read_indexes(buf, starts, ends, indexes):
         if count == 0:
             indexes[row, 0] = 0
         for i in range(count):
-            raw, at = read_varint(buf, at, end)
+            raw, at, _ = n.read_varint(buf, at, end)
             if at < 0 or raw & np.uint64(1) or raw > np.uint64(2_000_000):
                 indexes[row, 0] = -2
                 break

@@ -81,18 +81,8 @@ class _Kept:
                 self._absences.popitem(last=False)
             return made
 
-    def clear(self) -> None:
-        with self._lock:
-            self._schemas.clear()
-            self._absences.clear()
-
 
 _kept = _Kept()
-
-
-def forget_schemas() -> None:
-    """Drop what this process has learned from registries."""
-    _kept.clear()
 
 
 def find_schemas(

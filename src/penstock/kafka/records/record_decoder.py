@@ -362,9 +362,10 @@ class _ColumnSet:
         need: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.columns, self.rows, self.data, self.new = tuple(columns), rows, data, new
-        key, value, headers = self.wants = tuple(name in columns for name in ("key", "value", "headers"))
+        key, value, headers = (name in columns for name in ("key", "value", "headers"))
         # What the kernel multiplies milliseconds by: Spark's times are microseconds.
-        self.time_scale = 1000 if "timestamp" in columns else int("timestampMs" in columns)
+        time_scale = 1000 if "timestamp" in columns else int("timestampMs" in columns)
+        self._choice = k.RecordChoice(rows, key, value, headers, time_scale)
 
         def ends(wanted: bool, size: int = rows) -> np.ndarray[Any, Any]:
             array = new(size + 1 if wanted else 0, np.int32)
@@ -380,24 +381,24 @@ class _ColumnSet:
             return new(max(data, need.get(name, 0)) if wanted else 0, np.uint8)
 
         entries = max(rows, need.get("headers", 0))
-        self.offsets = new(rows, np.int64)
-        self.times = new(rows if self.time_scale else 0, np.int64)
-        self.time_types = new(rows, np.int32)
-        self.key_ends, self.key_bits, self.keys = ends(key), bits(), text(key, "key")
-        self.value_ends, self.value_bits = ends(value), bits()
-        self.values = text(value, "value")
-        self.list_ends, self.list_bits = ends(headers), bits()
-        self.header_key_ends = ends(headers, entries)
-        self.header_keys = text(headers, "header_key")
-        self.header_value_ends = ends(headers, entries)
-        self.header_value_bits = bits(entries if headers else 0)
-        self.header_values = text(headers, "header_value")
-        self._arrays = (
-            self.offsets, self.times, self.time_types, self.key_ends, self.key_bits, self.keys,
-            self.value_ends, self.value_bits, self.values, self.list_ends, self.list_bits,
-            self.header_key_ends, self.header_keys, self.header_value_ends, self.header_value_bits,
-            self.header_values,
-        )  # fmt: skip
+        self._arrays = k.FilledColumns(
+            offsets=new(rows, np.int64),
+            times=new(rows if time_scale else 0, np.int64),
+            time_types=new(rows, np.int32),
+            key_ends=ends(key),
+            key_bits=bits(),
+            keys=text(key, "key"),
+            value_ends=ends(value),
+            value_bits=bits(),
+            values=text(value, "value"),
+            list_ends=ends(headers),
+            list_bits=bits(),
+            header_key_ends=ends(headers, entries),
+            header_keys=text(headers, "header_key"),
+            header_value_ends=ends(headers, entries),
+            header_value_bits=bits(entries if headers else 0),
+            header_values=text(headers, "header_value"),
+        )
         # An Arrow buffer made from an array holds a reference to it: a count above this means "in use".
         self._at_rest = tuple(sys.getrefcount(array) for array in self._arrays)
 
@@ -423,48 +424,43 @@ class _ColumnSet:
         self, source: np.ndarray[Any, Any], segments: np.ndarray[Any, Any], state: np.ndarray[Any, Any],
         start: int, until: int,
     ) -> int:  # fmt: skip
-        key, value, headers = self.wants
-        return int(
-            k.fill(
-                source, segments, len(segments), state, start, until, self.rows,
-                key, value, headers, self.time_scale, *self._arrays,
-            )
-        )  # fmt: skip
+        return int(k.fill(source, segments, state, start, until, self._choice, self._arrays))
 
     def array(self, name: str, state: np.ndarray[Any, Any]) -> pa.Array:
-        rows = int(state[k.ROWS])
+        rows, arrays = int(state[k.ROWS]), self._arrays
         if name == "offset":
-            return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(self.offsets)])
+            return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(arrays.offsets)])
         if name == "timestamp":
-            return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(self.times)])
+            return pa.Array.from_buffers(ARROW_TYPES[name], rows, [None, pa.py_buffer(arrays.times)])
         if name == "timestampMs":
-            times = self.times if self.time_scale == 1 else self.times[:rows] // self.time_scale
+            scale = self._choice.time_scale
+            times = arrays.times if scale == 1 else arrays.times[:rows] // scale
             return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(times)])
         if name == "timestampType":
-            return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self.time_types)])
+            return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(arrays.time_types)])
         if name == "key":
-            return _binary(rows, int(state[k.KEY_NULLS]), self.key_bits, self.key_ends, self.keys)
+            return _binary(rows, int(state[k.KEY_NULLS]), arrays.key_bits, arrays.key_ends, arrays.keys)
         if name == "value":
-            return _binary(rows, int(state[k.VALUE_NULLS]), self.value_bits, self.value_ends, self.values)
+            return _binary(
+                rows, int(state[k.VALUE_NULLS]), arrays.value_bits, arrays.value_ends, arrays.values
+            )
         return self._headers(rows, state)
 
     def _headers(self, rows: int, state: np.ndarray[Any, Any]) -> pa.Array:
-        entries = int(state[k.HEADERS])
-        keys = _binary(entries, 0, self.header_key_bits, self.header_key_ends, self.header_keys)
+        entries, arrays = int(state[k.HEADERS]), self._arrays
+        keys = _binary(entries, 0, arrays.key_bits[:0], arrays.header_key_ends, arrays.header_keys)
         keys = _text(keys) if state[k.HEADER_KEY_HIGH] else keys.view(pa.string())
         values = _binary(
-            entries, int(state[k.HEADER_VALUE_NULLS]), self.header_value_bits, self.header_value_ends,
-            self.header_values,
+            entries, int(state[k.HEADER_VALUE_NULLS]), arrays.header_value_bits, arrays.header_value_ends,
+            arrays.header_values,
         )  # fmt: skip
         struct = ARROW_TYPES["headers"].value_type
         pairs = pa.StructArray.from_arrays([keys, values], fields=list(struct))
         nulls = int(state[k.HEADER_NULLS])
-        bits = pa.py_buffer(self.list_bits) if nulls else None
+        bits = pa.py_buffer(arrays.list_bits) if nulls else None
         return pa.Array.from_buffers(
-            ARROW_TYPES["headers"], rows, [bits, pa.py_buffer(self.list_ends)], nulls, 0, [pairs]
+            ARROW_TYPES["headers"], rows, [bits, pa.py_buffer(arrays.list_ends)], nulls, 0, [pairs]
         )
-
-    header_key_bits = np.zeros(0, np.uint8)  # a header key is never null
 
 
 def _binary(

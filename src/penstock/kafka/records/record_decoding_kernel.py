@@ -11,6 +11,8 @@ stops when the output is full, saves its place in `state`, and goes on in the ne
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from penstock.kernels.compilation import copy_bytes, inlined, kernel
@@ -204,21 +206,51 @@ def set_bit(bits, row, valid):
         bits[row >> 3] &= ~mask
 
 
+class RecordChoice(NamedTuple):
+    """Which columns are wanted, and the most rows. `times` are milliseconds times `time_scale`; 0: none."""
+
+    max_rows: int
+    want_key: bool
+    want_value: bool
+    want_headers: bool
+    time_scale: int
+
+
+class FilledColumns(NamedTuple):
+    """The buffers of one Arrow batch."""
+
+    offsets: Any
+    times: Any
+    time_types: Any
+    key_ends: Any
+    key_bits: Any
+    keys: Any
+    value_ends: Any
+    value_bits: Any
+    values: Any
+    list_ends: Any
+    list_bits: Any
+    header_key_ends: Any
+    header_keys: Any
+    header_value_ends: Any
+    header_value_bits: Any
+    header_values: Any
+
+
 @kernel
-def fill(
-    buf, segments, count, state, start, until, max_rows,
-    want_key, want_value, want_headers, time_scale,
-    offsets, times, time_types,
-    key_ends, key_bits, keys, value_ends, value_bits, values,
-    list_ends, list_bits, header_key_ends, header_keys, header_value_ends, header_value_bits, header_values,
-):  # fmt: skip
+def fill(buf, segments, state, start, until, choice, columns):
     """Decode records of `segments` (rows of the batch table, BEGIN..END being the records themselves).
 
     Append rows with `start <= offset < until` until the segments are used up (DONE), the output is full
     (FULL), or one record is larger than the whole output (OVERSIZED, with what it needs in `state`). Any
     other code means damage; its offset is in `state[BAD_AT]`.
-    `times` are milliseconds times `time_scale`; 0: not wanted. As milliseconds any number is a time.
+    As milliseconds any number is a time.
     """
+    max_rows, want_key, want_value, want_headers, time_scale = choice
+    offsets, times, time_types, key_ends, key_bits, keys, value_ends, value_bits, values = columns[:9]
+    list_ends, list_bits, header_key_ends, header_keys = columns[9:13]
+    header_value_ends, header_value_bits, header_values = columns[13:]
+    count = len(segments)
     segment, record, at = state[SEGMENT], state[RECORD], state[POSITION]
     rows, previous = state[ROWS], state[PREVIOUS]
     key_at, value_at = state[KEY_BYTES], state[VALUE_BYTES]

@@ -140,16 +140,16 @@ def _write_step(
     old: Mapping[Network, Ban],
     new: Mapping[Network, Ban],
 ) -> None:
-    mark, marks = session.grammar.mark, session.grammar.marks
+    mark, insert = session.grammar.mark, session.grammar.insert
     session.execute_many(
         f"DELETE FROM {LISTED} WHERE network = {mark}", [(str(each),) for each in changed if each in old]
     )
     session.execute_many(
-        f"INSERT INTO {LISTED} ({', '.join(_LISTED_COLUMNS)}) VALUES ({marks(len(_LISTED_COLUMNS))})",
+        insert(LISTED, _LISTED_COLUMNS),
         [(str(each), *new[each][1:]) for each in changed if each in new],
     )
     session.execute_many(
-        f"INSERT INTO {CHANGES} ({', '.join(_CHANGE_COLUMNS)}) VALUES ({marks(len(_CHANGE_COLUMNS))})",
+        insert(CHANGES, _CHANGE_COLUMNS),
         [(cursor, str(each), _end_of(new.get(each)), _end_of(old.get(each))) for each in changed],
     )
     [[kept]] = session.execute(f"SELECT COUNT(*) FROM {CHANGES}")

@@ -29,10 +29,6 @@ _ENDING = ".penstock-new"
 _LEFT_BEHIND_S = 3600.0
 
 
-def _read_clock_us() -> int:
-    return time.time_ns() // 1000
-
-
 class BlocklistWriter:
     """Keeps the files of a folder equal to the list in the database. For one thread."""
 
@@ -46,7 +42,7 @@ class BlocklistWriter:
         trusted_proxies: Iterable[str] = (),
         trust_crawlers: bool = True,
         block_private: bool = False,
-        clock_us: Callable[[], int] = _read_clock_us,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         if isinstance(place, str | os.PathLike):
             place = parse_place(os.fspath(place))

@@ -70,7 +70,9 @@ def _compile(ruleset: RuleSet) -> RuleProgram:
     everything = [ANY_REQUEST in rule.count for rule in behaviour]
     kinds = [KINDS.index(rule.per) for rule in behaviour]
     groups = np.zeros(len(rules), np.uint8)
-    is_client_hit = np.array([_has_points(rule) for rule in rules], bool)
+    is_client_hit = np.array(
+        [not isinstance(rule, BehaviourRule) and rule.points > 0 for rule in rules], bool
+    )
     all_groups = 0
     starts = np.zeros((3, len(rules) + 1), np.int32)
     flat: list[int] = []
@@ -142,10 +144,6 @@ def _list_counted(ruleset: RuleSet, rule: BehaviourRule) -> tuple[int, ...]:
     if rule.per == KINDS[CLIENT]:
         return numbers
     return tuple(n for n in numbers if ruleset.rules[n].near or ruleset.rules[n].id in rule.count)
-
-
-def _has_points(rule: object) -> bool:
-    return not isinstance(rule, BehaviourRule) and getattr(rule, "points", 0) > 0
 
 
 def _memory(rule: BehaviourRule) -> int:

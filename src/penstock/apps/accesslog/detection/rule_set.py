@@ -4,24 +4,12 @@ Rule: what loads can be run. Each field is checked here, and an error names the 
 no other module looks at raw YAML. A rule's place in the set is its number in all arrays, and `digest` changes
 with anything that could change a decision, so stored state tells which rules made it.
 
-There are two kinds. A content rule looks at one line (`look`, `words`, `regex` ...); a behaviour rule counts
-the hits of others over time (`count`, `limit`, `half_life` ...). Points add up per client and fade; a client
-with 10 is blocked. Zero points make a signal: only counted.
+A content rule looks at one line (`look`, `words`, `regex` ...); a behaviour rule counts the hits of others
+over time (`count`, `limit`, `half_life` ...). Points add up per client and fade; a client with 10 is blocked.
+Zero points make a signal: only counted. Why not Python for the rules: an operator must be able to read, add
+and switch off one without a release, with its examples (`hits`, `misses`), which the tests run.
 
-Why not Python for the rules: an operator must be able to read, switch off and add one without a release, and
-every rule must carry its examples (`hits`, `misses`), which the tests run.
-
->>> rules = RuleSet.parse('''
-... - id: secret.env
-...   class: secret_file
-...   what: Someone asks for the file with the passwords of the application.
-...   look: [path]
-...   ends: [/.env]
-...   block: true
-...   hits: [GET /.env]
-...   misses: [GET /environment]
-... ''')
->>> rules.find("secret.env").points
+>>> default_rules().find("secret.env").points
 10
 """
 

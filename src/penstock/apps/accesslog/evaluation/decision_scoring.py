@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.apps.accesslog.evaluation.log_replay import BLOCK_BYTES, look_first, open_log, read_blocks
 from penstock.apps.accesslog.events.subjects import name_client
+from penstock.apps.accesslog.first_look.log_blocks import BLOCK_BYTES, look_first, open_log, read_blocks
 from penstock.apps.accesslog.parsing.line_parser import make_parser, take_texts
 from penstock.core.errors import OptionError
 

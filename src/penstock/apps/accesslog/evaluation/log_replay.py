@@ -12,37 +12,27 @@ a pipeline; for logs that were made with them, say `block_private` in the settin
 
 from __future__ import annotations
 
-import gzip
-import sys
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.events import line_events_kernel as k
 from penstock.apps.accesslog.events.log_clocks import NEVER
-from penstock.apps.accesslog.first_look.line_samples import cut_sample
+from penstock.apps.accesslog.first_look.log_blocks import BLOCK_BYTES, look_first, open_log, read_blocks
 from penstock.apps.accesslog.parsing.line_parser import Lines, Parser, make_parser
-from penstock.apps.accesslog.shipping.log_follower import LONGEST_LINE_BYTES
-from penstock.core.errors import OptionError
 
-BLOCK_BYTES = 8 << 20
 #: Files that are looked at first; a block of each is in memory then.
 _LOOKED_AT = 8
-_NEWLINE = 10
-#: How packed files begin that are not unpacked here; no line of a log begins so.
-_OTHER_PACKINGS = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh91A": "bzip2", b"\xfd7zXZ\x00": "xz"}
 #: `reached` is how far the file's clock had come with this line: never less than with the one before.
 _LINE = np.dtype(
     [("high", "u8"), ("low", "u8"), ("time", "i8"), ("reached", "i8"), ("partition", "i4"), ("offset", "i8")]
@@ -82,7 +72,7 @@ def replay(
         if look is not None:
             blocks |= look_first({n: blocks[n] for n in range(min(len(paths), _LOOKED_AT))}, look)
         settings = settings if resettle is None else resettle()
-        engine = Engine(settings, partitions=range(len(paths)), parser=parser)
+        engine = Engine(settings, partitions=range(len(paths)))
         positions = dict.fromkeys(blocks, 0)
         made = []
         while blocks:
@@ -103,17 +93,6 @@ def replay(
             key=lambda row: (row["decided_at"], row["kind"], row["partition"], row["offset"], row["client"])
         )
         return Replayed(ledger.index(decisions), dict(engine.counters))
-
-
-def look_first(
-    blocks: Mapping[int, Iterator[pa.Array]], look: Callable[[pa.Array], object]
-) -> dict[int, Iterator[pa.Array]]:
-    """Show lines of the first blocks to `look`; return the same blocks, with nothing missing."""
-    firsts = {n: next(some, None) for n, some in blocks.items()}
-    samples = [cut_sample(each) for each in firsts.values() if each is not None]
-    if samples:
-        look(pa.concat_arrays(samples))
-    return {n: some if firsts[n] is None else chain([firsts[n]], some) for n, some in blocks.items()}
 
 
 def name_server(path: Path | str) -> str:
@@ -147,75 +126,6 @@ def _mark_ended(engine: Engine, number: int) -> None:
     clocks = engine.clocks
     ended = replace(clocks.partitions[number], is_idle=True)
     engine.clocks = replace(clocks, partitions={**clocks.partitions, number: ended})
-
-
-def _refuse_other_packing(path: Path | str, begin: bytes) -> None:
-    for magic, name in _OTHER_PACKINGS.items():
-        if begin.startswith(magic):
-            raise OptionError(
-                "LOG_UNREADABLE",
-                f"The log {path} is packed with {name}, and only gzip is unpacked here.",
-                hint=f"Give it unpacked: `{name} -dc {path} | penstock accesslog ... -`.",
-                facts={"path": str(path)},
-            )
-
-
-@contextmanager
-def open_log(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a log file, unpacked if it is compressed; `-` is standard input, which stays open."""
-    if str(path) == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with open(path, "rb") as file:
-            begin = file.read(6)
-            is_packed = begin.startswith(b"\x1f\x8b")
-            _refuse_other_packing(path, begin)
-            file.seek(0)
-            if is_packed:
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield cast("BinaryIO", unpacked)
-            else:
-                yield file
-    except (OSError, EOFError, zlib.error) as error:  # the last two: a packed log that is cut off or damaged
-        raise OptionError(
-            "LOG_UNREADABLE",
-            f"The log {path} cannot be read: {error}.",
-            hint="Check its name, rights and end.",
-        ) from error
-
-
-def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
-    """Yield the lines of a file, block by block, as one column each; the text is copied once.
-
-    Of a line that goes on over blocks at most `LONGEST_LINE_BYTES` are kept.
-    """
-    rest = b""
-    while True:
-        block = file.read(block_bytes)
-        if not block:
-            break
-        cut = block.rfind(b"\n") + 1
-        if cut == 0:
-            rest = (rest + block)[:LONGEST_LINE_BYTES]
-            continue
-        end = block.find(b"\n")
-        yield split_lines((rest + block[:end])[:LONGEST_LINE_BYTES] + block[end:cut])
-        rest = block[cut:]
-    if rest:
-        yield split_lines(rest[:LONGEST_LINE_BYTES])
-
-
-def split_lines(data: bytes) -> pa.Array:
-    """Return lines without their ends; the end of the last one makes no line."""
-    whole = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(whole == _NEWLINE) + 1
-    if not ends.size or ends[-1] != whole.size:
-        ends = np.append(ends, whole.size)
-    offsets = np.zeros(ends.size + 1, np.int32)
-    offsets[1:] = ends
-    lines = pa.Array.from_buffers(pa.string(), ends.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return pc.ascii_rtrim(lines, characters="\n").view(pa.binary())
 
 
 class _Ledger:

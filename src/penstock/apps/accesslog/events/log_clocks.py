@@ -1,29 +1,19 @@
 """Time as the log shows it: the running maximum of each partition, and the watermark that follows from all.
 
 Rules. A line's time is never before its partition's maximum less the lateness: an earlier line is moved up to
-it and counted as late, never dropped. The watermark is the least of (maximum less lateness) over all
-partitions that are not idle; what is before it is folded, the rest waits. So the order of the fold is a
-function of the log alone, however it is cut into batches.
+it and counted as late, never dropped. The watermark is the least of (maximum less lateness) over partitions
+that are not idle, also those that have shown no line yet; what is before it is folded, the rest waits. Who is
+idle is decided from the wall clock, so it is stored with the clocks: a repeated batch finds it.
 
-A partition that is known but has shown no line yet holds the watermark back, too, until it is decided that it
-is idle. Such a decision is made from the wall clock, so it is a part of the clocks and stored with them: a
-repeated batch finds it. When all are idle nothing is waited for.
-
-Wall clocks are wrong at times, and the log must go on. A partition that was last seen in the future (the
-computer's clock was set back) is waited for from now on as if it had been seen now. A partition whose clock
-is ahead of the wall, and whose new lines are all earlier, had a server with a wrong clock (`future_clocks`):
-it counts as silent and gives up what it has ahead of the watermark (`cap_at_watermark`). While nobody else
-sends lines the watermark goes on with half the speed of the wall (`pass_time`). At half the speed the log
-catches up, and lines of different minutes still have different times: at one moment, ordinary visitors would
-look like a flood.
-
-Why not the time of arrival: a restart, a replay or another batch size would count other lines together.
+A partition seen in the future (our clock was set back) is waited for as if it had been seen now. One whose
+server was ahead of the wall (`future_clocks`) counts as silent. While nobody else sends lines the watermark
+goes on with half the speed of the wall (`pass_time`): the log catches up, and its minutes do not fall on one
+moment, where visitors would look like a flood. Why not the time of arrival: a restart, a replay or another
+batch size would count other lines together.
 
 >>> clocks = advance(Clocks.begin([0, 1]), {0: 9_000_000}, lateness_us=1_000_000)
->>> clocks.watermark_us == NEVER
-True
->>> advance(clocks, {1: 7_500_000}, lateness_us=1_000_000).watermark_us
-6500000
+>>> clocks.watermark_us == NEVER, advance(clocks, {1: 7_500_000}, lateness_us=1_000_000).watermark_us
+(True, 6500000)
 """
 
 from __future__ import annotations

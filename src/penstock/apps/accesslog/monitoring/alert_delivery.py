@@ -111,7 +111,7 @@ class AlertSender:
 def _note_sent(session: Session, ids: Sequence[str]) -> None:
     mark = session.grammar.mark
     session.execute_many(f"DELETE FROM {TOLD} WHERE event_id = {mark}", [(each,) for each in ids])
-    session.execute_many(f"INSERT INTO {TOLD} (event_id) VALUES ({mark})", [(each,) for each in ids])
+    session.execute_many(session.grammar.insert(TOLD, ["event_id"]), [(each,) for each in ids])
 
 
 def _read_untold(session: Session) -> list[AlertEvent]:

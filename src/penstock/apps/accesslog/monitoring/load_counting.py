@@ -1,33 +1,22 @@
 """Load monitoring, first half: what one batch of lines adds, as a small packed partial.
 
 `count_load` runs in the worker that fetched the lines; `merge` (in `load_merging`, offered here too) joins
-partials and the state of earlier batches. A partial has, for each second and server, requests, bytes, status
-classes and errors (5xx), and for each minute and server latencies, clients and top tables.
+partials and the state of earlier batches.
 
 Rule: where a line is counted is a function of its partition's log alone, so any split into batches gives the
-same numbers. A line goes to the second it belongs to. It is too late, and only counted as that, when its
-server's clock in its partition is five minutes past the end of its minute. A clock is the highest time that
-two lines in a row have reached: one line from the future moves nothing. Whether a line was too late can
-depend on the clock that earlier batches left, but then all lines of its minute in this batch were: `merge`
-decides that.
-
-Why two rules about the future: the stage before this one limits a line's time to a minute after its record,
-whoever wrote it and however many did (`line_stage.cap_times`); that keeps minutes open. A minute is still
-thirty times what a second waits before it is judged, so one line alone must move nothing here: all others of
-that minute would not count, and their servers would seem to have fallen silent. Two in a row alone would not
-do either: a server whose clock is wrong writes more than one.
+same numbers. A line is counted in the second it belongs to, or as too late when its server's clock in its
+partition is five minutes past the end of its minute. A clock is the highest time that two lines in a row
+have reached. `line_stage.cap_times` lets no line be more than a minute ahead, which keeps minutes open; but a
+second is judged thirty times sooner, so one line from the future alone must move nothing here. Why both: a
+server whose clock is wrong writes more than two lines.
 
 Why not the time of arrival: after an outage the backlog would look like a flood. Why not one clock for all
 servers: a server whose clock is an hour ahead would make the lines of all others late.
-
->>> MonitorSettings(grace_s=60).grace_us
-60000000
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +26,9 @@ from numpy.typing import NDArray
 from penstock.apps.accesslog.monitoring.load_counting_kernel import (
     COUNTS,
     NEVER,
+    CellTable,
+    CountedLines,
+    SecondTable,
     count_latencies,
     count_lines,
     count_texts,
@@ -91,22 +83,14 @@ def count_load(
                 "late_bytes": late[:, 1],
             }
         ),
-        "cells": pa.table({"minute": cells.minutes, "server": cells.servers}),
+        "cells": cells,
         "seconds": seconds,
         "latencies": _count_latencies(lines, line_cells),
     }
     grouped = group_lines(lines, FIELDS) if grouped is None else check_grouped(lines, grouped)
-    tables |= _count_texts(lines, grouped, line_cells, len(cells.minutes))
+    tables |= _count_texts(lines, grouped, line_cells, cells.num_rows)
     head = {"partition": str(partition), "first_offset": int(first_offset), "lines": total}
     return pack_tables(tables, head)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """The minutes and servers of a batch; tables name them by number."""
-
-    minutes: NDArray[np.int64]
-    servers: NDArray[np.int32]
 
 
 def _name_servers(
@@ -172,38 +156,29 @@ def _count_lines(
     settings: MonitorSettings,
     clocks: NDArray[np.int64],
     late: NDArray[np.int64],
-) -> tuple[pa.Table, _Cells, NDArray[np.int32]]:
+) -> tuple[pa.Table, pa.Table, NDArray[np.int32]]:
     total = len(lines.time_us)
     # The seconds of a batch are few; room for as many as there are lines costs nothing until it is used.
-    seconds, minutes = np.empty(total, np.uint64), np.empty(total, np.uint64)
-    second_servers, minute_servers = np.empty(total, np.int32), np.empty(total, np.int32)
-    second_cells, line_cells = np.empty(total, np.int32), np.empty(total, np.int32)
-    counts = np.empty((total, COUNTS), np.int64)
-    second_count, cell_count = count_lines(
-        lines.time_us,
-        lines.status,
-        lines.size,
-        lines.latency_us,
-        numbers,
-        settings.grace_us,
-        settings.lateness_us,
-        _draw_salt(),
-        clocks,
-        late,
-        seconds,
-        second_servers,
-        second_cells,
-        counts,
-        minutes,
-        minute_servers,
-        _make_slots(total),
-        _make_slots(total),
-        line_cells,
+    seconds = SecondTable(
+        seconds=np.empty(total, np.uint64),
+        servers=np.empty(total, np.int32),
+        cells=np.empty(total, np.int32),
+        counts=np.empty((total, COUNTS), np.int64),
+        slots=_make_slots(total),
     )
-    columns = {"second": seconds[:second_count].view(np.int64), "cell": second_cells[:second_count]}
-    columns |= {f"n{number}": counts[:second_count, number].copy() for number in range(COUNTS)}
-    cells = _Cells(minutes[:cell_count].view(np.int64), minute_servers[:cell_count])
-    return pa.table(columns), cells, line_cells
+    cells = CellTable(np.empty(total, np.uint64), np.empty(total, np.int32), _make_slots(total))
+    line_cells = np.empty(total, np.int32)
+    counted = CountedLines(lines.time_us, lines.status, lines.size, lines.latency_us, numbers)
+    second_count, cell_count = count_lines(
+        *(counted, settings.grace_us, settings.lateness_us, _draw_salt(), clocks, late),
+        *(seconds, cells, line_cells),
+    )
+    columns = {"second": seconds.seconds[:second_count].view(np.int64), "cell": seconds.cells[:second_count]}
+    columns |= {f"n{number}": seconds.counts[:second_count, number].copy() for number in range(COUNTS)}
+    found = pa.table(
+        {"minute": cells.minutes[:cell_count].view(np.int64), "server": cells.servers[:cell_count]}
+    )
+    return pa.table(columns), found, line_cells
 
 
 def _count_latencies(lines: Lines, line_cells: NDArray[np.int32]) -> pa.Table:

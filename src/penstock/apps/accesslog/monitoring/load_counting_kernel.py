@@ -16,6 +16,8 @@ No kernel allocates; the arrays come from `monitoring`.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from penstock.kernels.compilation import copy_bytes, inlined, kernel, load_word, part
@@ -125,33 +127,44 @@ def bucket_of(latency):
 # --- counting ----------------------------------------------------------------------------------------------
 
 
+class CountedLines(NamedTuple):
+    """What is counted of each line."""
+
+    times: Any
+    statuses: Any
+    sizes: Any
+    latencies: Any
+    servers: Any
+
+
+class SecondTable(NamedTuple):
+    """Seconds of servers, the cell of each, and what was counted in it."""
+
+    seconds: Any
+    servers: Any
+    cells: Any
+    counts: Any
+    slots: Any
+
+
+class CellTable(NamedTuple):
+    """Minutes of servers."""
+
+    minutes: Any
+    servers: Any
+    slots: Any
+
+
 @kernel
-def count_lines(
-    times,
-    statuses,
-    sizes,
-    latencies,
-    servers,
-    grace,
-    lateness,
-    salt,
-    clocks,
-    late,
-    seconds,
-    second_servers,
-    second_cells,
-    counts,
-    minutes,
-    minute_servers,
-    slots,
-    minute_slots,
-    line_cells,
-):
+def count_lines(lines, grace, lateness, salt, clocks, late, second_table, cell_table, line_cells):
     """Count lines into seconds; returns how many seconds and cells there are.
 
     `clocks` has a row for each server and a last one for all: first time, last time, the highest time that
     two lines in a row have reached. `line_cells` gets the cell of each line, -1 if it came too late.
     """
+    times, statuses, sizes, latencies, servers = lines
+    seconds, second_servers, second_cells, counts, slots = second_table
+    minutes, minute_servers, minute_slots = cell_table
     shift = minute_shift = np.int64(60)
     slots[:16] = -1
     minute_slots[:16] = -1

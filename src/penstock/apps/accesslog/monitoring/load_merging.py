@@ -13,8 +13,8 @@ is "(other)"), 180 open minutes, 64 MiB; beyond that the oldest minutes close ea
 Why not add up in SQL: percentiles, distinct clients and top lists of parts cannot be added.
 
 >>> merged = merge([], None)
->>> merged.lines, merged.seconds.num_rows, sorted(merged.state)
-(0, 0, [0, 1])
+>>> merged.seconds.num_rows, sorted(merged.state)
+(0, [0, 1])
 """
 
 from __future__ import annotations
@@ -130,12 +130,6 @@ class Merged:
     tops: pa.Table  # key: minute, server, kind, rank
     alerts: pa.Table  # key: alert_id
     state: dict[int, bytes]
-    changed: frozenset[int]  # pieces to write
-    gone: frozenset[int]  # pieces to delete
-    lines: int  # in this call; lines == what seconds gained + too_late
-    too_late: int
-    lines_total: int  # since the beginning
-    too_late_total: int
 
 
 def merge(
@@ -149,14 +143,15 @@ def merge(
     settings = settings or MonitorSettings()
     before = dict(state or {})
     books = _Books.read(before, settings)
-    opened = sorted((unpack_tables(each) for each in partials), key=_place)
+    opened = sorted(
+        (unpack_tables(each) for each in partials),
+        key=lambda each: (each[0]["partition"], each[0]["first_offset"]),
+    )
     parts = [each for each in (books.admit(head, tables) for head, tables in opened) if each is not None]
-    lines = sum(int(head["lines"]) for head, _ in opened)
-    books.lines += lines
+    books.lines += sum(int(head["lines"]) for head, _ in opened)
     touched = sorted({int(each) for part in parts for each in np.unique(minute_of(part.seconds["cell"]))})
     parts += [books.read_minute(before, minute) for minute in touched if minute in books.pieces]
-    empty = [schema.empty_table() for schema in (SECOND_ROWS, MINUTE_ROWS, TOP_ROWS)]
-    seconds, minutes, tops = empty
+    seconds, minutes, tops = (schema.empty_table() for schema in (SECOND_ROWS, MINUTE_ROWS, TOP_ROWS))
     united = None
     if parts:
         united = unite_minutes(parts, max(64, min(ROOM, 32 * ROOM // len(books.servers))))
@@ -167,28 +162,12 @@ def merge(
     alerts = books.judge(watermark_us)
     books.close(watermark_us)
     after = books.write(before, united, touched)
-    return Merged(
-        seconds,
-        minutes,
-        tops,
-        _make_alert_rows(alerts),
-        after,
-        frozenset(number for number, piece in after.items() if before.get(number) != piece),
-        frozenset(before.keys() - after.keys()),
-        lines,
-        books.too_late - books.too_late_before,
-        books.lines,
-        books.too_late,
-    )
+    return Merged(seconds, minutes, tops, _make_alert_rows(alerts), after)
 
 
 def read_too_late(head_piece: bytes) -> int:
     """Return how many lines were too late since the beginning, from the state's piece `HEAD_PIECE`."""
     return int(unpack_tables(head_piece)[0]["too_late"])
-
-
-def _place(opened: tuple[dict[str, Any], dict[str, pa.Table]]) -> tuple[str, int]:
-    return opened[0]["partition"], opened[0]["first_offset"]
 
 
 @dataclass(slots=True)
@@ -203,7 +182,6 @@ class _Books:
     pieces: dict[int, list[str]] = field(default_factory=dict)  # open minute -> servers in its pieces
     lines: int = 0
     too_late: int = 0
-    too_late_before: int = 0
 
     @classmethod
     def read(cls, state: Mapping[int, bytes], settings: MonitorSettings) -> _Books:
@@ -226,7 +204,6 @@ class _Books:
             dict(zip(*tables["closed"].to_pydict().values(), strict=True)),
             pieces,
             head["lines"],
-            head["too_late"],
             head["too_late"],
         )
 

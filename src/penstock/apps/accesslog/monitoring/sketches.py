@@ -1,13 +1,13 @@
 """Small summaries of many values: how many different clients, and percentiles of the latency.
 
 Rules: a summary is a function of the set of values, not of their order or of how they were split, so parts
-from any number of machines merge to the same bytes. `count_distinct` is exact up to 4,096 values, then within
+from any number of machines merge to the same bytes. Clients are counted exactly up to 4,096, then within
 0.6 % (standard error; 2 % is 3.5 of them). `find_quantiles` is within 0.8 % of a value that was there.
 
 Why not keep the values: a minute of a flood has a hundred thousand clients, and each minute of each server
 stays open for five. Why not the usual correction tables for middle sizes: the estimator here needs none.
 
->>> count_distinct(np.array([17, 4, 17], np.uint64), [])
+>>> round(estimate_distinct(make_registers(np.array([3 << 60, 5 << 60, 3 << 60], np.uint64))))
 2
 """
 
@@ -89,20 +89,6 @@ def _tau(share: float) -> float:
         weight *= 0.5
         last, total = total, total - (1.0 - share) ** 2 * weight
     return total / 3.0
-
-
-def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Registers | None]:
-    """Return all hashes and sketches of one thing as one: hashes while they are few, else registers."""
-    distinct = np.unique(hashes)
-    if not sketches and len(distinct) <= EXACT_LIMIT:
-        return distinct, None
-    return distinct[:0], merge_registers([*sketches, make_registers(distinct)])
-
-
-def count_distinct(hashes: Hashes, sketches: Sequence[Registers]) -> int:
-    """Return how many different ones there are in all of these together."""
-    distinct, registers = unite(hashes, sketches)
-    return len(distinct) if registers is None else round(estimate_distinct(registers))
 
 
 # --- latencies ---------------------------------------------------------------------------------------------

@@ -1,21 +1,18 @@
 """Spikes, drops and jumps: each second of each server judged against its own last fifteen minutes.
 
-Three windows (10, 30 and 60 seconds) are compared with what such windows held before: their median, and their
-spread on either side of it, on a scale where Poisson noise is 1 whatever the rate. An alert opens, once, when
-a rate has been off for some seconds in a row by a number of spreads, by a factor, and by a number of requests
-that matters (`AnomalyLimits`). What happens while it is open is kept out of the baseline. It closes once:
-when the cause has gone, or after fifteen minutes, when the new level has become the normal one. The error
-ratio (5xx) and the mean of the logarithm of the latency are judged the same way.
+Windows of 10, 30 and 60 seconds are compared with the median of such windows before and their spread, on a
+scale where Poisson noise is 1 whatever the rate. An alert opens, once, when a rate has been off for some
+seconds by a number of spreads, by a factor, and by a number of requests that matters (`AnomalyLimits`). What
+happens while it is open is kept out of the baseline. It closes when the cause has gone, or after fifteen
+minutes, when the new level is the normal one. Errors (5xx) and the mean log of the latency are judged alike.
 
-Rule: event time is judged, second by second, once the clocks of the partitions have passed it; lines that
-come later than `lateness` are not waited for. So alerts are a function of the logs, not of the batches. Why
-not fixed thresholds: nobody sets them for each server. Why not mean and standard deviation: one flood in the
-past would hide the next. Silence of all servers at once moves no clock: it is noticed with the next line.
+Rule: event time is judged, second by second, once the clocks of the partitions have passed it; so alerts are
+a function of the logs, not of the batches. Why not fixed thresholds: nobody sets them for each server. Why
+not mean and standard deviation: one flood in the past would hide the next.
 
 >>> watch = Watch.begin()
->>> watch.add("www", 0, (3, 0, 0, 0, 0))
->>> watch.advance(10)
-[]
+>>> watch.add("www", 0, (3, 0, 0, 0, 0)), watch.advance(10)
+(None, [])
 """
 
 from __future__ import annotations

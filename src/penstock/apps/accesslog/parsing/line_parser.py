@@ -94,7 +94,7 @@ class Parser:
 def make_parser(log_format: str = "auto", trusted_proxies: Iterable[str] = ()) -> Parser:
     """Return a parser for `auto`, a format's name, or a format string of Apache or nginx; checked at once."""
     parser = Parser(log_format, tuple(trusted_proxies))
-    _make_plan(parser.log_format, parser.trusted_proxies)
+    _make_program(parser.log_format, parser.trusted_proxies)
     return parser
 
 
@@ -106,38 +106,43 @@ def take_texts(lines: Lines, field: str) -> pa.BinaryArray:
 def parse_input(source: ByteColumn, parser: Parser, allocate: Callable[..., Array] = np.empty) -> Lines:
     """Parse a column whose arrays are known; what is filled is taken from `allocate`."""
     count = source.rows
-    starts, lengths = (allocate((COUNT_OF_TEXTS, count), np.int32) for _ in range(2))
-    time_us, size, latency_us = (allocate(count, np.int64) for _ in range(3))
-    status, is_json = allocate(count, np.int16), allocate(count, np.bool_)
-    rows, bad_rows = (allocate(count, np.int32) for _ in range(2))
-    bad_reasons = allocate(count, np.int8)
-    queries = allocate((count, 3), np.int32)
-    good, bad, apart = k.parse_lines(
-        source.data, source.ends, source.present,
-        *_make_plan(parser.log_format, parser.trusted_proxies), *_scratch(),
-        starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons, queries,
-    )  # fmt: skip
+    parsed = k.ParsedColumns(
+        starts=allocate((COUNT_OF_TEXTS, count), np.int32),
+        lengths=allocate((COUNT_OF_TEXTS, count), np.int32),
+        time_us=allocate(count, np.int64),
+        status=allocate(count, np.int16),
+        size=allocate(count, np.int64),
+        latency_us=allocate(count, np.int64),
+        is_json=allocate(count, np.bool_),
+        rows=allocate(count, np.int32),
+        bad_rows=allocate(count, np.int32),
+        bad_reasons=allocate(count, np.int8),
+        queries=allocate((count, 3), np.int32),
+    )
+    program = _make_program(parser.log_format, parser.trusted_proxies)
+    good, bad, apart = k.parse_lines(source.data, source.ends, source.present, program, _scratch(), parsed)
+    starts, lengths = parsed.starts, parsed.lengths
     data = _hold(source.data, source)
     if apart:
-        data = join_queries(data, starts[TARGET], lengths[TARGET], queries[:apart])
+        data = join_queries(data, starts[TARGET], lengths[TARGET], parsed.queries[:apart])
     return Lines(
         data=data,
-        rows=rows[:good],
+        rows=parsed.rows[:good],
         starts={name: starts[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
         lengths={name: lengths[slot, :good] for slot, name in enumerate(TEXT_FIELDS)},
-        time_us=time_us[:good],
-        status=status[:good],
-        size=size[:good],
-        latency_us=latency_us[:good],
-        is_json=is_json[:good],
-        bad_rows=bad_rows[:bad],
-        bad_reasons=bad_reasons[:bad],
+        time_us=parsed.time_us[:good],
+        status=parsed.status[:good],
+        size=parsed.size[:good],
+        latency_us=parsed.latency_us[:good],
+        is_json=parsed.is_json[:good],
+        bad_rows=parsed.bad_rows[:bad],
+        bad_reasons=parsed.bad_reasons[:bad],
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
-    """Return what the kernel gets for a format, in the order of its arguments."""
+def _make_program(log_format: str, proxies: tuple[str, ...]) -> k.LinePlan:
+    """Return what the kernel gets for a format."""
     plan = np.zeros(k.PLAN_WIDTH, np.int64)
     choices = read_choices(log_format)
     plan[[k.LOOK_FOR_PREFIX, k.LOOK_FOR_WRAPPING]] = 1
@@ -164,18 +169,19 @@ def _make_plan(log_format: str, proxies: tuple[str, ...]) -> tuple[Array, ...]:
         literals += program.literals.tobytes()
         steps.append(moved)
     texts = np.frombuffer(bytearray(literals), np.uint8)
-    return plan, np.concatenate(steps), texts, make_networks(proxies), *make_key_table(choices or ())
+    keys, key_text = make_key_table(choices or ())
+    return k.LinePlan(plan, np.concatenate(steps), texts, make_networks(proxies), keys, key_text)
 
 
-def _scratch() -> tuple[Array, ...]:
+def _scratch() -> k.LineScratch:
     """Return memory for one line, kept per thread."""
-    kept: tuple[Array, ...] | None = getattr(_idle, "arrays", None)
+    kept: k.LineScratch | None = getattr(_idle, "scratch", None)
     if kept is None:
-        kept = _idle.arrays = (
-            np.zeros((COUNT_OF_SPANS, 2), np.int64),
-            np.zeros(COUNT_OF_NUMBERS, np.int64),
-            np.zeros(COUNT_OF_SPANS + COUNT_OF_NUMBERS, np.int64),
-            np.zeros(MAX_DEPTH, np.int64),
+        kept = _idle.scratch = k.LineScratch(
+            spans=np.zeros((COUNT_OF_SPANS, 2), np.int64),
+            numbers=np.zeros(COUNT_OF_NUMBERS, np.int64),
+            ranks=np.zeros(COUNT_OF_SPANS + COUNT_OF_NUMBERS, np.int64),
+            stack=np.zeros(MAX_DEPTH, np.int64),
         )
     return kept
 

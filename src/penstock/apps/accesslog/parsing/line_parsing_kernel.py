@@ -12,6 +12,8 @@ Nothing is copied and nothing is made per line: a text field is where it begins 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from penstock.apps.accesslog.parsing.client_addresses import (
@@ -78,12 +80,48 @@ FIXED, CHOOSE, ONLY_JSON = range(3)
 _MAX_DIGITS = 15
 
 
+class LinePlan(NamedTuple):
+    """What a log format says: how to choose, the steps, whom to trust, and the known keys of JSON."""
+
+    plan: Any
+    steps: Any
+    literals: Any
+    networks: Any
+    keys: Any
+    key_text: Any
+
+
+class LineScratch(NamedTuple):
+    """Memory for one line."""
+
+    spans: Any
+    numbers: Any
+    ranks: Any
+    stack: Any
+
+
+class ParsedColumns(NamedTuple):
+    """What is filled: rows of good lines, of bad ones, and of queries that are somewhere else."""
+
+    starts: Any
+    lengths: Any
+    time_us: Any
+    status: Any
+    size: Any
+    latency_us: Any
+    is_json: Any
+    rows: Any
+    bad_rows: Any
+    bad_reasons: Any
+    queries: Any
+
+
 @kernel
-def parse_lines(
-    buf, ends, present, plan, steps, literals, networks, keys, key_text, spans, numbers, ranks, stack,
-    starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons, queries,
-):  # fmt: skip
+def parse_lines(buf, ends, present, program, scratch, parsed):
     """Parse all lines: (how many are good, how many are bad, how many have their query somewhere else)."""
+    plan, steps, literals, networks, keys, key_text = program
+    spans, numbers, ranks, stack = scratch
+    starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons, queries = parsed
     good = np.int64(0)
     bad = np.int64(0)
     apart = np.int64(0)
@@ -102,11 +140,11 @@ def parse_lines(
                 numbers[STATUS] = 0
                 numbers[SIZE] = 0
                 numbers[LATENCY] = -1
-                at, end, program, document = choose_program(buf, at, end, plan)
+                at, end, first, document = choose_program(buf, at, end, plan)
                 if document:
                     reason = read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack)
                 else:
-                    reason, at = run_program(buf, at, end, steps, program, literals, spans, numbers)
+                    reason, at = run_program(buf, at, end, steps, first, literals, spans, numbers)
                     if plan[MODE] == CHOOSE and at < end and reason == GOOD:
                         read_tail(buf, at, end, numbers)
                 if reason == GOOD:

@@ -240,7 +240,13 @@ def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
         if _TIME.fullmatch(shape):
             ends.append(at)
     if not ends:
-        raise _unreadable(log_format, first.name, shape)
+        raise OptionError(
+            "LOG_FORMAT_INVALID",
+            f"The log format `{log_format[:200]}` cannot be used: its time `{first.name}` has the form "
+            f"`{shape}`.",
+            hint="Use `%t`, `%{%Y-%m-%dT%H:%M:%S%z}t`, `%{%d/%b/%Y:%H:%M:%S %z}t` or `%{sec}t`.",
+            facts={"log_format": log_format},
+        )
     return ends[-1]
 
 
@@ -249,12 +255,3 @@ def _is_port(pieces: list[_Piece]) -> bool:
         return False
     name = pieces[0].name
     return (name.startswith("$") and name[1:] in _PORTS) or (name.startswith("%") and name.endswith("p"))
-
-
-def _unreadable(log_format: str, name: str, shape: str) -> OptionError:
-    return OptionError(
-        "LOG_FORMAT_INVALID",
-        f"The log format `{log_format[:200]}` cannot be used: its time `{name}` has the form `{shape}`.",
-        hint="Use `%t`, `%{%Y-%m-%dT%H:%M:%S%z}t`, `%{%d/%b/%Y:%H:%M:%S %z}t` or `%{sec}t`.",
-        facts={"log_format": log_format},
-    )

@@ -89,10 +89,6 @@ def _text(text: object, length: int = 160) -> str:
     return escape(show_text(str(text), length))
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.2%}" if whole else "-"
-
-
 # --- the head ----------------------------------------------------------------------------------------------
 
 
@@ -119,8 +115,9 @@ def _list_tiles(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
         yield "Requests", show_count(requests), f"{show_count(requests / length)} /s on average", ""
         yield "Busiest second", show_count(peak), "requests", ""
         yield "Bytes sent", show_bytes(sent), f"{show_bytes(sent / length)}/s", ""
-        look = "bad" if requests and errors / requests > 0.02 else ""
-        yield "Errors (5xx)", _share(errors, requests), f"{show_count(errors)} requests", look
+        share = errors / requests if requests else 0.0
+        shown = f"{share:.2%}" if requests else "-"
+        yield "Errors (5xx)", shown, f"{show_count(errors)} requests", "bad" if share > 0.02 else ""
     known = [each.p95_us for each in data.minutes if each.p95_us is not None]
     if known:
         yield "Latency p95", show_micros(median(known)), "median of the minutes", ""
@@ -151,7 +148,9 @@ def _write_load(data: ReportData) -> Iterator[str]:
     span = find_period(data) or (0.0, 1.0)
     bands = _mark_alerts(data.alerts, span[1])
     yield _card("Requests per second", "by status class; the thin line is the busiest second", "wide")
-    yield _legend([(name, look) for name, look in _STATUS if _has_status(data.load, name)])
+    yield _legend(
+        [(name, look) for name, look in _STATUS if any(load.status[int(name[0]) - 1] for load in data.load)]
+    )
     yield _draw_both(lambda size: _draw_load(data.load, bands, span, size))
     yield "</section>"
     latencies = [each for each in data.minutes if each.p50_us is not None]
@@ -168,10 +167,6 @@ def _write_load(data: ReportData) -> Iterator[str]:
         yield _card("Clients", "different ones in each minute", "half")
         yield _draw_both(lambda size: _draw_clients(data.minutes, span, size))
         yield "</section>"
-
-
-def _has_status(load: Sequence[Load], name: str) -> bool:
-    return any(each.status[int(name[0]) - 1] for each in load)
 
 
 def _draw_both(draw: Any) -> str:

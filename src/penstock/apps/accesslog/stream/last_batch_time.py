@@ -3,7 +3,7 @@
 A running pipeline publishes a batch in each interval, also one without lines, so the age of the last one
 tells whether it runs, however quiet the servers are.
 
-    Database(place).run(read_last_batch_ms)
+    Database(place).run(read_last_batch)
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ from penstock.stores.sql.ledger.ledger_tables import BATCHES
 _SETTINGS = "accesslog_settings"
 
 
-def read_last_batch_ms(session: Session) -> int | None:
-    """Return when the last batch was published, in ms since 1970; None if there was none."""
-    return read_last_batch(session)[0]
-
-
 def read_last_batch(session: Session) -> tuple[int | None, int]:
-    """Return when the last batch was published (None: there was never one), and how many there were."""
+    """Return when the last batch was published, in ms since 1970 (None: never), and how many there were."""
     if not session.has_table(_SETTINGS) or not session.has_table(BATCHES):
         return None, 0
     name = session.grammar.name

@@ -270,7 +270,8 @@ def find_header(headers: pa.ListArray, name: str) -> pa.Array | None:
     if not len(inner):
         return None
     is_it = pc.equal(inner.field("key"), name)
-    if len(inner) == len(headers) and pc.all(is_it).as_py() and _has_one_each(headers):
+    has_one_each = len(inner) == len(headers) and (np.diff(headers.offsets.to_numpy()) == 1).all()
+    if has_one_each and pc.all(is_it).as_py():
         return inner.field("value")  # as our own shipper writes them
     where = np.flatnonzero(is_it.to_numpy(zero_copy_only=False))
     if not where.size:
@@ -279,7 +280,3 @@ def find_header(headers: pa.ListArray, name: str) -> pa.Array | None:
     places = np.full(len(headers), -1, np.int64)
     places[rows] = where[firsts]
     return inner.field("value").take(pa.array(places, mask=places < 0))
-
-
-def _has_one_each(headers: pa.ListArray) -> bool:
-    return bool((np.diff(headers.offsets.to_numpy()) == 1).all())

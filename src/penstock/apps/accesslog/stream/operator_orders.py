@@ -113,11 +113,8 @@ def _write(place: Place, order: Order) -> None:
     def write(session: Session) -> None:
         _demand_table(session)
         name = session.grammar.name
-        session.execute(
-            f"INSERT INTO {name(ORDERS)} ({', '.join(map(name, SCHEMA.names))}) "
-            f"VALUES ({session.grammar.marks(len(SCHEMA))})",
-            [getattr(order, column) for column in SCHEMA.names],
-        )
+        statement = session.grammar.insert(name(ORDERS), [name(column) for column in SCHEMA.names])
+        session.execute(statement, [getattr(order, column) for column in SCHEMA.names])
 
     database.run(write, writes=True)
 

@@ -118,7 +118,6 @@ class Pipeline:
         settings: PipelineSettings,
         *,
         sink: SqlSink | None = None,
-        stop_file: Path | str | None = None,
     ) -> None:
         pipeline_tables.check_tables(settings.place)
         self.settings = settings
@@ -127,7 +126,8 @@ class Pipeline:
             self._spark.conf.set(key, value)
         self._kit = make_kit(settings.tools)
         self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
-        client = parse_client(_only_client(settings.consumer), read_file=_read_file).settings
+        known = {key: value for key, value in settings.consumer.items() if key != "auto.offset.reset"}
+        client = parse_client(known, read_file=lambda path: Path(path).read_text(encoding="utf-8")).settings
         brief_ms = min(client.default_api_timeout_ms, _LAG_TIMEOUT_MS)
         self._log = KafkaLog(client)
         self._brief_log = KafkaLog(replace(client, default_api_timeout_ms=brief_ms))
@@ -146,7 +146,6 @@ class Pipeline:
             interval=settings.interval,
             name=settings.name,
             empty_batches=True,
-            stop_file=stop_file,
             options={
                 "columns": ",".join((*COLUMNS, RECORD_TIME)),
                 "maxOffsetsPerTrigger": settings.most_lines,
@@ -420,11 +419,3 @@ def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
 
 def _add_up(rows: pa.Table | None, column: str) -> int:
     return 0 if rows is None else int(sum(rows.column(column).to_pylist()))
-
-
-def _read_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
-
-
-def _only_client(consumer: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in consumer.items() if key != "auto.offset.reset"}

@@ -236,12 +236,12 @@ def prepare_kernels(tools: Tools) -> None:
 
 def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
     """Return what an earlier run has left, and whether it may still be there."""
-    from penstock.apps.accesslog.stream.last_batch_time import read_last_batch_ms
+    from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
     from penstock.stores.sql.connections.sql_sessions import Database
 
     now_s = time.time()
     last_ms, number = Database(place).run(
-        lambda session: (read_last_batch_ms(session), blocked.read(session))
+        lambda session: (read_last_batch(session)[0], blocked.read(session))
     )
     if last_ms is None:
         return

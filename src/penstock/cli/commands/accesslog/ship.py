@@ -183,7 +183,7 @@ def check_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = Fal
     With `auto` nothing is refused: every line is shipped, and one that fits nothing has a key all the same.
     `is_whole`: no more lines will come, so a format that was named and fits none of a few is refused, too.
     """
-    from penstock.apps.accesslog.evaluation.log_replay import look_first, open_log, read_blocks
+    from penstock.apps.accesslog.first_look.log_blocks import look_first, open_log, read_blocks
 
     names = [name for each in patterns for name in sorted(glob.glob(each, recursive=True))]
     look = _KeyLook(

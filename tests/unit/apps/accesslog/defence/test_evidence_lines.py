@@ -14,13 +14,13 @@ from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.defence.evidence_lines import AGENTS_KEPT, MOST_EVIDENCE
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rule_set import default_rules
-from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.events.line_events import LONGEST_AGENT, make_events, read_agents
 from penstock.apps.accesslog.events.subjects import CLIENT
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.cli import main
 from tests.reference.accesslog_fold import RULES, SECOND, START, Line, Runner, make_batch, make_history
 from tests.support.decisions_database import decide, make_database
+from tests.support.fed_engine import FedEngine
 
 SETTINGS = DefenceSettings(RULES, lanes=1, trust_crawlers=False, subjects_per_lane=512, groups_per_lane=256)
 
@@ -115,7 +115,7 @@ def test_the_shipped_rule_shows_what_a_stranger_called_himself() -> None:
     agents = [b"%d \xff\x1b[31m<b>%s" % (n, b"x" * 200) for n in range(20)]
     agents[5:15] = [b"-" if n == 12 else agents[n] for n in range(5, 15)]
     settings = DefenceSettings.default()
-    engine = Engine(settings)
+    engine = FedEngine(settings)
     made = [engine.feed({0: write_log(agents)}), engine.finish()]
     (row,) = [row for row in pa.concat_tables(made).to_pylist() if row["rule"] == "agent-switching.many"]
     expected = [

@@ -13,10 +13,10 @@ from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.request_classification import classify
 from penstock.apps.accesslog.detection.rule_set import default_rules
-from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.parsing.line_parser import make_parser, take_texts
 from penstock.cli import main
 from tests.support.console import drop_compilation
+from tests.support.fed_engine import FedEngine
 
 #: File of one scenario to the class that one of its lines must raise; counted ones are not here.
 HUB = {
@@ -148,7 +148,7 @@ def test_a_request_has_one_class_whether_it_is_classified_or_decided_upon() -> N
         line = (
             f'203.0.113.7 - - [14/Nov/2023:22:13:20 +0000] "GET {target} HTTP/1.1" 404 512 "-" "Mozilla/5.0"'
         )
-        engine = Engine(DefenceSettings.default(), partitions=[0])
+        engine = FedEngine(DefenceSettings.default(), partitions=[0])
         made = [engine.feed({0: pa.array([line.encode()], pa.binary())}), engine.finish()]
         decided = [row["class"] for table in made for row in table.to_pylist()]
         assert (target, decided) == (target, [OF_TWO_CLASSES[target]])

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
-from penstock.apps.accesslog.evaluation.log_replay import open_log, read_blocks, replay, split_lines
-from penstock.apps.accesslog.evaluation.offline_defence import Engine
+from penstock.apps.accesslog.evaluation.log_replay import replay
+from penstock.apps.accesslog.first_look.log_blocks import open_log, read_blocks
 from penstock.apps.accesslog.shipping.log_follower import LONGEST_LINE_BYTES
 from penstock.cli import main
 from penstock.core.errors import OptionError
+from tests.support.fed_engine import FedEngine
 
 SETTINGS = DefenceSettings.default()
 
@@ -48,7 +49,8 @@ QUIET = [(n * 3, write_line("198.51.100.7", n * 3, f"GET /page-{n}")) for n in r
 
 
 def test_lines_are_cut_where_they_end() -> None:
-    assert split_lines(b"a\n\nbc\r\nd").to_pylist() == [b"a", b"", b"bc\r", b"d"]
+    (block,) = read_blocks(io.BytesIO(b"a\n\nbc\r\nd\n"), 100)
+    assert block.to_pylist() == [b"a", b"", b"bc\r", b"d"]
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
@@ -101,7 +103,7 @@ def test_lines_of_one_second_are_taken_as_a_pipeline_takes_them(
     }
     for name, line in lines.items():
         (tmp_path / f"{name}.log.1").write_text(line)
-    engine = Engine(SETTINGS, partitions=[0])
+    engine = FedEngine(SETTINGS, partitions=[0])
     values = pa.array([line.strip().encode() for line in lines.values()], pa.binary())
     first = engine.feed({0: values}, servers={0: pa.array(list(lines), pa.string())})
     decided = [*first.to_pylist(), *engine.finish().to_pylist()]
@@ -140,7 +142,7 @@ def test_a_replay_spares_local_addresses_as_a_pipeline_does_unless_it_is_asked(
     log = tmp_path / "access.log"
     log.write_text(write_line(client, 5, "GET /?f=../../../etc/passwd"))
     assert [row["action"] for row in replay([log], SETTINGS).rows] == ["allowed"]
-    engine = Engine(SETTINGS, partitions=[0])
+    engine = FedEngine(SETTINGS, partitions=[0])
     made = engine.feed({0: pa.array([log.read_bytes().strip()], pa.binary())})
     assert [*made["action"].to_pylist(), *engine.finish()["action"].to_pylist()] == ["allowed"]
     asked = replace(SETTINGS, block_private=True)

@@ -15,7 +15,7 @@ from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rule_files import parse_duration
 from penstock.apps.accesslog.detection.rule_set import BehaviourRule, RuleSet, default_rules
-from penstock.apps.accesslog.evaluation.offline_defence import Engine
+from tests.support.fed_engine import FedEngine
 
 SETTINGS = DefenceSettings.default()
 DETECTOR = Detector(SETTINGS.ruleset)
@@ -40,7 +40,7 @@ def write_line(
 def decide(
     log: list[bytes], settings: DefenceSettings = SETTINGS, detector: Detector | None = DETECTOR
 ) -> pa.Table:
-    engine = Engine(settings, partitions=[0], detector=detector)
+    engine = FedEngine(settings, partitions=[0], detector=detector)
     first = engine.feed({0: pa.array(log, pa.binary())})
     return pa.concat_tables([first, engine.finish()])
 
@@ -51,11 +51,11 @@ def test_an_engine_resumed_after_every_batch_decides_the_same() -> None:
     ]
     log += [write_line("198.51.100.4", 90 + n, f"GET /no/{n}x", status=404) for n in range(40)]
     whole = decide(log)
-    engine = Engine(SETTINGS, partitions=[0], detector=DETECTOR)
+    engine = FedEngine(SETTINGS, partitions=[0], detector=DETECTOR)
     made = []
     for at in range(0, len(log), 23):
         made.append(engine.feed({0: pa.array(log[at : at + 23], pa.binary())}))
-        engine = Engine.resume(pickle.loads(pickle.dumps(engine.pack())), SETTINGS, detector=DETECTOR)
+        engine = FedEngine.resume(pickle.loads(pickle.dumps(engine.pack())), SETTINGS, detector=DETECTOR)
     made.append(engine.finish())
     assert whole.num_rows > 9
     key = [("decision_id", "ascending")]
@@ -63,7 +63,7 @@ def test_an_engine_resumed_after_every_batch_decides_the_same() -> None:
 
 
 def test_a_quiet_log_is_folded_when_its_partitions_are_called_idle() -> None:
-    engine = Engine(SETTINGS, partitions=[0, 1], detector=DETECTOR)
+    engine = FedEngine(SETTINGS, partitions=[0, 1], detector=DETECTOR)
     log = [write_line("192.0.2.9", n, "POST /wp-login.php") for n in range(12)]
     assert engine.feed({0: pa.array(log, pa.binary())}).num_rows == 0
     engine.note_idle(now_us=0)
@@ -72,7 +72,7 @@ def test_a_quiet_log_is_folded_when_its_partitions_are_called_idle() -> None:
 
 
 def test_lines_that_are_none_are_counted() -> None:
-    engine = Engine(SETTINGS, partitions=[0], detector=DETECTOR)
+    engine = FedEngine(SETTINGS, partitions=[0], detector=DETECTOR)
     engine.feed({0: pa.array([b"nonsense", write_line("192.0.2.9", 0, "GET /")], pa.binary())})
     assert (engine.counters["lines"], engine.counters["bad"]) == (1, 1)
 
@@ -84,7 +84,7 @@ def test_a_client_is_blocked_under_the_name_of_its_host() -> None:
 
 def test_a_million_clients_leave_a_bounded_state() -> None:
     settings = replace(SETTINGS, lanes=4, subjects_per_lane=4096, pending_per_lane=20_000)
-    engine = Engine(settings, partitions=[0], detector=DETECTOR)
+    engine = FedEngine(settings, partitions=[0], detector=DETECTOR)
     most = 0
     hosts = np.arange(1_000_000)
     for at in range(0, hosts.size, 50_000):
@@ -108,7 +108,7 @@ def test_a_million_clients_leave_a_bounded_state() -> None:
 
 def test_a_banned_client_is_not_forgotten_in_a_flood_of_others() -> None:
     settings = replace(SETTINGS, lanes=1, subjects_per_lane=256)
-    engine = Engine(settings, partitions=[0], detector=DETECTOR)
+    engine = FedEngine(settings, partitions=[0], detector=DETECTOR)
     log = [write_line("192.0.2.9", 0, "POST /wp-login.php") for _ in range(12)]
     log += [write_line(f"10.0.{n >> 8}.{n & 255}", 5 + n // 500, "GET /") for n in range(5000)]
     log += [write_line("192.0.2.9", 20, "POST /wp-login.php") for _ in range(12)]

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
-from penstock.apps.accesslog.evaluation.offline_defence import Engine
 from penstock.apps.accesslog.first_look import topic_samples
 from penstock.apps.accesslog.first_look.ambiguous_fields import find_rivals
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines
@@ -22,6 +21,7 @@ from penstock.cli.accesslog.first_look_messages import FirstLook
 from penstock.cli.commands.accesslog import run_pipeline
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
+from tests.support.fed_engine import FedEngine
 
 REST = '- - [10/Oct/2000:13:55:{:02d} +0000] "GET {} HTTP/1.1" 404 23 "-" "curl/8.0"'
 VHOST_FIRST = '%v %h %l %u %t "%r" %>s %b'
@@ -125,7 +125,7 @@ def test_a_pipeline_spares_what_the_first_lines_say() -> None:
     """The addresses travel with the orders of a batch, since a look may end after the first batches."""
     lines = pa.array([line.encode() for line in write_lines("198.51.100.5")], pa.binary())
     for spared, action in (((), "block"), (("198.51.100.5",), "allowed")):
-        engine = Engine(DefenceSettings.default(), partitions=[0])
+        engine = FedEngine(DefenceSettings.default(), partitions=[0])
         made = engine.feed({0: lines}, orders=Orders(spared=spared)).to_pylist()
         assert {each["action"] for each in made} == {action}
 

@@ -29,6 +29,7 @@ from tests.support.accesslog_lines import (
     Line,
     make_lines,
     observe_lines,
+    read_lines,
     work_out,
 )
 
@@ -120,10 +121,9 @@ def test_any_split_into_batches_gives_the_rows_that_one_line_after_the_other_giv
                 done[partition] += len(pieces[-1])
             batch[partition] = [piece for piece in pieces if piece]
         database.add(batch)
-        assert database.last is not None
         so_far = sum(row["requests"] for row in database.tables["seconds"].values())
-        assert so_far + database.last.too_late_total == database.last.lines_total == sum(done.values())
-    assert (database.last.too_late_total if database.last else 0) == expected.too_late
+        assert so_far + database.too_late_total == database.lines_total == sum(done.values())
+    assert database.too_late_total == expected.too_late
     assert_as_expected(database, expected)
 
 
@@ -151,8 +151,7 @@ def test_the_sum_of_a_minute_outlives_servers_that_are_past_it_and_one_that_nobo
         lines = [Line(START_US + 30 * MINUTE_US + at, server=name) for at in range(2)]
         database.add({0: [lines]})
     database.add({0: [[Line(START_US + 6_000_000, server="c")]]})
-    assert database.last is not None
-    assert database.last.too_late_total == 1
+    assert database.too_late_total == 1
     assert minute in database.tables["minutes"].values()
 
 
@@ -164,8 +163,7 @@ def test_minutes_whose_pieces_have_the_same_numbers_do_not_mix(batches: int) -> 
     for batch in [log] if batches == 1 else [log[:1], log[1:]]:
         database.add({0: [batch]})
     database.add({0: [[Line(START_US + 1), Line(START_US + 4096 * MINUTE_US + 1)]]})
-    assert database.last is not None
-    assert (database.last.lines_total, database.last.too_late_total) == (4, 1)
+    assert (database.lines_total, database.too_late_total) == (4, 1)
     assert read_too_late(database.state[HEAD_PIECE]) == 1
     rows = [(to_seconds(r["minute"]), r["requests"]) for r in database.tables["minutes"].values()]
     begin = START_US // MINUTE_US * 60
@@ -189,8 +187,7 @@ def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_f
         database = Database()
         for begin in range(0, len(log), size):
             database.add({0: [log[begin : begin + size]]})
-        assert database.last is not None
-        assert (database.last.too_late_total, database.last.lines_total) == (1, len(log))
+        assert (database.too_late_total, database.lines_total) == (1, len(log))
 
 
 def test_one_line_that_is_a_minute_ahead_makes_no_other_line_late_for_its_alerts() -> None:
@@ -208,8 +205,7 @@ def test_a_server_whose_clock_is_ahead_makes_only_its_own_lines_late() -> None:
     database = Database()
     database.add({0: [log]})
     database.add({0: [log[:2]]})
-    assert database.last is not None
-    assert database.last.too_late_total == 0
+    assert database.too_late_total == 0
 
 
 @pytest.mark.parametrize(
@@ -226,8 +222,7 @@ def test_a_server_may_be_twenty_minutes_behind_the_others_and_a_new_one_five(
         moment = START_US + minute * MINUTE_US
         database.add({0: [[Line(moment + n, server="b") for n in range(3)]]}, moment)
     database.add({0: [[Line(START_US + 1_000_000, server="a")] * 3]}, START_US + minutes * MINUTE_US)
-    assert database.last is not None
-    assert database.last.too_late_total == lost
+    assert database.too_late_total == lost
 
 
 def test_a_minute_leaves_the_state_when_its_server_is_five_minutes_past_it() -> None:
@@ -247,8 +242,7 @@ def test_an_idle_partition_holds_minutes_open_until_the_watermark_passes() -> No
         far = [Line(START_US + minute * MINUTE_US) for minute in range(21) for _ in range(2)]
         database.add({0: [far]}, watermark_us)
         database.add({1: [late]}, watermark_us)
-        assert database.last is not None
-        assert database.last.too_late_total == lost
+        assert database.too_late_total == lost
 
 
 def test_servers_beyond_the_most_there_may_be_share_one_name() -> None:
@@ -272,12 +266,10 @@ def test_pieces_of_state_stay_small_with_many_servers_partitions_and_a_partition
             for n in range(50 * 300)
         ]
         database.add({partition: [log[partition::7]] for partition in range(1, 8)})
-        assert database.last is not None
     open_minutes = {(number - 32) // 256 for number in database.state if number >= 32}
     assert len(open_minutes) <= 180
     seconds = sum(row["requests"] for row in database.tables["seconds"].values())
-    assert database.last is not None
-    assert (seconds, database.last.too_late_total) == (database.last.lines_total, 0)
+    assert (seconds, database.too_late_total) == (database.lines_total, 0)
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
@@ -315,7 +307,11 @@ def test_a_flood_of_clients_is_counted_within_two_percent_and_in_bounded_state()
 
 def test_the_partial_of_no_lines_is_a_partial() -> None:
     merged = merge([observe_lines([])])
-    assert (merged.lines, merged.seconds.num_rows, merged.too_late) == (0, 0, 0)
+    assert (read_lines(merged.state), merged.seconds.num_rows, read_too_late(merged.state[HEAD_PIECE])) == (
+        0,
+        0,
+        0,
+    )
 
 
 def test_texts_that_are_no_text_are_kept_as_escapes_and_long_ones_cut() -> None:
@@ -385,13 +381,18 @@ def test_a_real_log_adds_up(accesslog_data: Any) -> None:
         whole = merge([count_load(parser.parse(pa.array(log)))])
         state: dict[int, bytes] = {}
         seconds: dict[Any, int] = {}
-        too_late = offset = 0
+        offset = 0
         for begin in range(0, len(log), 777):
             lines = parser.parse(pa.array(log[begin : begin + 777]))
             merged = merge([count_load(lines, first_offset=offset)], state)
-            offset, state, too_late = offset + len(lines), merged.state, merged.too_late_total
+            offset, state, too_late = (
+                offset + len(lines),
+                merged.state,
+                read_too_late(merged.state[HEAD_PIECE]),
+            )
             seconds |= {row["second"]: row["requests"] for row in merged.seconds.to_pylist()}
-        assert sum(seconds.values()) + too_late == merged.lines_total == whole.lines
+        too_late = read_too_late(state[HEAD_PIECE])
+        assert sum(seconds.values()) + too_late == read_lines(state) == read_lines(whole.state)
         assert seconds == {row["second"]: row["requests"] for row in whole.seconds.to_pylist()}
 
 
@@ -425,5 +426,4 @@ def test_stored_state_is_read_by_later_releases() -> None:
         each.add({0: [make_golden_lines(3_000, 500)]})
     assert golden.tables == fresh.tables
     assert golden.tables["minutes"]
-    assert golden.last is not None
-    assert golden.last.lines_total == 3_500
+    assert golden.lines_total == 3_500
