@@ -104,7 +104,8 @@ def demand_offset_store(store: OffsetStore) -> OffsetStore:
     raise OptionError(
         "OFFSET_STORE_INVALID",
         f"A {type(store).__name__} cannot keep offsets: it lacks a part of the contract.",
-        hint="Let its class inherit from `penstock.core.offsets.offset_store_contract.OffsetStore`.",
+        hint="Let its class inherit from `penstock.direct.OffsetStore`, which has defaults for what not "
+        "every store can do.",
     )
 
 
