@@ -25,11 +25,12 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
 
         return FrameWriter(sink.open(stream), spark)
     writer = sink.open(stream)
-    demand_contract(writer, SinkWriter)
     try:
+        demand_contract(writer, SinkWriter)
         writer.check_shared(spark)
     except BaseException:
-        writer.close()
+        if hasattr(writer, "close"):  # what is refused may be anything
+            writer.close()
         raise
     return writer
 
