@@ -65,7 +65,7 @@ class LoopSettings:
 class Job:
     """What to do with a batch. `work` returns the rows written, if a sink counts them; `tell` takes events.
     `register` stores where a stream begins if it finds its first partitions while it runs; `reach` fails
-    while the sink does not answer."""
+    while the sink does not answer; `is_written` says whether an attempt without an answer wrote the batch."""
 
     make_frame: Callable[..., DataFrame]
     work: Callable[[Batch], int | None]
@@ -73,6 +73,7 @@ class Job:
     read_state: Callable[[str], DataFrame | None] = lambda _table: None
     register: Callable[[StreamPosition], None] = lambda _start: None
     reach: Callable[[], None] = lambda: None
+    is_written: Callable[[StreamPosition, StreamPosition], bool] = lambda _before, _end: False
 
 
 class BatchLoop:
@@ -329,7 +330,12 @@ class BatchLoop:
         if delivery == "at-most-once":
             self._store(run)
         run.is_running = True
-        rows = self._job.work(batch)
+        # What `transform` would make of the tables now is not what an unanswered COMMIT wrote then.
+        if self._job.is_written(run.before, run.end):
+            rows = None  # the count was lost with that attempt
+        else:
+            run.when_done = None
+            rows = self._job.work(batch)
         run.is_running = False
         if delivery == "at-least-once":
             self._store(run)

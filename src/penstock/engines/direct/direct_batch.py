@@ -69,8 +69,8 @@ class BatchReport:
 class BatchRun:
     """What the loop gives a batch to work with. `store` stores a position; `store_later` in the background.
 
-    `when_done` is a function to call when the batch is done. It is kept over attempts: a later attempt may
-    find that this one's commit succeeded although it got no answer.
+    `when_done` is a function to call when the batch is done. The next attempt keeps it only if it finds that
+    this one's commit succeeded although it got no answer.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Batch:
     def when_done(self, function: Callable[[BatchReport], None]) -> None:
         """Call `function(report)` as soon as this batch is done, after the stream's listeners.
 
-        Each attempt may set another function; only the last one set is called.
+        Each attempt sets its own, and only the last one set in the attempt that was written is called.
         """
         self._run.when_done = function
 

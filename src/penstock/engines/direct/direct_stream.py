@@ -300,6 +300,7 @@ class DirectStream:
                 lambda table: self._read_state(writer, table),
                 lambda begin: self._register(begin, _NOWHERE, writer),
                 (lambda: None) if writer is None else writer.check_writable,
+                (lambda _before, _end: False) if writer is None else writer.is_written,
             )
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
             stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all
@@ -418,10 +419,6 @@ class DirectStream:
         return None if rows is None else self._spark.createDataFrame(rows)
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
-        # An attempt whose COMMIT got no answer may have been written. What `transform` would make of the
-        # tables now is not what was written then.
-        if writer is not None and writer.is_written(batch.start, batch.end):
-            return None  # its row count was lost with that attempt
         for function in self._functions:
             function(batch)
         if self._sink is None or writer is None:
