@@ -49,6 +49,8 @@ _GRACEFUL = f"{_STREAMING}stopGracefullyOnShutdown"
 _NETWORK_TIMEOUT = "spark.network.timeout"
 #: Defaults in which a direct stream differs from the source: one task per Kafka partition.
 _DEFAULTS = {"minRecordsPerTask": "0"}
+#: Options that use Kafka whatever is read.
+_KAFKA_NEEDED = ("commitoffsetstogroup", "deadlettertopic")
 #: Options whose values come from the strategy or from arguments.
 _SAID_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "Give a strategy: Subscribe(...)."),
@@ -105,8 +107,12 @@ def parse_direct_options(
     unique: str,
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
+    has_brokers: bool = True,
 ) -> DirectOptions:
-    """Parse settings. `kafka`: Kafka's names without prefix; `options`: the source's; `conf`: SparkConf."""
+    """Parse settings. `kafka`: Kafka's names without prefix; `options`: the source's; `conf`: SparkConf.
+
+    `has_brokers`: Kafka is used, so the brokers' addresses are required.
+    """
     _refuse_auto_commit(kafka)
     _refuse_said_elsewhere(options)
     given = {key: _write(value) for key, value in options.items() if key.lower() not in _DIRECT_ONLY}
@@ -121,6 +127,7 @@ def parse_direct_options(
         unique=unique,
         read_file=read_file,
         environ=environ,
+        has_brokers=has_brokers or any(key.lower() in _KAFKA_NEEDED for key in texts),
         selection=strategy.selection,
         interval_ms=interval_ms,
     )

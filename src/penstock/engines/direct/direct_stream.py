@@ -108,6 +108,7 @@ class DirectStream:
             unique=uuid.uuid4().hex,
             read_file=lambda path: Path(path).read_text(encoding="utf-8"),
             environ=os.environ,
+            has_brokers=source is None or offsets == "kafka",
         )
         self._patience = Patience(self._options.outage_timeout_ms / 1000)
         for warning in self._options.stream.warnings:

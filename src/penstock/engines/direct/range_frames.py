@@ -47,6 +47,7 @@ def read_ranges(
         unique=uuid.uuid4().hex,
         read_file=lambda path: Path(path).read_text(encoding="utf-8"),
         environ=os.environ,
+        has_brokers=source is None,
     )
     stream = parsed.stream
     log = source or KafkaLog(stream.client)
