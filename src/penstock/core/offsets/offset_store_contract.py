@@ -44,6 +44,13 @@ class Change:
     after: StreamPosition
 
 
+def plan_change(
+    at_ms: int, who: str, verb: str, before: StreamPosition, after: StreamPosition
+) -> Change | None:
+    """Return the change, or None if the stream is there already."""
+    return None if before == after else Change(at_ms, who, verb, before, after)
+
+
 @runtime_checkable
 class OffsetStore(Protocol):
     """A place where positions survive the program. One per driver; not for two threads at once.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from penstock.core.errors import BrokerError, OffsetStoreError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import Position, TopicPartition
-from penstock.core.offsets.offset_store_contract import SEEK, Change
+from penstock.core.offsets.offset_store_contract import SEEK, Change, plan_change
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.direct_options import DirectOptions
 from penstock.core.streaming.start_precedence import choose_start
@@ -64,9 +64,8 @@ def plan_seek(
 ) -> Change | None:
     """Return the change of position that a seek asks for; None if the stream is there already."""
     start = find_start(watch, options, stored, seek)
-    if start == stored:
-        return None
-    return Change(time.time_ns() // 1_000_000, f"{socket.gethostname()}/{os.getpid()}", SEEK, stored, start)
+    who = f"{socket.gethostname()}/{os.getpid()}"
+    return plan_change(time.time_ns() // 1_000_000, who, SEEK, stored, start)
 
 
 def doubt_seek(error: BrokerError) -> BrokerError:

@@ -362,7 +362,7 @@ class DirectStream:
             stored = beside = keeper.load()
         if writer is not None:
             stored = writer.position
-            if beside is not None and stored is not None and beside.offsets != stored.offsets:
+            if beside is not None and stored is not None and not stored.stands_at(beside):
                 log.warning("The offset store and the sink differ; the results' own offsets are right.")
             if beside is not None and stored is None and not self._seek:
                 raise _sink_is_empty(self.name)
