@@ -5,16 +5,11 @@ leaves some partitions ahead of others; a stream that was never saved is `None`,
 position; offsets of a log never go back by themselves. A writer that was only slow would otherwise undo its
 successor's work, and rows would be processed twice. Going back on purpose must be requested.
 
-Each store passes `tests/contract/test_offset_stores.py`.
+What a person changes by hand (a rewind, say) goes through `change`: it is made only if the stream is still
+where that person saw it, and the store records who did it. A store inherits from `OffsetStore`, with plain
+defaults of what only some stores do well, and passes `tests/contract/test_offset_stores.py`.
 
     store.save("visits", position)
-    store.load("visits")
-
-What a person changes by hand (a rewind, say) goes through `change`: it is made only if the stream is still
-where that person saw it, and the store records who did it.
-
-A store inherits from `OffsetStore`, and with it plain defaults of what only some stores do well: save in the
-background, check a change beforehand, keep offsets from expiring.
 """
 
 from __future__ import annotations

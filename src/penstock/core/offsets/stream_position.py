@@ -62,6 +62,9 @@ class StreamPosition:
         return self.offsets == other.offsets
 
 
+NOWHERE = StreamPosition({})
+
+
 def is_started(stored: Mapping[str, Any]) -> bool:
     return stored != NOT_STARTED
 

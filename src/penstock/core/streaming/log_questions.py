@@ -60,10 +60,6 @@ class LogLook:
     agrees: bool = False  # the ends were reported under these topics
     looks: int = 0
 
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(each.topic for each in self.partitions)
-
 
 def find_questions(look: LogLook) -> StreamQuestions:
     """Return what to ask next: nothing if the answers so far are enough."""
@@ -74,7 +70,7 @@ def find_questions(look: LogLook) -> StreamQuestions:
     if look.latest is None:
         return StreamQuestions(latest=look.partitions)
     if not look.agrees:
-        return StreamQuestions(again=look.names)
+        return StreamQuestions(again=frozenset(each.topic for each in look.partitions))
     starts, epochs = _find_doubtful(look, look.topics, look.latest)
     # Where an old epoch ends is settled once there is another leader: ask once, not at every trigger.
     new = {old[0]: old[1] for old in epochs if old not in look.settled}
@@ -91,9 +87,10 @@ def follow(look: LogLook, answers: StreamView) -> LogLook | Course:
         agrees = is_idle or look.looks == _LOOKS_AT_LEADERS
         return replace(look, latest=answers.latest, agrees=agrees)
     if not look.agrees:
-        if not find_changed_topics(look.names, look.topics, answers.topics):
+        names = {each.topic for each in look.partitions}
+        if not _find_changed(names, look.topics, answers.topics):
             return replace(look, agrees=True)
-        others = {name: each for name, each in look.topics.items() if name not in look.names}
+        others = {name: each for name, each in look.topics.items() if name not in names}
         return _describe(look, others | dict(answers.topics))
     _, epochs = _find_doubtful(look, look.topics, look.latest)
     found = {old: answers.epoch_ends.get(old[0], look.settled.get(old)) for old in epochs}
@@ -108,7 +105,17 @@ def _describe(look: LogLook, topics: Mapping[str, TopicView]) -> LogLook:
     return replace(look, topics=topics, partitions=partitions, latest=None, looks=look.looks + 1)
 
 
-def find_changed_topics(
+def forget_changed_leaders(
+    position: StreamPosition, then: Mapping[str, TopicView], now: Mapping[str, TopicView]
+) -> StreamPosition:
+    """Return the position without the epochs of topics where a leader was elected since: under which one the
+    start was reported is unknown."""
+    changed = _find_changed(position.topics, then, now)
+    epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
+    return replace(position, leader_epochs=epochs)
+
+
+def _find_changed(
     names: Iterable[str], before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> set[str]:
     """Return the topics that are gone, were recreated, or have a partition with another leader."""

@@ -8,17 +8,13 @@ started, and what it finds later it reads from the first offset, as Spark's own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from penstock.core.errors import OffsetStoreError
-from penstock.core.model import Ago, Latest, RecordsBeforeEnd, TopicView
+from penstock.core.model import Ago, Latest, RecordsBeforeEnd
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.position_rules import Rule, list_positions
 from penstock.core.planning.partition_selection import select_partitions
 from penstock.core.planning.range_bounds import BatchRead, Snapshot, bound_spans, look_up
 from penstock.core.planning.task_splitting import PlanLimits
-from penstock.core.streaming.log_questions import find_changed_topics
 
 #: Makes planning ask for both ends of every partition: a stream's position is numbers, never words.
 NUMBERS = PlanLimits(min_records_per_task=1)
@@ -69,13 +65,3 @@ def resolve_start(reading: BatchRead, snapshot: Snapshot) -> StreamPosition:
         },
         starts=offsets,
     )
-
-
-def forget_changed_leaders(
-    position: StreamPosition, then: Mapping[str, TopicView], now: Mapping[str, TopicView]
-) -> StreamPosition:
-    """Return the position without the epochs of topics where a leader was elected since: under which one the
-    start was reported is unknown."""
-    changed = find_changed_topics(position.topics, then, now)
-    epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
-    return replace(position, leader_epochs=epochs)

@@ -295,7 +295,8 @@ class BatchLoop:
                 else:
                     # In an outage that exceeds its limit, every attempt counts.
                     failures = attempt if self._is_outage(error) else failures + 1
-                    if failures >= attempts or not _may_repeat(error):
+                    # Errors of ours say whether a retry may help, in tasks too; with others it may.
+                    if failures >= attempts or find_verdict(error) is False:
                         raise
                     log.warning("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
                     if self._switch.wait(_choose_pause_s(error, failures)):
@@ -396,8 +397,3 @@ def _choose_pause_s(error: Exception, failures: int) -> float:
     for _ in range(1, failures):  # not a power: with many attempts that would overflow
         pause_s = min(_LONGEST_PAUSE_S, pause_s * _SERVER_PATIENCE)
     return pause_s
-
-
-def _may_repeat(error: Exception) -> bool:
-    """Return whether a retry may help: with errors of user code or Spark it may; ours say, in tasks too."""
-    return find_verdict(error) is not False

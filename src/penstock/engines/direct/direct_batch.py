@@ -66,6 +66,7 @@ class BatchReport:
         )
 
 
+@dataclass
 class BatchRun:
     """What the loop gives a batch to work with. `store` stores a position; `store_later` in the background.
 
@@ -73,22 +74,15 @@ class BatchRun:
     this one's commit succeeded although it got no answer.
     """
 
-    def __init__(
-        self,
-        before: StreamPosition,
-        end: StreamPosition,
-        make_frame: Callable[..., DataFrame],
-        store: Callable[[StreamPosition], None] | None,
-        store_later: Callable[[StreamPosition, CommitCallback | None], None] | None,
-        read_state: Callable[[str], DataFrame | None] = lambda _table: None,
-    ) -> None:
-        self.before, self.end = before, end
-        self.make_frame = make_frame
-        self.store, self.store_later = store, store_later
-        self.read_state = read_state
-        self.when_done: Callable[[BatchReport], None] | None = None
-        self.is_running = False
-        self.storing_ms = 0.0
+    before: StreamPosition
+    end: StreamPosition
+    make_frame: Callable[..., DataFrame]
+    store: Callable[[StreamPosition], None] | None
+    store_later: Callable[[StreamPosition, CommitCallback | None], None] | None
+    read_state: Callable[[str], DataFrame | None] = lambda _table: None
+    when_done: Callable[[BatchReport], None] | None = None
+    is_running: bool = False
+    storing_ms: float = 0.0
 
 
 class Batch:

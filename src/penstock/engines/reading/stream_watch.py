@@ -17,13 +17,19 @@ from penstock.core.errors import BrokerError
 from penstock.core.log_lines import get_logger
 from penstock.core.losses.stream_loss_errors import explain_stream_losses
 from penstock.core.model import Log, LogView, TopicPartition
-from penstock.core.offsets.stream_position import Offsets, StreamPosition, write_position
+from penstock.core.offsets.stream_position import NOWHERE, Offsets, StreamPosition, write_position
 from penstock.core.options.stream_options import StreamOptions
 from penstock.core.planning.partition_selection import Selection, leave_out
-from penstock.core.planning.range_bounds import BatchRead, Snapshot
+from penstock.core.planning.range_bounds import BatchRead
 from penstock.core.streaming.log_changes import Course, OldEpoch, StreamView
-from penstock.core.streaming.log_questions import LogLook, StreamQuestions, find_questions, follow
-from penstock.core.streaming.new_stream_start import NUMBERS, forget_changed_leaders, resolve_start
+from penstock.core.streaming.log_questions import (
+    LogLook,
+    StreamQuestions,
+    find_questions,
+    follow,
+    forget_changed_leaders,
+)
+from penstock.core.streaming.new_stream_start import NUMBERS, resolve_start
 from penstock.core.streaming.next_batch import aim, holds_back, share_budget, take
 from penstock.core.streaming.stream_lag import PeekedRecords, count_within, measure_lags, summarize
 from penstock.engines.reading.log_survey import LookRetries, look, survey
@@ -39,7 +45,6 @@ _PEEKED_AT_ONCE = 16
 _PEEKS_KEPT_S = 60.0
 #: Used with a limit in bytes before any record was looked at: few enough for any size.
 _BLIND_RECORDS = 1000
-_NOWHERE = StreamPosition({})
 
 
 class StreamPace(Protocol):
@@ -108,39 +113,32 @@ class StreamWatch:
 
     def resolve(self, reading: BatchRead) -> StreamPosition:
         """Return where this reading starts, as numbers."""
-        position, snapshot = self._bind(reading)
-        for _ in range(1, self._patience.attempts):
-            if position.offsets:
+        group = self._options.client.group_id or ""
+        for left in reversed(range(max(1, self._patience.attempts))):
+            now_ms = time.time_ns() // 1_000_000
+            snapshot = survey(
+                self._source.open_view, reading, NUMBERS, self._patience, group=group, now_ms=now_ms
+            )
+            position = resolve_start(reading, snapshot)
+            if position.offsets or not left:
                 break
             # A broker that has just started may know no topic yet, and then all of them would look new.
             self._patience.wait()
-            position, snapshot = self._bind(reading)
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
         return forget_changed_leaders(position, snapshot.topics, now)
-
-    def _bind(self, reading: BatchRead) -> tuple[StreamPosition, Snapshot]:
-        snapshot = survey(
-            self._source.open_view,
-            reading,
-            NUMBERS,
-            self._patience,
-            group=self._options.client.group_id or "",
-            now_ms=time.time_ns() // 1_000_000,
-        )
-        return resolve_start(reading, snapshot), snapshot
 
     def fix_targets(self) -> None:
         """Make the current ends the targets of this run, for AvailableNow."""
         selection = self._options.selection
         try:
-            course = self._chart(_NOWHERE, selection)
+            course = self._chart(NOWHERE, selection)
         except BrokerError as error:
             if error.condition != "UNKNOWN_TOPIC":
                 raise
             # Either a wrong name, or deleted since the query last ran: only the position can show which.
             missing = error.facts["missing"]
             assert isinstance(missing, list)
-            course = self._chart(_NOWHERE, leave_out(selection, missing))
+            course = self._chart(NOWHERE, leave_out(selection, missing))
         if not course.ends:
             log.warning("Nothing that is selected is there, so this run has nothing to read.")
         self._targets = StreamPosition(course.ends, course.topic_ids)
@@ -232,11 +230,8 @@ class StreamWatch:
 
     def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
         """Return the last seen ends of the position's topics, not of others with the same names."""
-        known = (
-            (each, self._known_ends.get((each, position.topic_ids.get(each.topic))))
-            for each in position.offsets
-        )
-        return {each: end for each, end in known if end is not None}
+        keys = {each: (each, position.topic_ids.get(each.topic)) for each in position.offsets}
+        return {each: self._known_ends[key] for each, key in keys.items() if key in self._known_ends}
 
     def _look(self, view: LogView, position: StreamPosition, selection: Selection) -> Course:
         known: LogLook | Course = LogLook(selection, position, self._recall_ends(position), self._settled)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -117,20 +117,8 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: PenstockError) -> None:
         self._error = error
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, Any]:
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        raise self._error
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815 (Spark's names)
+    prepareForTriggerAvailableNow = getDefaultReadLimit = _refuse  # noqa: N815
