@@ -15,6 +15,7 @@ from penstock.core.model import (
     Since,
     TopicPartition,
 )
+from penstock.core.offsets.offset_store_contract import OffsetStore
 from penstock.core.options.direct_strategies import Assign, Subscribe, SubscribePattern
 from penstock.engines.direct.direct_batch import Batch, BatchReport
 from penstock.engines.direct.direct_stream import DirectStream
@@ -41,6 +42,7 @@ __all__ = [
     "Latest",
     "MemoryOffsetStore",
     "OffsetRange",
+    "OffsetStore",
     "Record",
     "RecordsBeforeEnd",
     "RunOutcome",

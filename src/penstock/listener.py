@@ -11,7 +11,6 @@ source.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.log_lines import get_logger
 from penstock.core.offsets.stream_position import Offsets, read_position
 from penstock.core.options.stream_options import parse_stream_options
+from penstock.engines.reading.outside_world import see_outside
 from penstock.engines.source.listener_feedback import tell
 from penstock.stores.offsets.group_commits import GroupCommits
 
@@ -109,15 +109,7 @@ def _pick(told: Any, name: str) -> Any:
 def _find_group(
     options: Mapping[str, str],
 ) -> tuple[str | None, Callable[[Offsets], None] | None]:
-    import os
-    from pathlib import Path
-
-    parsed = parse_stream_options(
-        options,
-        unique=uuid.uuid4().hex,
-        read_file=lambda path: Path(path).read_text(encoding="utf-8"),
-        environ=os.environ,
-    )
+    parsed = parse_stream_options(options, **see_outside())
     group = parsed.commit_group
     if group is None:
         return None, None

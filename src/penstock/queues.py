@@ -8,11 +8,8 @@ all others are yours, in `self.own_options`. The guide "Your own queue" builds o
 
 from __future__ import annotations
 
-import os
-import uuid
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -24,6 +21,7 @@ from penstock.core.options.option_table import option_specs
 from penstock.core.options.stream_option_table import StreamTable
 from penstock.core.options.stream_options import check_load, parse_stream_options
 from penstock.core.options.typed_column_options import FormatTable
+from penstock.engines.reading.outside_world import see_outside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,33 +57,19 @@ class QueueDataSource(DataSource):
         return {key: text for key, text in self.options.items() if key.lower() not in (*_KNOWN, _GROUP)}
 
     def schema(self) -> str:
-        columns, _ = check_load(
-            self._known_options(), read_file=_read_text, environ=os.environ, has_brokers=False
-        )
+        columns, _ = check_load(self._known_options(), **see_outside(), has_brokers=False)
         return ", ".join(f"{name} {OFFERED[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         from penstock.engines.source.batch_reader import BatchReader
 
-        options = parse_batch_options(
-            self._known_options(),
-            unique=uuid.uuid4().hex,
-            read_file=_read_text,
-            environ=os.environ,
-            has_brokers=False,
-        )
+        options = parse_batch_options(self._known_options(), **see_outside(), has_brokers=False)
         return BatchReader(options, self.open_log())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 (Spark's name)
         from penstock.engines.source.stream_reader import StreamReader
 
-        options = parse_stream_options(
-            self._known_options(),
-            unique=uuid.uuid4().hex,
-            read_file=_read_text,
-            environ=os.environ,
-            has_brokers=False,
-        )
+        options = parse_stream_options(self._known_options(), **see_outside(), has_brokers=False)
         return StreamReader(options, self.open_log())
 
     def _known_options(self) -> dict[str, str]:
@@ -98,7 +82,3 @@ class QueueDataSource(DataSource):
                     facts={"option": key},
                 )
         return {key: text for key, text in self.options.items() if key.lower() in (*_KNOWN, _GROUP)}
-
-
-def _read_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")

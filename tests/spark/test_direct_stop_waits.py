@@ -91,7 +91,7 @@ def make_stream(spark: SparkSession) -> Callable[..., DirectStream]:
         return DirectStream(
             spark,
             Subscribe("t"),
-            {"bootstrap.servers": "b:9092", "auto.offset.reset": "earliest"},
+            {"auto.offset.reset": "earliest"},
             interval=0,
             name="s",
             options={"fetchOffset.retryIntervalMs": 0, "maxOffsetsPerTrigger": 2},

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from examples.own_queue import Queue, QueueSource
+from examples.own_queue import Queue, QueueLog, QueueSource
 from penstock.apps.wordcount import LINES, count_words
 from penstock.cluster.processes.free_ports import find_free_ports
+from penstock.direct import DirectStream, OffsetRange, Subscribe, read_ranges
 
 ONCE = {("hello", 2), ("owen", 1), ("lemon", 1), ("byebye", 1)}
 TWICE = {(word, 2 * count) for word, count in ONCE}
@@ -80,3 +81,20 @@ def test_the_same_count_runs_on_a_queue_of_ones_own(spark: SparkSession, tmp_pat
     assert run() == TWICE
     batch = spark.read.format("own-queue").option("path", queue.path).option("subscribe", "lines").load()
     assert sorted(bytes(row.value).decode() for row in batch.collect()) == sorted([*LINES, *LINES])
+
+
+def test_a_queue_of_ones_own_needs_no_broker_in_a_direct_stream(spark: SparkSession, tmp_path: Path) -> None:
+    queue = Queue(tmp_path / "queue.db")
+    queue.create("lines")
+    for line in LINES:
+        queue.append("lines", line.encode())
+    source, found = QueueLog(queue.path), list[str]()
+
+    def collect(frame: Any) -> list[str]:
+        return [bytes(row.value).decode() for row in frame.collect()]
+
+    stream = DirectStream(spark, Subscribe("lines"), {"auto.offset.reset": "earliest"}, source=source)
+    stream.for_each_batch(lambda batch: found.extend(collect(batch.frame))).run(until_idle=True)
+    assert found == list(LINES)
+    ranges = [OffsetRange("lines", 0, 1, 3)]
+    assert collect(read_ranges(spark, ranges, {}, source=source)) == list(LINES[1:3])

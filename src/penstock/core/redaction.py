@@ -6,14 +6,13 @@ text that mixes secret and plain parts, such as a JAAS text or an address, loses
 that it still helps. Why not the pattern Spark uses: it cleans `password="..."` in double quotes only, which
 leaves single quotes, `clientSecret` and keys pasted as PEM text readable.
 
->>> redact_options({"kafka.ssl.key.password": "x", "subscribe": "t"})
-{'kafka.ssl.key.password': '***', 'subscribe': 't'}
+>>> redact_value("kafka.ssl.key.password", "x"), redact_value("subscribe", "t")
+('***', 't')
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -70,13 +69,8 @@ def is_secret_name(name: str) -> bool:
     return any(each in plain for each in _SECRET_NAMES)
 
 
-def redact_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mapping with every secret hidden; None and empty text stay as they are."""
-    return {name: redact_value(name, value) for name, value in options.items()}
-
-
 def redact_value(name: str, value: Any) -> Any:
-    """Return one value as it may be shown under this name."""
+    """Return one value as it may be shown under this name; None and empty text stay as they are."""
     if value is None or value == "":
         return value
     if is_secret_name(name):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -44,6 +47,20 @@ class Closed(Sink):
 def test_a_store_or_sink_without_a_required_part_cannot_be_made(kind: type, missing: str) -> None:
     with pytest.raises(TypeError, match=missing):
         kind()
+
+
+@pytest.mark.parametrize("contract", [OffsetStore, Sink, SinkWriter])
+def test_the_advice_names_a_public_place_of_the_contract(contract: Any) -> None:
+    demand: Any = (
+        demand_offset_store if contract is OffsetStore else partial(demand_contract, contract=contract)
+    )
+    with pytest.raises(OptionError) as refused:
+        demand({})
+    (name,) = re.findall(r"inherit from `([\w.]+)`", str(refused.value))
+    module, _, name = name.rpartition(".")
+    assert module in ("penstock.direct", "penstock.sinks")
+    assert name in import_module(module).__all__
+    assert getattr(import_module(module), name) is contract
 
 
 def test_a_store_that_lacks_the_contract_is_refused_with_advice() -> None:

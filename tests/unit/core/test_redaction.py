@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.redaction import HIDDEN, redact_options, redact_statement, redact_text, redact_value
+from penstock.core.redaction import HIDDEN, redact_statement, redact_text, redact_value
 
 SECRET = "hunter2"
 PEM_KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----"
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required"
-
-
-def test_nothing_is_redacted_from_nothing() -> None:
-    """B196: no session, no parameters."""
-    assert redact_options({}) == {}
 
 
 @pytest.mark.parametrize("value", [None, ""])

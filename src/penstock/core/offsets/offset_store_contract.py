@@ -5,16 +5,11 @@ leaves some partitions ahead of others; a stream that was never saved is `None`,
 position; offsets of a log never go back by themselves. A writer that was only slow would otherwise undo its
 successor's work, and rows would be processed twice. Going back on purpose must be requested.
 
-Each store passes `tests/contract/test_offset_stores.py`.
+What a person changes by hand (a rewind, say) goes through `change`: it is made only if the stream is still
+where that person saw it, and the store records who did it. A store inherits from `OffsetStore`, with plain
+defaults of what only some stores do well, and passes `tests/contract/test_offset_stores.py`.
 
     store.save("visits", position)
-    store.load("visits")
-
-What a person changes by hand (a rewind, say) goes through `change`: it is made only if the stream is still
-where that person saw it, and the store records who did it.
-
-A store inherits from `OffsetStore`, and with it plain defaults of what only some stores do well: save in the
-background, check a change beforehand, keep offsets from expiring.
 """
 
 from __future__ import annotations
@@ -42,6 +37,13 @@ class Change:
     verb: str
     before: StreamPosition | None
     after: StreamPosition
+
+
+def plan_change(
+    at_ms: int, who: str, verb: str, before: StreamPosition, after: StreamPosition
+) -> Change | None:
+    """Return the change, or None if the stream is there already."""
+    return None if before == after else Change(at_ms, who, verb, before, after)
 
 
 @runtime_checkable
@@ -104,7 +106,8 @@ def demand_offset_store(store: OffsetStore) -> OffsetStore:
     raise OptionError(
         "OFFSET_STORE_INVALID",
         f"A {type(store).__name__} cannot keep offsets: it lacks a part of the contract.",
-        hint="Let its class inherit from `penstock.core.offsets.offset_store_contract.OffsetStore`.",
+        hint="Let its class inherit from `penstock.direct.OffsetStore`, which has defaults for what not "
+        "every store can do.",
     )
 
 

@@ -57,6 +57,17 @@ class StreamPosition:
         """Return where the batch that ends here begins, given the position before it."""
         return self.starts.get(partition, before.offsets.get(partition))
 
+    def stands_at(self, other: StreamPosition) -> bool:
+        """Return whether both are at the same offsets, whatever is known of their logs."""
+        return self.offsets == other.offsets
+
+
+NOWHERE = StreamPosition({})
+
+
+def is_started(stored: Mapping[str, Any]) -> bool:
+    return stored != NOT_STARTED
+
 
 def write_position(position: StreamPosition) -> dict[str, Any]:
     """Return what Spark stores: topics by name, partitions by number, nothing empty."""

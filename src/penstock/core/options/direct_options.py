@@ -20,7 +20,7 @@ from penstock.core.errors import OptionError
 from penstock.core.model import Earliest, Latest, Position, TopicPartition
 from penstock.core.options.direct_option_table import OUTAGE_TIMEOUT, DirectTable
 from penstock.core.options.direct_strategies import Strategy
-from penstock.core.options.option_table import invalid, read_surface
+from penstock.core.options.option_table import invalid, parse_setting, read_surface
 from penstock.core.options.option_values import parse_boolean, parse_duration_ms, parse_integer_from
 from penstock.core.options.position_rules import ForAll, ForEach
 from penstock.core.options.shared_options import refuse_files
@@ -49,6 +49,8 @@ _GRACEFUL = f"{_STREAMING}stopGracefullyOnShutdown"
 _NETWORK_TIMEOUT = "spark.network.timeout"
 #: Defaults in which a direct stream differs from the source: one task per Kafka partition.
 _DEFAULTS = {"minRecordsPerTask": "0"}
+#: Options that use Kafka whatever is read.
+_KAFKA_NEEDED = ("commitoffsetstogroup", "deadlettertopic")
 #: Options whose values come from the strategy or from arguments.
 _SAID_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "Give a strategy: Subscribe(...)."),
@@ -95,6 +97,10 @@ class DirectOptions:
         )
 
 
+_AUTO_COMMIT = ("enable.auto.commit", "auto.commit.enable")
+_OURS = ("auto.offset.reset", *_AUTO_COMMIT)
+
+
 def parse_direct_options(
     strategy: Strategy,
     kafka: Mapping[str, object],
@@ -105,8 +111,12 @@ def parse_direct_options(
     unique: str,
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
+    has_brokers: bool = True,
 ) -> DirectOptions:
-    """Parse settings. `kafka`: Kafka's names without prefix; `options`: the source's; `conf`: SparkConf."""
+    """Parse settings. `kafka`: Kafka's names without prefix; `options`: the source's; `conf`: SparkConf.
+
+    `has_brokers`: Kafka is used, so the brokers' addresses are required.
+    """
     _refuse_auto_commit(kafka)
     _refuse_said_elsewhere(options)
     given = {key: _write(value) for key, value in options.items() if key.lower() not in _DIRECT_ONLY}
@@ -121,6 +131,7 @@ def parse_direct_options(
         unique=unique,
         read_file=read_file,
         environ=environ,
+        has_brokers=has_brokers or any(key.lower() in _KAFKA_NEEDED for key in texts),
         selection=strategy.selection,
         interval_ms=interval_ms,
     )
@@ -136,12 +147,9 @@ def parse_direct_options(
         starting=strategy.starting,
         reset=parse_reset(kafka),
         allow_gaps=allow_gaps,
-        graceful=_read_boolean(_GRACEFUL, conf.get(_GRACEFUL, "true")),
+        graceful=parse_setting(_GRACEFUL, conf.get(_GRACEFUL, "true"), parse_boolean),
         outage_timeout_ms=read_surface(DirectTable, own_options).outage_timeout_ms,
     )
-
-
-_OURS = ("auto.offset.reset", "enable.auto.commit", "auto.commit.enable")
 
 
 def parse_reset(kafka: Mapping[str, object]) -> Position | None:
@@ -153,10 +161,8 @@ def parse_reset(kafka: Mapping[str, object]) -> Position | None:
 
 
 def _refuse_auto_commit(kafka: Mapping[str, object]) -> None:
-    for key in ("enable.auto.commit", "auto.commit.enable"):
-        if key not in kafka:
-            continue
-        if _read_boolean(key, _write(kafka[key])):
+    for key in _AUTO_COMMIT:
+        if key in kafka and parse_setting(key, _write(kafka[key]), parse_boolean):
             raise OptionError(
                 "AUTO_COMMIT_REFUSED",
                 f"`{key}` is true: Kafka would store how far the driver has looked, not what was processed, "
@@ -183,9 +189,10 @@ def _find_defaults(conf: Mapping[str, str], given: set[str]) -> dict[str, str]:
     if {"minpartitions", "maxrecordsperpartition"} & given:
         del defaults["minRecordsPerTask"]  # both decide how the work is cut
     if _NETWORK_TIMEOUT in conf:
-        defaults["kafkaConsumer.pollTimeoutMs"] = str(_read_ms(_NETWORK_TIMEOUT, conf[_NETWORK_TIMEOUT]))
+        timeout_ms = parse_setting(_NETWORK_TIMEOUT, conf[_NETWORK_TIMEOUT], _parse_seconds)
+        defaults["kafkaConsumer.pollTimeoutMs"] = str(timeout_ms)
     if _MAX_RETRIES in conf:
-        retries = _read_conf_integer(_MAX_RETRIES, conf[_MAX_RETRIES])
+        retries = parse_setting(_MAX_RETRIES, conf[_MAX_RETRIES], parse_integer_from(0, 1000))
         defaults["fetchOffset.numRetries"] = str(retries + 1)  # ours counts all tries
     defaults |= {ours: conf[key] for key, ours in CONF_DEFAULTS.items() if key in conf}
     return {key: text for key, text in defaults.items() if key.lower() not in given}
@@ -199,28 +206,11 @@ def _read_gaps(options: Mapping[str, object], conf: Mapping[str, str]) -> bool:
     """Return whether to read past offsets without a record: yes, unless an option says no."""
     for key, value in options.items():
         if key.lower() == _GAPS.lower():
-            return _read_boolean(key, _write(value))
+            return parse_setting(key, _write(value), parse_boolean)
     key = f"{_STREAMING}kafka.{_GAPS}"
-    return _read_boolean(key, conf.get(key, "true"))
+    return parse_setting(key, conf.get(key, "true"), parse_boolean)
 
 
-def _read_boolean(key: str, text: str) -> bool:
-    try:
-        return parse_boolean(text)
-    except ValueError as error:
-        raise invalid(key, text, str(error)) from None
-
-
-def _read_conf_integer(key: str, text: str) -> int:
-    try:
-        return parse_integer_from(0, 1000)(text)
-    except ValueError as error:
-        raise invalid(key, text, str(error)) from None
-
-
-def _read_ms(key: str, text: str) -> int:
+def _parse_seconds(text: str) -> int:
     # As in Spark, a bare number is seconds here.
-    try:
-        return int(text) * 1000 if text.strip().isdigit() else parse_duration_ms(text)
-    except ValueError as error:
-        raise invalid(key, text, str(error)) from None
+    return int(text) * 1000 if text.strip().isdigit() else parse_duration_ms(text)

@@ -26,6 +26,7 @@ from penstock.core.errors import OptionError
 from penstock.core.redaction import is_secret_name, redact_value
 
 Surface = TypeVar("Surface")
+Parsed = TypeVar("Parsed")
 _METADATA = "penstock.option"
 
 
@@ -107,22 +108,23 @@ def _is_set(text: str | None, values: tuple[str, ...]) -> bool:
 
 
 def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
+    return parse_setting(shown_prefix + spec.key, text, spec.parse)
+
+
+def parse_setting(key: str, text: str, parse: Callable[[str], Parsed]) -> Parsed:
     """Parse one text; raise an `OptionError` that names the option and leaves out secrets."""
-    key = shown_prefix + spec.key
     try:
-        return spec.parse(text)
+        return parse(text)
     except ValueError as error:
         # A parser's message may quote its input.
         raise invalid(key, text, "a usable value" if is_secret_name(key) else str(error)) from None
 
 
-def invalid(
-    key: str, text: str, expected: str, *, condition: str = "OPTION_INVALID", hint: str | None = None
-) -> OptionError:
+def invalid(key: str, text: str, expected: str, *, hint: str | None = None) -> OptionError:
     """Return the error for a value that cannot be used."""
     shown = redact_value(key, text)
     return OptionError(
-        condition,
+        "OPTION_INVALID",
         f"Option `{key}` is {shown!r}; expected {expected}.",
         hint=hint or "Correct it; where the option has a default, leaving it out uses that.",
         facts={"option": key, "value": shown},

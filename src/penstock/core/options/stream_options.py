@@ -57,6 +57,7 @@ class StreamOptions(ReadOptions):
 def check_load(
     options: Mapping[str, str],
     *,
+    unique: str = "",
     read_file: ReadFile = refuse_files,
     environ: Mapping[str, str] | None = None,
     has_brokers: bool = True,
@@ -68,7 +69,9 @@ def check_load(
     parse_client(java, read_file=read_file, has_brokers=has_brokers)
     read_start(table, default=Latest())
     if any(key.lower() in texts for key in ENDS):  # only a batch read has an end, so all of its rules hold
-        parse_batch_options(options, unique="", read_file=read_file, environ=environ, has_brokers=has_brokers)
+        parse_batch_options(
+            options, unique=unique, read_file=read_file, environ=environ, has_brokers=has_brokers
+        )
     refuse_stranded(StreamTable, table, texts)
     return read_columns(table), pick_formats(table, texts, selection)
 

@@ -6,9 +6,8 @@ committed offsets and counted-back positions become numbers here. When a splitti
 the bounds are looked up, the pieces cut, and the outer bounds become words again. Tasks come sorted by topic,
 partition and offset (Spark leaves their order open).
 
-A start after its end is an error with facts, never an empty read: it is a typing error, or a recreated topic.
-So is an end beyond the log's: a task would wait for records that are not written yet. Nothing here asks a
-broker: `find_questions` says what to ask, the engine asks, `step` decides.
+A start after its end is an error, never an empty read: it is a typing error, or a recreated topic. So is an
+end beyond the log's. Nothing here asks a broker: `find_questions` says what to ask, `step` decides.
 
 >>> from penstock.core.options.position_rules import ForAll
 >>> from penstock.core.planning.partition_selection import SelectTopics

@@ -59,6 +59,11 @@ def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, l
     )
 
 
+def is_repeated(position: StreamPosition | None, before: StreamPosition, end: StreamPosition) -> bool:
+    """Return whether results that go this far hold the batch already. One that moves nothing never is."""
+    return position is not None and position.stands_at(end) and not before.stands_at(end)
+
+
 def make_batch(stream: str, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> StoredBatch:
     """Return the batch of these offsets; empty ranges leave no trace in a folder."""
     sized = tuple(each for each in ranges if each.size)

@@ -87,5 +87,6 @@ def demand_contract(place: Any, contract: type[Sink] | type[SinkWriter]) -> None
         raise OptionError(
             "SINK_INVALID",
             f"A {type(place).__name__} is no {contract.__name__}: it lacks a part of the contract.",
-            hint=f"Let its class inherit from `penstock.core.sinks.sink_contract.{contract.__name__}`.",
+            hint=f"Let its class inherit from `penstock.sinks.{contract.__name__}`, which has defaults "
+            "for what not every place can do.",
         )

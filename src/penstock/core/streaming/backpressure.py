@@ -1,21 +1,11 @@
 """Chooses the size of the next batch, so that batches take about as long as they should.
 
-Rule: the rate follows what batches really achieved, with the arithmetic and defaults of Spark's PID estimator
-(proportional 1.0, integral 0.2, derived 0.0, never below 100 records/s). With these gains the next rate is
-the last batch's own speed, less a part for being late, so the rate adapts to a fivefold slowdown one batch
-later. Pure: the caller passes the time (of one monotonic clock) and keeps the state.
-
-Three mistakes of Spark's estimator are corrected, each with a test:
-- Lateness counts up to one batch's time. Unbounded, a batch that took five times too long (and so delays the
-  next by four) takes 80 % off the rate; one that took six or more times too long throws it to its minimum,
-  from where it needs several batches to grow back.
-- A batch that read all there was, in time, shows how much arrived and not how much could be done, because
-  every batch has a fixed cost. It may raise the rate but not lower it; else a quiet hour slows the next
-  burst.
-- The initial rate bounds every batch until there is an estimate, whatever else is set.
-
-The caller must not count waiting as processing. A batch that is done in 0.1 s and then waits for its next
-tick would look like one of 1 s, and its rate could never rise.
+Rule: the rate follows what batches really achieved, with the arithmetic and defaults of Spark's PID
+estimator. Three of its mistakes are corrected, each with a test. Lateness counts up to one batch's time:
+unbounded, one slow batch throws the rate to its minimum, and it takes several to grow back. A batch that read
+all there was, in time, may raise the rate but not lower it: it shows how much arrived, not how much can be
+done. The initial rate bounds every batch until there is an estimate. The caller must not count waiting for
+the next tick as processing.
 
 >>> pacing = Pacing(target_ms=1000, initial_rate=500)
 >>> pacing.budget(PaceState(), {"a": 3000, "b": 1000, "c": 0})

@@ -1,7 +1,7 @@
 """Compares a stream's position with its log: what has changed, and how far the next batch can go.
 
 `chart` compares a position with a fresh view of the log and says where each partition goes on, where it could
-go to, what is lost and what is new. How far the next batch really goes is decided in `next_batch`.
+go to, what is lost and what is new. `log_questions` says what to ask for that, `next_batch` how far to go.
 
 Rules: a partition found after the start is read from its first offset. An end never lies before its start. A
 topic with another id is another topic, whatever its offsets (where brokers give no ids: one whose leader
@@ -16,8 +16,9 @@ position then looks like one that has grown, and its first rows are silently ski
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.losses.stream_loss_errors import (
@@ -35,10 +36,12 @@ from penstock.core.planning.partition_selection import (
     Selection,
     SelectPartitions,
     leave_out,
-    name_topics,
     select_partitions,
     selects_topic,
 )
+
+#: A partition, an epoch that is over, its leader's epoch now, and the topic's id.
+OldEpoch: TypeAlias = tuple[TopicPartition, int, int | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Course:
     doubts: tuple[str, ...] = ()
     added: tuple[TopicPartition, ...] = ()
     anew: frozenset[str] = frozenset()  # recreated topics
+    settled: Mapping[OldEpoch, int] = field(default_factory=dict)  # where they end
 
     @property
     def sizes(self) -> dict[TopicPartition, int]:
@@ -77,74 +81,12 @@ class Course:
         return sum(self.sizes.values())
 
 
-# --- questions ------------------------------------------------------------------------------------------
-
-
-def name_stream_topics(selection: Selection, position: StreamPosition) -> tuple[str, ...] | None:
-    """Return the topics to ask about: those selected and those that have a position; None means all."""
-    named = name_topics(selection)
-    if named is None:
-        return None
-    return tuple(sorted({*named, *position.topics}))
-
-
-def choose_partitions(
-    selection: Selection, topics: Mapping[str, TopicView], position: StreamPosition
-) -> tuple[TopicPartition, ...]:
-    """Return the selected partitions that exist. A topic that was being read and is gone is no error here."""
-    return _choose(selection, topics, position)[0]
-
-
-def find_changed_topics(
-    names: Iterable[str], before: Mapping[str, TopicView], now: Mapping[str, TopicView]
-) -> set[str]:
-    """Return the topics that are gone, were recreated, or have a partition with another leader."""
-
-    def is_same(old: TopicView, new: TopicView | None) -> bool:
-        if new is None or new.topic_id != old.topic_id:
-            return False
-        known = zip(old.partitions, old.leader_epochs, strict=False)
-        return all(new.leader_epoch(partition) == epoch for partition, epoch in known)
-
-    return {name for name in names if not is_same(before[name], now.get(name))}
-
-
-def find_doubtful(
-    position: StreamPosition,
-    partitions: Iterable[TopicPartition],
-    topics: Mapping[str, TopicView],
-    latest: Offsets,
-) -> tuple[set[TopicPartition], dict[TopicPartition, int]]:
-    """Return whose start to ask for, and for which epochs (no longer the leader's) to ask for the end.
-
-    A partition at its end, under the same leader and of the same topic, needs no more questions: an idle
-    stream costs one request to each broker.
-    """
-    starts: set[TopicPartition] = set()
-    epochs: dict[TopicPartition, int] = {}
-    anew = _find_anew(position, topics)
-    for each in partitions:
-        known = _find_stored(each, position, anew)
-        if known is None or each.topic in anew:
-            starts.add(each)
-            continue
-        if latest.get(each) != known:
-            starts.add(each)
-        then, now = position.leader_epochs.get(each), topics[each.topic].leader_epoch(each.partition)
-        if then is not None and now is not None and then != now:
-            epochs[each] = then
-    return starts, epochs
-
-
-# --- changes of the log -------------------------------------------------------------------------------
-
-
 def chart(
     selection: Selection, position: StreamPosition, view: StreamView, *, known_ends: Offsets | None = None
 ) -> Course:
     """Compare the stream's position with the current log. `known_ends`: the ends seen before."""
-    seen, anew = known_ends or {}, _find_anew(position, view.topics)
-    partitions, news = _choose(selection, view.topics, position)
+    seen, anew = known_ends or {}, find_anew(position, view.topics)
+    partitions, news = choose_partitions(selection, view.topics, position)
     begins: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     losses: list[Loss] = []
@@ -152,7 +94,7 @@ def chart(
     added: list[TopicPartition] = []
     for each in partitions:
         topic, end = view.topics[each.topic], view.latest[each]
-        stored = _find_stored(each, position, anew)
+        stored = find_stored(each, position, anew)
         begin, lost = _go_on(each, position, view, seen, anew)
         if stored is None:
             added.append(each)
@@ -200,7 +142,7 @@ def _go_on(
 ) -> tuple[int, list[Loss]]:
     """Return where this partition goes on, and what was lost before that."""
     first, end, topic = view.earliest.get(each), view.latest[each], view.topics[each.topic]
-    stored = _find_stored(each, position, anew)
+    stored = find_stored(each, position, anew)
     if stored is None or each.topic in anew:
         if first is None:
             raise no_first_offset(each)
@@ -221,9 +163,11 @@ def _go_on(
     return stored, []
 
 
-def _choose(
+def choose_partitions(
     selection: Selection, topics: Mapping[str, TopicView], position: StreamPosition
 ) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+    """Return the selected partitions that exist, and the news. A topic that was being read and is gone is no
+    error here."""
     vanished = {name for name in position.topics if name not in topics}
     selected = select_partitions(leave_out(selection, vanished), topics)
     news = [f"{each} does not exist and is left out." for each in selected.absent]
@@ -273,7 +217,7 @@ def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
     return selects_topic(selection, each.topic)
 
 
-def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> frozenset[str]:
+def find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> frozenset[str]:
     """Return the recreated topics, judged by their ids, or by their epochs if no id is stored.
 
     An answer without an id for a topic that has one comes from a broker that is not upgraded yet. It decides
@@ -291,7 +235,7 @@ def _find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> fro
     return frozenset(anew)
 
 
-def _find_stored(each: TopicPartition, position: StreamPosition, anew: frozenset[str]) -> int | None:
+def find_stored(each: TopicPartition, position: StreamPosition, anew: frozenset[str]) -> int | None:
     """Return this partition's stored offset, also if it was gone and is back, but not if it was recreated."""
     stored = position.offsets.get(each)
     if stored is None and each.topic not in anew:

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
-from penstock.core.offsets.stream_position import Offsets, StreamPosition
+from penstock.core.offsets.stream_position import NOWHERE, Offsets, StreamPosition
 
 Origin: TypeAlias = Literal["forced", "stored", "explicit", "rule"]
 
@@ -63,7 +63,7 @@ def choose_start(
     epochs are those of the stored position, where it was followed. For a recreated topic force all of its
     partitions, or the others keep the old id.
     """
-    before = stored or StreamPosition({})
+    before = stored or NOWHERE
     ruled = by_rule if stored is None else {}
     notes: list[StartNote] = []
     without: list[TopicPartition] = []

@@ -4,7 +4,7 @@ Records are exact offsets (gaps of compaction and transactions count). Seconds a
 that is still to be read. Bytes are an estimate: the number of records times the stored size of sampled
 records near the position. The reports say so in the name, `bytesEstimate`.
 
->>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, {}, now_ms=0)
+>>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, now_ms=0)
 >>> summarize(lags)["maxOffsetsBehindLatest"]
 4
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.model import TopicPartition
+from penstock.core.model import Peek, TopicPartition
 from penstock.core.offsets.stream_position import Offsets
 
 
@@ -28,30 +28,37 @@ class StreamLag:
     bytes_estimate: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PeekedRecords:
+    """A look at the records from a position on, and its time on the watcher's clock."""
+
+    position: int
+    at_s: float
+    peek: Peek
+
+
 def measure_lags(
     offsets: Offsets,
     ends: Offsets,
-    times_ms: Mapping[TopicPartition, int],
-    sizes: Mapping[TopicPartition, float],
+    peeks: Mapping[TopicPartition, PeekedRecords],
     *,
     now_ms: int,
 ) -> dict[TopicPartition, StreamLag]:
-    """Return the lag of each partition whose position and end are both known.
-
-    `times_ms`: the time of the record at the position; `sizes`: the bytes of a record near it.
-    """
+    """Return the lag of each partition whose position and end are both known."""
     lags = {}
     for each in sorted(offsets.keys() & ends.keys()):
         records = max(0, ends[each] - offsets[each])
         if records == 0:
             lags[each] = StreamLag(0, 0.0, 0)
             continue
-        time_ms, size = times_ms.get(each), sizes.get(each)
-        lags[each] = StreamLag(
-            records,
-            None if time_ms is None else max(0, now_ms - time_ms) / 1000,
-            None if size is None else int(records * size),
-        )
+        seen = peeks.get(each)
+        if seen is None:
+            lags[each] = StreamLag(records)
+            continue
+        # The size is about right nearby, the age only where that very record was looked at.
+        is_there = seen.position == offsets[each]
+        seconds = max(0, now_ms - seen.peek.timestamp_ms) / 1000 if is_there else None
+        lags[each] = StreamLag(records, seconds, int(records * seen.peek.bytes_per_record))
     return lags
 
 
@@ -83,11 +90,11 @@ def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
 
 
 def count_within(
-    max_bytes: int, waiting: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, float]
+    max_bytes: int, waiting: Mapping[TopicPartition, int], peeks: Mapping[TopicPartition, PeekedRecords]
 ) -> int | None:
     """Return how many of these records make about `max_bytes`, by the sampled sizes; None without samples."""
-    seen = {each: records for each, records in waiting.items() if records > 0 and each in sizes}
-    weight = sum(records * sizes[each] for each, records in seen.items())
+    seen = {each: records for each, records in waiting.items() if records > 0 and each in peeks}
+    weight = sum(records * peeks[each].peek.bytes_per_record for each, records in seen.items())
     if not weight:
         return None
     return max(1, int(max_bytes / (weight / sum(seen.values()))))

@@ -65,7 +65,7 @@ class LoopSettings:
 class Job:
     """What to do with a batch. `work` returns the rows written, if a sink counts them; `tell` takes events.
     `register` stores where a stream begins if it finds its first partitions while it runs; `reach` fails
-    while the sink does not answer."""
+    while the sink does not answer; `is_written` says whether an attempt without an answer wrote the batch."""
 
     make_frame: Callable[..., DataFrame]
     work: Callable[[Batch], int | None]
@@ -73,6 +73,7 @@ class Job:
     read_state: Callable[[str], DataFrame | None] = lambda _table: None
     register: Callable[[StreamPosition], None] = lambda _start: None
     reach: Callable[[], None] = lambda: None
+    is_written: Callable[[StreamPosition, StreamPosition], bool] = lambda _before, _end: False
 
 
 class BatchLoop:
@@ -294,7 +295,8 @@ class BatchLoop:
                 else:
                     # In an outage that exceeds its limit, every attempt counts.
                     failures = attempt if self._is_outage(error) else failures + 1
-                    if failures >= attempts or not _may_repeat(error):
+                    # Errors of ours say whether a retry may help, in tasks too; with others it may.
+                    if failures >= attempts or find_verdict(error) is False:
                         raise
                     log.warning("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
                     if self._switch.wait(_choose_pause_s(error, failures)):
@@ -329,7 +331,12 @@ class BatchLoop:
         if delivery == "at-most-once":
             self._store(run)
         run.is_running = True
-        rows = self._job.work(batch)
+        # What `transform` would make of the tables now is not what an unanswered COMMIT wrote then.
+        if self._job.is_written(run.before, run.end):
+            rows = None  # the count was lost with that attempt
+        else:
+            run.when_done = None
+            rows = self._job.work(batch)
         run.is_running = False
         if delivery == "at-least-once":
             self._store(run)
@@ -390,8 +397,3 @@ def _choose_pause_s(error: Exception, failures: int) -> float:
     for _ in range(1, failures):  # not a power: with many attempts that would overflow
         pause_s = min(_LONGEST_PAUSE_S, pause_s * _SERVER_PATIENCE)
     return pause_s
-
-
-def _may_repeat(error: Exception) -> bool:
-    """Return whether a retry may help: with errors of user code or Spark it may; ours say, in tasks too."""
-    return find_verdict(error) is not False

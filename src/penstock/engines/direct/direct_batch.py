@@ -66,29 +66,23 @@ class BatchReport:
         )
 
 
+@dataclass
 class BatchRun:
     """What the loop gives a batch to work with. `store` stores a position; `store_later` in the background.
 
-    `when_done` is a function to call when the batch is done. It is kept over attempts: a later attempt may
-    find that this one's commit succeeded although it got no answer.
+    `when_done` is a function to call when the batch is done. The next attempt keeps it only if it finds that
+    this one's commit succeeded although it got no answer.
     """
 
-    def __init__(
-        self,
-        before: StreamPosition,
-        end: StreamPosition,
-        make_frame: Callable[..., DataFrame],
-        store: Callable[[StreamPosition], None] | None,
-        store_later: Callable[[StreamPosition, CommitCallback | None], None] | None,
-        read_state: Callable[[str], DataFrame | None] = lambda _table: None,
-    ) -> None:
-        self.before, self.end = before, end
-        self.make_frame = make_frame
-        self.store, self.store_later = store, store_later
-        self.read_state = read_state
-        self.when_done: Callable[[BatchReport], None] | None = None
-        self.is_running = False
-        self.storing_ms = 0.0
+    before: StreamPosition
+    end: StreamPosition
+    make_frame: Callable[..., DataFrame]
+    store: Callable[[StreamPosition], None] | None
+    store_later: Callable[[StreamPosition, CommitCallback | None], None] | None
+    read_state: Callable[[str], DataFrame | None] = lambda _table: None
+    when_done: Callable[[BatchReport], None] | None = None
+    is_running: bool = False
+    storing_ms: float = 0.0
 
 
 class Batch:
@@ -110,7 +104,7 @@ class Batch:
     def when_done(self, function: Callable[[BatchReport], None]) -> None:
         """Call `function(report)` as soon as this batch is done, after the stream's listeners.
 
-        Each attempt may set another function; only the last one set is called.
+        Each attempt sets its own, and only the last one set in the attempt that was written is called.
         """
         self._run.when_done = function
 

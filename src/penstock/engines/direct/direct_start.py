@@ -12,15 +12,13 @@ from dataclasses import replace
 from penstock.core.errors import BrokerError, OffsetStoreError
 from penstock.core.log_lines import get_logger
 from penstock.core.model import Position, TopicPartition
-from penstock.core.offsets.offset_store_contract import SEEK, Change
-from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.offsets.offset_store_contract import SEEK, Change, plan_change
+from penstock.core.offsets.stream_position import NOWHERE, StreamPosition
 from penstock.core.options.direct_options import DirectOptions
 from penstock.core.streaming.start_precedence import choose_start
 from penstock.engines.reading.stream_watch import StreamWatch
 
 log = get_logger(__name__)
-
-_NOWHERE = StreamPosition({})
 
 
 def find_start(
@@ -36,16 +34,16 @@ def find_start(
             "The store knows this stream, but not one offset of it.",
             hint="Restore the store. To start anew, say where with `seek`, or give the stream another name.",
         )
-    forced = watch.resolve(options.make_reading(seek)) if seek else _NOWHERE
-    known = stored or _NOWHERE
+    forced = watch.resolve(options.make_reading(seek)) if seek else NOWHERE
+    known = stored or NOWHERE
     asked = {
         each: position
         for each, position in options.starting.items()
         if each not in known.offsets and each not in known.gone and each not in forced.offsets
     }
-    explicit = watch.resolve(options.make_reading(asked)) if asked else _NOWHERE
+    explicit = watch.resolve(options.make_reading(asked)) if asked else NOWHERE
     # A stream that has run before finds new partitions while it runs, and reads them from their start.
-    rule = watch.resolve(options.first_reading) if stored is None else _NOWHERE
+    rule = watch.resolve(options.first_reading) if stored is None else NOWHERE
     choice = choose_start(
         forced=forced.offsets,
         stored=stored,
@@ -64,9 +62,8 @@ def plan_seek(
 ) -> Change | None:
     """Return the change of position that a seek asks for; None if the stream is there already."""
     start = find_start(watch, options, stored, seek)
-    if start == stored:
-        return None
-    return Change(time.time_ns() // 1_000_000, f"{socket.gethostname()}/{os.getpid()}", SEEK, stored, start)
+    who = f"{socket.gethostname()}/{os.getpid()}"
+    return plan_change(time.time_ns() // 1_000_000, who, SEEK, stored, start)
 
 
 def doubt_seek(error: BrokerError) -> BrokerError:

@@ -16,9 +16,7 @@ start. Spark only runs the frames: no checkpoint, no listener.
 
 from __future__ import annotations
 
-import os
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -30,10 +28,10 @@ from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
 from penstock.core.log_lines import get_logger, in_stream
 from penstock.core.model import Log, Position, TopicPartition
 from penstock.core.offsets.offset_store_contract import OffsetStore, check_stream_name, demand_offset_store
-from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.offsets.stream_position import NOWHERE, StreamPosition
 from penstock.core.options.direct_options import DELIVERIES, Delivery, parse_direct_options
 from penstock.core.options.direct_strategies import Starts, Strategy, read_positions
-from penstock.core.options.option_table import invalid
+from penstock.core.options.option_table import invalid, parse_setting
 from penstock.core.options.option_values import parse_delay_ms
 from penstock.core.outages import Patience, has_stopped, waiting_for_servers
 from penstock.core.sinks.sink_contract import Sink, SinkWriter, demand_contract
@@ -48,6 +46,7 @@ from penstock.engines.direct.record_functions import RecordFunction, handle_reco
 from penstock.engines.direct.run_reports import Event, RunOutcome, RunReports
 from penstock.engines.direct.stop_requests import StopSwitch, stop_on_signals
 from penstock.engines.reading.kafka_log import KafkaLog
+from penstock.engines.reading.outside_world import see_outside
 from penstock.engines.reading.read_tasks import make_tasks, name_schema
 from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.engines.reading.typed_column_setup import make_typed, refuse_missing_letter_box
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-_NOWHERE = StreamPosition({})
 
 Listener = Callable[[Event, BatchReport], None]
 Commit: TypeAlias = Literal["automatic", "manual"]
@@ -98,16 +96,15 @@ class DirectStream:
         options: Mapping[str, object] | None = None,
         source: Log | None = None,
     ) -> None:
-        self._interval_ms = _read_interval(interval)
+        self._interval_ms = parse_setting("interval", str(interval), parse_delay_ms)  # 0: without a pause
         self._options = parse_direct_options(
             strategy,
             kafka,
             options or {},
             dict(spark.sparkContext.getConf().getAll()),
             interval_ms=self._interval_ms or 1000,
-            unique=uuid.uuid4().hex,
-            read_file=lambda path: Path(path).read_text(encoding="utf-8"),
-            environ=os.environ,
+            **see_outside(),
+            has_brokers=source is None or offsets == "kafka",
         )
         self._patience = Patience(self._options.outage_timeout_ms / 1000)
         for warning in self._options.stream.warnings:
@@ -139,7 +136,7 @@ class DirectStream:
     @property
     def planned(self) -> StreamPosition:
         """Return where the next batch begins."""
-        return _NOWHERE if self._loop is None else self._loop.planned
+        return NOWHERE if self._loop is None else self._loop.planned
 
     @property
     def stop_reason(self) -> str | None:
@@ -298,8 +295,9 @@ class DirectStream:
                 lambda batch: self._work(batch, writer),
                 self._tell,
                 lambda table: self._read_state(writer, table),
-                lambda begin: self._register(begin, _NOWHERE, writer),
+                lambda begin: self._register(begin, NOWHERE, writer),
                 (lambda: None) if writer is None else writer.check_writable,
+                (lambda _before, _end: False) if writer is None else writer.is_written,
             )
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
             stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all
@@ -360,7 +358,7 @@ class DirectStream:
             stored = beside = keeper.load()
         if writer is not None:
             stored = writer.position
-            if beside is not None and stored is not None and beside.offsets != stored.offsets:
+            if beside is not None and stored is not None and not stored.stands_at(beside):
                 log.warning("The offset store and the sink differ; the results' own offsets are right.")
             if beside is not None and stored is None and not self._seek:
                 raise _sink_is_empty(self.name)
@@ -382,7 +380,7 @@ class DirectStream:
             )
         elif stored is None or self._seek:
             is_new_there = stored is None or seek
-            self._register(start, stored or _NOWHERE, writer if is_new_there else None)
+            self._register(start, stored or NOWHERE, writer if is_new_there else None)
         if writer is not None or keeper.has_store:
             keeper.committed = start
         return start
@@ -418,10 +416,6 @@ class DirectStream:
         return None if rows is None else self._spark.createDataFrame(rows)
 
     def _work(self, batch: Batch, writer: SinkWriter | None) -> int | None:
-        # An attempt whose COMMIT got no answer may have been written. What `transform` would make of the
-        # tables now is not what was written then.
-        if writer is not None and writer.is_written(batch.start, batch.end):
-            return None  # its row count was lost with that attempt
         for function in self._functions:
             function(batch)
         if self._sink is None or writer is None:
@@ -448,14 +442,6 @@ class DirectStream:
                 "This stream has been started; it runs once.",
                 hint="Make a new one: with the same name and store it goes on where this one stopped.",
             )
-
-
-def _read_interval(interval: str | int) -> int:
-    """Return the interval in milliseconds; 0 runs batches without a pause."""
-    try:
-        return parse_delay_ms(str(interval))
-    except ValueError as error:
-        raise invalid("interval", str(interval), str(error)) from None
 
 
 def _choose_name(name: str | None, group: str | None, *, is_needed: bool) -> str:

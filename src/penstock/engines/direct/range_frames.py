@@ -5,11 +5,8 @@ read_ranges(spark, [OffsetRange("clicks", 0, 100, 200)], {"bootstrap.servers": "
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.core.model import Log, OffsetRange
@@ -19,6 +16,7 @@ from penstock.core.planning.explicit_ranges import check_ranges, list_asked, ord
 from penstock.engines.direct.order_frames import make_frame
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.log_survey import LookRetries, look
+from penstock.engines.reading.outside_world import see_outside
 from penstock.engines.reading.read_tasks import make_tasks, name_schema
 from penstock.engines.reading.typed_column_setup import make_typed
 
@@ -44,9 +42,8 @@ def read_ranges(
         options or {},
         dict(spark.sparkContext.getConf().getAll()),
         interval_ms=1000,
-        unique=uuid.uuid4().hex,
-        read_file=lambda path: Path(path).read_text(encoding="utf-8"),
-        environ=os.environ,
+        **see_outside(),
+        has_brokers=source is None,
     )
     stream = parsed.stream
     log = source or KafkaLog(stream.client)

@@ -11,29 +11,27 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from penstock.core.errors import BrokerError
 from penstock.core.log_lines import get_logger
 from penstock.core.losses.stream_loss_errors import explain_stream_losses
-from penstock.core.model import Log, LogView, Peek, TopicPartition
-from penstock.core.offsets.stream_position import Offsets, StreamPosition, write_position
+from penstock.core.model import Log, LogView, TopicPartition
+from penstock.core.offsets.stream_position import NOWHERE, Offsets, StreamPosition, write_position
 from penstock.core.options.stream_options import StreamOptions
 from penstock.core.planning.partition_selection import Selection, leave_out
-from penstock.core.planning.range_bounds import BatchRead, Snapshot
-from penstock.core.streaming.log_changes import (
-    Course,
-    StreamView,
-    chart,
-    choose_partitions,
-    find_changed_topics,
-    find_doubtful,
-    name_stream_topics,
+from penstock.core.planning.range_bounds import BatchRead
+from penstock.core.streaming.log_changes import Course, OldEpoch, StreamView
+from penstock.core.streaming.log_questions import (
+    LogLook,
+    StreamQuestions,
+    find_questions,
+    follow,
+    forget_changed_leaders,
 )
 from penstock.core.streaming.new_stream_start import NUMBERS, resolve_start
 from penstock.core.streaming.next_batch import aim, holds_back, share_budget, take
-from penstock.core.streaming.stream_lag import count_within, measure_lags, summarize
+from penstock.core.streaming.stream_lag import PeekedRecords, count_within, measure_lags, summarize
 from penstock.engines.reading.log_survey import LookRetries, look, survey
 from penstock.engines.reading.loss_book import LossBook, check_ledger
 from penstock.stores.offsets.group_commits import GroupCommits
@@ -47,18 +45,6 @@ _PEEKED_AT_ONCE = 16
 _PEEKS_KEPT_S = 60.0
 #: Used with a limit in bytes before any record was looked at: few enough for any size.
 _BLIND_RECORDS = 1000
-#: How many looks in a row may see leaders change before a look is accepted as it is.
-_LOOKS_AT_LEADERS = 10
-_NOWHERE = StreamPosition({})
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A look at the records from a position on, and its time."""
-
-    position: int
-    at: float
-    peek: Peek
 
 
 class StreamPace(Protocol):
@@ -105,8 +91,8 @@ class StreamWatch:
         self._last_batch_at: float | None = None
         self._told: set[str] = set()
         self._added = 0
-        self._epoch_ends: dict[tuple[TopicPartition, int, int | None, bytes | None], int] = {}
-        self._peeks: dict[TopicPartition, _Seen] = {}
+        self._settled: Mapping[OldEpoch, int] = {}
+        self._peeks: dict[TopicPartition, PeekedRecords] = {}
         self._peeked_at: float | None = None
         self._reported: tuple[Offsets, Offsets] | None = None
         self._pace = pace
@@ -127,42 +113,32 @@ class StreamWatch:
 
     def resolve(self, reading: BatchRead) -> StreamPosition:
         """Return where this reading starts, as numbers."""
-        position, snapshot = self._bind(reading)
-        for _ in range(1, self._patience.attempts):
-            if position.offsets:
+        group = self._options.client.group_id or ""
+        for left in reversed(range(max(1, self._patience.attempts))):
+            now_ms = time.time_ns() // 1_000_000
+            snapshot = survey(
+                self._source.open_view, reading, NUMBERS, self._patience, group=group, now_ms=now_ms
+            )
+            position = resolve_start(reading, snapshot)
+            if position.offsets or not left:
                 break
             # A broker that has just started may know no topic yet, and then all of them would look new.
             self._patience.wait()
-            position, snapshot = self._bind(reading)
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
-        # If a leader was elected meanwhile, it is unknown under which one the start was reported.
-        changed = find_changed_topics(position.topics, snapshot.topics, now)
-        epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
-        return replace(position, leader_epochs=epochs)
-
-    def _bind(self, reading: BatchRead) -> tuple[StreamPosition, Snapshot]:
-        snapshot = survey(
-            self._source.open_view,
-            reading,
-            NUMBERS,
-            self._patience,
-            group=self._options.client.group_id or "",
-            now_ms=time.time_ns() // 1_000_000,
-        )
-        return resolve_start(reading, snapshot), snapshot
+        return forget_changed_leaders(position, snapshot.topics, now)
 
     def fix_targets(self) -> None:
         """Make the current ends the targets of this run, for AvailableNow."""
         selection = self._options.selection
         try:
-            course = self._chart(_NOWHERE, selection)
+            course = self._chart(NOWHERE, selection)
         except BrokerError as error:
             if error.condition != "UNKNOWN_TOPIC":
                 raise
             # Either a wrong name, or deleted since the query last ran: only the position can show which.
             missing = error.facts["missing"]
             assert isinstance(missing, list)
-            course = self._chart(_NOWHERE, leave_out(selection, missing))
+            course = self._chart(NOWHERE, leave_out(selection, missing))
         if not course.ends:
             log.warning("Nothing that is selected is there, so this run has nothing to read.")
         self._targets = StreamPosition(course.ends, course.topic_ids)
@@ -194,12 +170,12 @@ class StreamWatch:
         if self._reported is None:
             return None
         offsets, ends = self._reported
-        lags = measure_lags(offsets, ends, {}, {}, now_ms=0)
+        lags = measure_lags(offsets, ends, {}, now_ms=0)
         behind = {each: lag.records for each, lag in lags.items() if lag.records}
         if self._options.max_bytes is None:  # otherwise the batches' own looks are used
             self._peek({each: offsets[each] for each in behind}, behind)
         now_ms = time.time_ns() // 1_000_000
-        lags = measure_lags(offsets, ends, self._recall_times(offsets), self._recall_sizes(), now_ms=now_ms)
+        lags = measure_lags(offsets, ends, self._peeks, now_ms=now_ms)
         report = write_position(StreamPosition(ends))
         report["lag"] = summarize(lags)
         report["losses"] = self._losses.sum_up()
@@ -234,10 +210,10 @@ class StreamWatch:
         attempt = 1 - len(recalled)
         while True:
             last = attempt >= self._patience.attempts
-            view = look(
+            course = look(
                 lambda: next(views)(), lambda view: self._look(view, position, selection), self._patience
             )
-            course = chart(selection, position, view, known_ends=self._recall_ends(position))
+            self._settled = course.settled
             if last or all(each in self._told for each in course.doubts):
                 break
             self._patience.wait()
@@ -254,43 +230,28 @@ class StreamWatch:
 
     def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
         """Return the last seen ends of the position's topics, not of others with the same names."""
-        known = (
-            (each, self._known_ends.get((each, position.topic_ids.get(each.topic))))
-            for each in position.offsets
-        )
-        return {each: end for each, end in known if end is not None}
+        keys = {each: (each, position.topic_ids.get(each.topic)) for each in position.offsets}
+        return {each: self._known_ends[key] for each, key in keys.items() if key in self._known_ends}
 
-    def _look(self, view: LogView, position: StreamPosition, selection: Selection) -> StreamView:
-        named = name_stream_topics(selection, position)
-        topics = view.topics() if named is None else view.describe(named)
-        for looks_left in reversed(range(_LOOKS_AT_LEADERS)):
-            partitions = choose_partitions(selection, topics, position)
-            latest = view.latest(partitions) if partitions else {}
-            # An end is kept with the topic and the epoch it was reported under. If a leader was elected
-            # between the two questions, the rows it has taken would look like others in place of the intended
-            # ones; and a remembered topic may be another one by now. So if there is anything new to
-            # read, the brokers are asked, even where `view` recalls.
-            if not partitions or not looks_left or latest == position.offsets:
-                break
-            chosen = {each.topic for each in partitions}
+    def _look(self, view: LogView, position: StreamPosition, selection: Selection) -> Course:
+        known: LogLook | Course = LogLook(selection, position, self._recall_ends(position), self._settled)
+        while isinstance(known, LogLook):
+            known = follow(known, self._ask(view, find_questions(known)))
+        return known
+
+    def _ask(self, view: LogView, asked: StreamQuestions) -> StreamView:
+        if asked.again:  # of the brokers, even where `view` recalls
             with closing(self._source.open_view()) as fresh:
-                now = fresh.describe(chosen)
-            if not find_changed_topics(chosen, topics, now):
-                break
-            topics = {name: each for name, each in topics.items() if name not in chosen} | dict(now)
-        starts, epochs = find_doubtful(position, partitions, topics, latest)
-        # Where an old epoch ends is settled once there is another leader: ask once, not at every trigger.
-        asked = {
-            each: (each, epoch, topics[each.topic].leader_epoch(each.partition), topics[each.topic].topic_id)
-            for each, epoch in epochs.items()
-        }
-        new = {each: epoch for each, epoch in epochs.items() if asked[each] not in self._epoch_ends}
-        if new:
-            found = view.epoch_ends(new)
-            self._epoch_ends.update({asked[each]: end for each, end in found.items()})
-        ends = {each: self._epoch_ends[key] for each, key in asked.items() if key in self._epoch_ends}
-        self._epoch_ends = {asked[each]: end for each, end in ends.items()}
-        return StreamView(topics, latest, view.earliest(starts) if starts else {}, ends)
+                return StreamView(fresh.describe(asked.again), {})
+        topics = (
+            view.topics() if asked.topics is None else view.describe(asked.topics) if asked.topics else {}
+        )
+        return StreamView(
+            topics,
+            view.latest(asked.latest) if asked.latest else {},
+            epoch_ends=view.epoch_ends(asked.epochs) if asked.epochs else {},
+            earliest=view.earliest(asked.earliest) if asked.earliest else {},
+        )
 
     def _settle(self, course: Course) -> None:
         if not course.losses:
@@ -305,7 +266,7 @@ class StreamWatch:
         if options.max_bytes is not None:
             sizes = course.sizes
             self._peek({each: begin for each, begin in course.begins.items() if sizes[each]}, sizes)
-            limits.append(count_within(options.max_bytes, sizes, self._recall_sizes()) or _BLIND_RECORDS)
+            limits.append(count_within(options.max_bytes, sizes, self._peeks) or _BLIND_RECORDS)
         return share_budget(course, limits, self._pace.budget(course.sizes) if self._pace else None)
 
     def _holds_back(self, course: Course) -> bool:
@@ -320,7 +281,7 @@ class StreamWatch:
         if not positions or not due:
             return
         self._peeked_at = now
-        self._peeks = {each: seen for each, seen in self._peeks.items() if now - seen.at <= _PEEKS_KEPT_S}
+        self._peeks = {each: seen for each, seen in self._peeks.items() if now - seen.at_s <= _PEEKS_KEPT_S}
         most = sorted(positions, key=lambda each: -sizes[each])[:_PEEKED_AT_ONCE]
         try:
             with closing(self._source.open_view()) as view:
@@ -328,18 +289,7 @@ class StreamWatch:
         except BrokerError as error:
             log.warning("Sizes and ages of waiting records were not seen: %s", error)
             return
-        self._peeks |= {each: _Seen(positions[each], now, peek) for each, peek in found.items()}
-
-    def _recall_sizes(self) -> dict[TopicPartition, float]:
-        return {each: seen.peek.bytes_per_record for each, seen in self._peeks.items()}
-
-    def _recall_times(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """Return when the first record still to be read was written, where that very one was looked at."""
-        return {
-            each: seen.peek.timestamp_ms
-            for each, seen in self._peeks.items()
-            if offsets.get(each) == seen.position
-        }
+        self._peeks |= {each: PeekedRecords(positions[each], now, peek) for each, peek in found.items()}
 
     # --- the group --------------------------------------------------------------------------------------
 

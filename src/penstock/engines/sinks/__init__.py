@@ -1,19 +1,17 @@
 """Sinks as an engine uses them: frames go in, durable results with their offsets come out.
 
-`open_sink(sink, stream, spark)` returns the writer for a stream; `for_each_batch(sink, stream,
-checkpoint=...)` does the same for a query of Structured Streaming.
+`open_sink(sink, stream, spark)` returns the writer for a stream; `foreach_sinks` does the same for a query of
+Structured Streaming.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.core.sinks.sink_contract import Sink, SinkWriter, demand_contract
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["for_each_batch", "keep_provenance", "open_sink"]
 
 
 def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
@@ -25,11 +23,12 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
 
         return FrameWriter(sink.open(stream), spark)
     writer = sink.open(stream)
-    demand_contract(writer, SinkWriter)
     try:
+        demand_contract(writer, SinkWriter)
         writer.check_shared(spark)
     except BaseException:
-        writer.close()
+        if hasattr(writer, "close"):  # what is refused may be anything
+            writer.close()
         raise
     return writer
 
@@ -43,11 +42,3 @@ def keep_provenance(frame: DataFrame) -> DataFrame:
 
     names = dict(zip(("topic", "partition", "offset"), PROVENANCE, strict=True))
     return frame.withColumnsRenamed(names)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "for_each_batch":
-        from penstock.engines.sinks.foreach_sinks import for_each_batch
-
-        return for_each_batch
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,6 +38,7 @@ from penstock.core.sinks.file_batches import (
     explain_gone,
     find_ahead,
     find_folder_refusal,
+    is_repeated,
     list_logs,
     make_batch,
     name_folder,
@@ -112,11 +113,7 @@ class FileWriter(SinkWriter):
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
         """Write a frame as one batch; with no results (an empty mapping) only move the offsets, even back."""
         self._check_left()
-        if (
-            self._position is not None
-            and self._position.offsets == end.offsets
-            and before.offsets != end.offsets
-        ):
+        if is_repeated(self._position, before, end):
             return BatchOutcome(0, was_repeated=True)
         with _telling(self._folder):
             rows = 0

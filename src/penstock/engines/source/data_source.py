@@ -10,9 +10,6 @@ user, so it imports nothing heavy: numba, pyarrow and kafka-python come when a r
 
 from __future__ import annotations
 
-import os
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -30,6 +27,7 @@ from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_options import check_load, parse_stream_options
 from penstock.core.typed_columns import TypedColumns
 from penstock.core.versions import check_versions
+from penstock.engines.reading.outside_world import see_outside
 from penstock.engines.reading.read_tasks import name_schema
 from penstock.engines.reading.typed_column_setup import make_typed, refuse_changed_schema
 
@@ -49,32 +47,23 @@ class PenstockDataSource(DataSource):
     def schema(self) -> str:
         """Return Kafka's columns as Spark names them; raise on wrong options, before anything is planned."""
         check_versions()
-        columns, formats = check_load(dict(self.options), read_file=_read_text, environ=os.environ)
+        columns, formats = check_load(dict(self.options), **see_outside())
         return name_schema(columns, make_typed(formats, columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.engines.source.batch_reader import BatchReader
 
-        options = parse_batch_options(
-            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
-        )
+        options = parse_batch_options(dict(self.options), **see_outside())
         return BatchReader(options, typed=_prepare(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from penstock.engines.source.stream_reader import RefusedStream
+        from penstock.engines.source.stream_reader import RefusedStream, StreamReader
 
         try:
-            return self._open_stream(schema)
+            options = parse_stream_options(dict(self.options), **see_outside())
+            return StreamReader(options, typed=_prepare(options, schema))
         except PenstockError as error:
             return RefusedStream(error)
-
-    def _open_stream(self, schema: StructType) -> DataSourceStreamReader:
-        from penstock.engines.source.stream_reader import StreamReader
-
-        options = parse_stream_options(
-            dict(self.options), unique=uuid.uuid4().hex, read_file=_read_text, environ=os.environ
-        )
-        return StreamReader(options, typed=_prepare(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise _not_yet("Writing (`write`)", 'Write with `format("kafka")` and its jars')
@@ -95,10 +84,6 @@ def _prepare(options: ReadOptions, schema: StructType) -> TypedColumns | None:
 
 def _not_yet(what: str, instead: str) -> OptionError:
     return OptionError("NOT_YET", f"{what} cannot be done with `penstock` yet.", hint=f"{instead} for now.")
-
-
-def _read_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
 
 
 def _refuse_other_schema(schema: StructType, columns: tuple[str, ...]) -> None:

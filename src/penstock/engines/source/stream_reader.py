@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.core.errors import PenstockError
 from penstock.core.model import Log
-from penstock.core.offsets.stream_position import NOT_STARTED, read_position, write_position
+from penstock.core.offsets.stream_position import NOT_STARTED, is_started, read_position, write_position
 from penstock.core.options.option_values import INT64_MAX
 from penstock.core.options.stream_options import StreamOptions
 from penstock.core.streaming.new_stream_start import holds_start, refuse_unknown_start
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(INT64_MAX)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        is_new = start == NOT_STARTED
+        is_new = not is_started(start)
         position = self.watch.resolve_start() if is_new else read_position(start)
         end = self.watch.find_end(position, take_all=isinstance(limit, ReadAllAvailable))
         # Returned unchanged: Spark compares texts, and another spelling would look like new data.
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options, until = self.options, read_position(end)
         # If Spark's own connector planned the first batch, its start is not stored; if we did, it is.
-        is_unknown = start == NOT_STARTED and not holds_start(until)
+        is_unknown = not is_started(start) and not holds_start(until)
         if is_unknown:
             refuse_unknown_start(options.start)
         begin = self.watch.resolve_start() if is_unknown else read_position(start)
@@ -117,20 +117,8 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: PenstockError) -> None:
         self._error = error
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, Any]:
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        raise self._error
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815 (Spark's names)
+    prepareForTriggerAvailableNow = getDefaultReadLimit = _refuse  # noqa: N815

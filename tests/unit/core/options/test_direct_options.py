@@ -157,6 +157,21 @@ def test_what_is_wrong_fails_when_the_stream_is_made(
     assert isinstance(raised.value, OptionError)
 
 
+def test_a_log_that_is_not_kafka_needs_no_brokers_unless_an_option_uses_kafka() -> None:
+    def parse_bare(**options: object) -> DirectOptions:
+        return parse_direct_options(
+            Subscribe("t"), {}, options, {}, interval_ms=1, unique="u", has_brokers=False
+        )
+
+    assert parse_bare().stream.client.bootstrap_servers == ()
+    for option in (
+        {"commitOffsetsToGroup": "g"},
+        {"valueFormat": "string", "onDecodeError": "deadLetter", "deadLetterTopic": "d"},
+    ):
+        with pytest.raises(OptionError, match=r"OPTION_MISSING.*kafka\.bootstrap\.servers"):
+            parse_bare(**option)
+
+
 def test_one_task_per_kafka_partition_unless_asked() -> None:
     """D17: packed or split on request."""
     assert parse().stream.limits.min_records_per_task == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 import pytest
@@ -19,7 +19,8 @@ from penstock.core.planning.partition_selection import (
 )
 from penstock.core.planning.task_splitting import PlanLimits
 from penstock.core.planning.topic_pattern import TopicPattern
-from penstock.core.streaming.log_changes import Course, StreamView, chart, find_doubtful, name_stream_topics
+from penstock.core.streaming.log_changes import Course, StreamView, chart
+from penstock.core.streaming.log_questions import LogLook, find_questions
 from penstock.core.streaming.next_batch import aim, holds_back, plan_batch, share_budget, take
 
 ID, OTHER_ID = b"a" * 16, b"b" * 16
@@ -46,6 +47,15 @@ def see(
 ) -> StreamView:
     views = {view.name: view for view in (topics or [topic(len(latest))])}
     return StreamView(views, latest, earliest or {}, epoch_ends or {})
+
+
+def doubt(
+    position: StreamPosition, view: TopicView, latest: Mapping[TopicPartition, int]
+) -> tuple[Set[TopicPartition], Mapping[TopicPartition, int]]:
+    """Whose start is asked for, and the ends of which epochs, when topics and ends are known."""
+    look = LogLook(T, position, {}, {}, {"t": view}, tuple(latest), latest, agrees=True)
+    asked = find_questions(look)
+    return asked.earliest, asked.epochs
 
 
 def conditions(course: Course) -> list[tuple[str, str, int, int]]:
@@ -131,8 +141,7 @@ def test_without_topic_ids_epochs_that_begin_anew_tell_a_topic_made_anew(end: in
     """Whether it ends before the position or after it, all of it is read, from its beginning."""
     position = replace(at({T0: 5, T1: 7}), topic_ids={})
     topics = [without_ids(topic(2, epoch=0))]
-    starts, epochs = find_doubtful(position, [T0, T1], {"t": topics[0]}, {T0: end, T1: end})
-    assert (starts, epochs) == ({T0, T1}, {})
+    assert doubt(position, topics[0], {T0: end, T1: end}) == ({T0, T1}, {})
     course = chart(T, position, see({T0: end, T1: end}, earliest={T0: 0, T1: 0}, topics=topics))
     assert course.begins == {T0: 0, T1: 0}
     assert conditions(course) == [("TOPIC_RECREATED", "t-0", 5, 5), ("TOPIC_RECREATED", "t-1", 7, 7)]
@@ -299,7 +308,7 @@ def test_a_topic_that_is_no_longer_selected_is_no_loss() -> None:
     assert course.losses == ()
     assert any("u-0" in each for each in course.news)
     assert take(course).offsets == {T0: 6}
-    assert name_stream_topics(T, position) == ("t", "u")
+    assert find_questions(LogLook(T, position, {}, {})).topics == ("t", "u")
 
 
 def test_a_new_partition_whose_first_rows_are_gone_is_a_loss_from_zero() -> None:
@@ -331,8 +340,7 @@ def test_many_losses_are_one_error_with_every_range() -> None:
 
 
 def test_an_idle_stream_asks_for_no_starts_and_no_epochs() -> None:
-    view = see({T0: 5})
-    assert find_doubtful(at({T0: 5}), [T0], view.topics, view.latest) == (set(), {})
+    assert doubt(at({T0: 5}), topic(1), {T0: 5}) == (set(), {})
 
 
 @pytest.mark.parametrize(
@@ -347,13 +355,13 @@ def test_an_idle_stream_asks_for_no_starts_and_no_epochs() -> None:
 def test_what_is_new_or_moved_or_another_is_asked_for_its_start(
     position: StreamPosition, latest: dict[TopicPartition, int], view: TopicView
 ) -> None:
-    assert find_doubtful(position, [T0], {"t": view}, latest)[0] == {T0}
+    assert doubt(position, view, latest)[0] == {T0}
 
 
 def test_a_position_seen_under_another_leader_is_asked_where_that_leaders_records_end() -> None:
     """T12: once; a log without epochs is not asked."""
-    assert find_doubtful(at({T0: 5}), [T0], {"t": topic(1, epoch=4)}, {T0: 5})[1] == {T0: 3}
-    assert find_doubtful(at({T0: 5}), [T0], {"t": TopicView("t", (0,), ID)}, {T0: 5})[1] == {}
+    assert doubt(at({T0: 5}), topic(1, epoch=4), {T0: 5})[1] == {T0: 3}
+    assert doubt(at({T0: 5}), TopicView("t", (0,), ID), {T0: 5})[1] == {}
 
 
 # --- AvailableNow -----------------------------------------------------------------------------------

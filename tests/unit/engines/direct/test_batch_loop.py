@@ -71,6 +71,7 @@ class World:
         clock: Callable[[], float] = time.monotonic,
         outage_s: float = 0.0,
         reach: Callable[[], None] = lambda: None,
+        is_written: Callable[[Any, Any], bool] = lambda _before, _end: False,
         **options: object,
     ) -> list[int]:
         """The sizes of this run's batches."""
@@ -95,6 +96,7 @@ class World:
                 note,
                 lambda *told: self.told.append(told),
                 reach=reach,
+                is_written=is_written,
             )
             settings = LoopSettings(
                 interval_ms, attempts, empty, None if manual else delivery, manual, outage_s
@@ -230,9 +232,24 @@ def test_what_an_attempt_has_set_is_called_once_when_a_later_one_finds_the_batch
         assert world.told[-1][0] == "started"
         return None
 
-    world.run(work, empty=True, batches=2)
-    assert attempts == [0, 0, 1]
+    answers = [True, False]  # of the attempts after the first
+    world.run(work, empty=True, batches=2, is_written=lambda _before, _end: bool(attempts) and answers.pop(0))
+    assert attempts == [0, 1]
     assert told == [("results", 2)], "nothing of one batch is left for the next"
+
+
+def test_what_a_failed_attempt_has_set_is_not_called_for_a_later_one_that_sets_nothing(world: World) -> None:
+    """The results are the later attempt's: a function of the first would tell of those that never were."""
+    told: list[BatchReport] = []
+
+    def work(batch: Batch) -> None:
+        if not any(event == "failed" for event, _ in world.told):
+            batch.when_done(told.append)
+            raise ValueError("before anything was written")
+
+    world.run(work, batches=1)
+    assert world.told[-1][1].attempts == 2
+    assert told == []
 
 
 def test_a_batch_that_fails_too_often_ends_the_stream_and_its_offsets_are_not_stored(world: World) -> None:

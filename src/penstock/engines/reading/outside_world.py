@@ -1,0 +1,20 @@
+"""What parsing options needs from outside: the core reads no file and no variable, and rolls no dice.
+
+parse_batch_options(options, **see_outside())
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+def see_outside() -> dict[str, Any]:
+    """Return the arguments of that name: a text that nobody else has, a reader of files, the variables."""
+    return {"unique": uuid.uuid4().hex, "read_file": _read_text, "environ": os.environ}
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
