@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
-    from penstock.kafka.reading.standstill_facts import look_at_standing
+    from penstock.kafka.console.standstill_facts import look_at_standing
     from penstock.stores.offsets.offset_store_addresses import open_offset_store
 
     named = None if arguments.sink is None else _resolve("--sink", arguments.sink)
