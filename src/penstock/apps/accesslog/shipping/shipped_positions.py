@@ -47,7 +47,7 @@ from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.records.key_partitioner import partition_of_keys
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.kafka.transport.retries import LEAST_PAUSE_MS
+from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 from penstock.kernels.byte_columns import byte_column
 
 DEFAULT_TOPIC = "penstock-ship-positions"
@@ -202,6 +202,10 @@ def _decode_file(name: str, key: bytes, data: bytes) -> FilePosition:
         raise _unreadable(name, "it is damaged") from error
 
 
+def _trying(deadline: Deadline, waiting_for: str) -> Attempts:
+    return Attempts(deadline, waiting_for, LEAST_PAUSE_MS, longest_pause_ms=LEAST_PAUSE_MS)
+
+
 class PositionTopic:
     """The compacted topic that positions are written to, by their shipper's transaction."""
 
@@ -251,11 +255,11 @@ class PositionTopic:
         deadline = Deadline.after_ms(_SETTLING_TIMEOUT_MS, "the time for open transactions to end")
         routing = routing_for(self._settings)
         routing.leader(self.topic, 0, deadline)  # waits for a topic that was made a moment ago
-        view = routing.describe(self.topic, deadline)
-        while view is None:  # another broker answered, which has not heard of it yet
-            deadline.wait_s(f"topic {self.topic} to be known")
-            deadline.pause(LEAST_PAUSE_MS)
-            view = routing.describe(self.topic, deadline)
+        # Another broker may answer now, which has not heard of it yet.
+        attempts = _trying(deadline, f"topic {self.topic} to be known")
+        view = next(filter(None, (routing.describe(self.topic, deadline) for _ in attempts)), None)
+        if view is None:
+            raise attempts.given_up()
         count = len(view.partitions)
         home = _partition_of(name, count)
         found = self._search(name, [home], view, deadline)
@@ -279,9 +283,9 @@ class PositionTopic:
         settled = KafkaLogView(self._settings)
         written = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted")).latest(places)
         for where in places:
-            while settled.latest([where])[where] < written[where]:
-                deadline.wait_s(f"all transactions on {where} to end")
-                deadline.pause(LEAST_PAUSE_MS)
+            attempts = _trying(deadline, f"all transactions on {where} to end")
+            if not any(settled.latest([where])[where] >= written[where] for _ in attempts):
+                raise attempts.given_up()
         first = settled.earliest(places)
         found = (self._search_one(name, each, view, first[each], written[each]) for each in places)
         return [each for each in found if each is not None]

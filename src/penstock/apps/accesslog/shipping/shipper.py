@@ -41,7 +41,6 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.outages import has_stopped, hearing_stop
-from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.writing.transactional_producer import FENCED, TRANSACTION_LOST, TransactionalWriter
 from penstock.kernels.byte_columns import open_column
@@ -55,7 +54,6 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 #: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0
-_LARGEST_BATCH_BYTES = 1_000_000
 #: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
 HEARTBEAT_S = 10.0
 _THERE_FOR_S = 3 * HEARTBEAT_S
@@ -120,8 +118,12 @@ class Shipper:
         self._tell = tell
         self._life = secrets.token_hex(8)
         self._store = PositionTopic(client, settings.positions_topic)
-        self._client = client
-        self._writer = self._make_writer(_LARGEST_BATCH_BYTES)
+        self._writer = TransactionalWriter(
+            client,
+            f"penstock-ship-{settings.shipper}",
+            codec=settings.codec,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+        )
         self._state = ShipState()
         self._follower: LogFollower | None = None
         self._lost: set[tuple[str, int, int]] = set()
@@ -129,15 +131,6 @@ class Shipper:
         self._was_refused = False
         self._patterns = tuple(os.path.abspath(each) for each in settings.files)
         self._wrote_at = 0.0
-
-    def _make_writer(self, batch_bytes: int) -> TransactionalWriter:
-        return TransactionalWriter(
-            self._client,
-            f"penstock-ship-{self.settings.shipper}",
-            codec=self.settings.codec,
-            max_batch_bytes=batch_bytes,
-            transaction_timeout_ms=self.settings.transaction_timeout_ms,
-        )
 
     def run(self, stopping: threading.Event) -> Shipped:
         """Ship until `stopping` is set (the transaction under way is ended first), or all is read.
@@ -150,9 +143,8 @@ class Shipper:
 
     def _run(self, stopping: threading.Event) -> Shipped:
         self._store.prepare()
-        room = _find_room(self._client, self.settings)
-        if room < _LARGEST_BATCH_BYTES:
-            self._writer = self._make_writer(room)
+        _check_line_limit(self._writer.learn_limit(self.settings.topic), self.settings)
+        self._writer.learn_limit(self._store.topic)  # known here, it takes no time of a transaction
         pause_s, failing_since = _FIRST_PAUSE_S, 0.0
         try:
             while True:
@@ -365,13 +357,12 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
     return pa.array([plain, cut], HEADERS).take(pa.array(choice))
 
 
-def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
-    """Return how large a batch may be before compression; the longest line must fit into one."""
-    limit = find_message_limit(client, settings.topic)
+def _check_line_limit(limit: int | None, settings: ShipSettings) -> None:
+    """Refuse lines that would not fit into the largest batch that the topic takes."""
     if limit is None:
-        return _LARGEST_BATCH_BYTES
-    room = int(limit * 0.99)  # what cannot be compressed becomes a little larger by trying
-    most = room - _AROUND_A_LINE - len(settings.server.encode())
+        return
+    # What cannot be compressed becomes a little larger by trying.
+    most = int(limit * 0.99) - _AROUND_A_LINE - len(settings.server.encode())
     if settings.longest_line > most:
         raise OptionError(
             "LINE_LIMIT_TOO_LARGE",
@@ -380,7 +371,6 @@ def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
             hint=f"Set --max-line-bytes to {max(most, 1)} or less, or raise max.message.bytes of the topic.",
             facts={"topic": settings.topic, "limit": limit, "asked": settings.longest_line},
         )
-    return room
 
 
 def _nothing_found(patterns: tuple[str, ...]) -> OptionError:

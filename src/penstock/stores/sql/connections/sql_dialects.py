@@ -29,6 +29,7 @@ class Grammar:
     least: str
     missing: tuple[str, str]
     conflict: str = "ON CONFLICT ({}) DO UPDATE SET {}"
+    unchanged: str = "ON CONFLICT ({1}) DO NOTHING"
     inserted: str = "excluded.{}"
 
     def name(self, name: str) -> str:
@@ -48,7 +49,10 @@ class Grammar:
         return self.insert(table, columns).replace("INSERT", begin, 1) + end
 
     def upsert(self, key: Sequence[str], settings: Sequence[str]) -> str:
-        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say."""
+        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say; without
+        any it is left as it is."""
+        if not settings:
+            return self.unchanged.format(key[0], ", ".join(key))
         return self.conflict.format(", ".join(key), ", ".join(settings))
 
     def new(self, column: str) -> str:
