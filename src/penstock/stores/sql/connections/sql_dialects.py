@@ -29,7 +29,7 @@ class Grammar:
     least: str
     missing: tuple[str, str]
     conflict: str = "ON CONFLICT ({}) DO UPDATE SET {}"
-    unchanged: str = "ON CONFLICT ({1}) DO NOTHING"
+    ignored: str = "ON CONFLICT ({}) DO NOTHING"
     inserted: str = "excluded.{}"
 
     def name(self, name: str) -> str:
@@ -49,11 +49,12 @@ class Grammar:
         return self.insert(table, columns).replace("INSERT", begin, 1) + end
 
     def upsert(self, key: Sequence[str], settings: Sequence[str]) -> str:
-        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say; without
-        any it is left as it is."""
-        if not settings:
-            return self.unchanged.format(key[0], ", ".join(key))
+        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say."""
         return self.conflict.format(", ".join(key), ", ".join(settings))
+
+    def keep(self, table: str, key: Sequence[str]) -> str:
+        """Return the end of an INSERT from a query that leaves the row of the same key as it is."""
+        return self.ignored.format(", ".join(key), f"{table}.{key[0]}")
 
     def new(self, column: str) -> str:
         """Return the value, in these settings, that would have been inserted."""
@@ -67,6 +68,7 @@ GRAMMARS: Mapping[Dialect, Grammar] = {
         *("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
         missing=("INSERT IGNORE", ""),
         conflict="ON DUPLICATE KEY UPDATE {1}",
+        ignored="ON DUPLICATE KEY UPDATE {1} = {1}",
         inserted="VALUES({})",
     ),
 }
