@@ -1,20 +1,13 @@
 """Ships log files into Kafka: each line once for readers of committed records, whatever is killed when.
 
-Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, so that
-nothing of an earlier life can change any more; read the position; write that it is taken over. A transaction
-that failed, or whose end is unknown, is given up, and the shipper begins anew from the stored position. There
-is one way to recover, so it is well tried.
+Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, read the
+position, write that it is taken over. After any failure the shipper begins anew from there: one way to
+recover, so it is well tried. Each life writes its own mark into the position, which tells one that took too
+long from one that was replaced; an idle shipper writes it now and then, to notice that and to be seen.
 
-A shipper that is refused because a transaction took too long looks like one that was replaced. The stored
-position tells them apart: each life writes its own mark into it. An idle shipper writes it again now and
-then, so that a replaced one notices, and others see that it is alive; one that ends writes that, too.
-
-Two shippers of one name replace each other, as at a restart. But one that follows other files must not end
-another that is at work: nobody would ship its files any more. It is refused after it has fenced, because only
-then the position is settled; the other one handles that as any failure, finds its own mark, and goes on.
-
-Why not read on while a transaction is being written: two transactions cannot be open at once, and reading
-takes less time than writing.
+Two shippers of one name replace each other, as at a restart. One that follows other files must not: it is
+refused after it has fenced, because only then the position is settled; the other finds its own mark and goes
+on. Why not read on while a transaction is written: two cannot be open at once, and reading takes less time.
 
     shipper = Shipper(client, ShipSettings(("/var/log/apache2/access.log",), topic="lines", server="web1"))
     shipper.run(stopping)         # until `stopping` is set, or with `once` until all is read
