@@ -52,7 +52,7 @@ class Coordinate:
     transitive: bool = False
 
     @classmethod
-    def parse(cls, text: str, *, transitive: bool = False) -> Coordinate:
+    def parse(cls, text: str) -> Coordinate:
         parts = text.split(":")
         if len(parts) != 3 or not all(re.fullmatch(r"[\w.-]+", part) for part in parts):
             raise ClusterError(
@@ -60,7 +60,7 @@ class Coordinate:
                 f"{text!r} is no coordinate.",
                 hint="Write it as organisation:name:revision.",
             )
-        return cls(parts[0], parts[1], parts[2], transitive)
+        return cls(parts[0], parts[1], parts[2])
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.revision}"

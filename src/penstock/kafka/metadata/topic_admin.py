@@ -1,4 +1,4 @@
-"""Creates and changes topics and their settings, as far as tests, benchmarks and the local cluster need it.
+"""Creates, enlarges and deletes topics, and reads their settings, as far as the terminal needs it.
 
 Rule: each function returns once every broker shows the change, or raises with the broker's own
 reason: a topic that "was created" but cannot be described yet has made many a test unreliable.
