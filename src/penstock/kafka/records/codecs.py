@@ -212,15 +212,15 @@ class Decompressor:
         return self._scratch[at : at + size]
 
 
-def compress(codec: int, data: Octets) -> bytes:
-    """Compress as Java's clients do, at their default levels."""
+def compress(codec: int, data: Octets, level: int | None = None) -> bytes:
+    """Compress as Java's clients do. `level` is for gzip and zstd; None means their default."""
     view = _view(data)
     if codec == NONE:
         return bytes(view)
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(view, 6))
+        return bytes(cramjam.gzip.compress(view, 6 if level is None else level))
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(view, 3))
+        return bytes(cramjam.zstd.compress(view, 3 if level is None else level))
     if codec == SNAPPY:
         parts = [_XERIAL_HEADER]
         for at in range(0, len(view), _XERIAL_BLOCK_BYTES):

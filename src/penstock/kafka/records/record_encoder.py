@@ -106,8 +106,11 @@ def record_columns(batch: pa.RecordBatch, *, now_ms: int) -> RecordColumns:
 class Encoder:
     """Encodes records, keeping one buffer. For one thread."""
 
-    def __init__(self, *, codec: int = NONE, max_batch_bytes: int = 1_000_000) -> None:
+    def __init__(
+        self, *, codec: int = NONE, level: int | None = None, max_batch_bytes: int = 1_000_000
+    ) -> None:
         self._codec = codec
+        self._level = level
         self._max_batch_bytes = max_batch_bytes
         self._buffer = np.empty(HEADER_BYTES + max_batch_bytes, np.uint8)
 
@@ -153,7 +156,7 @@ class Encoder:
         else:
             plain = self._buffer[HEADER_BYTES:end]
             data = bytearray(HEADER_BYTES)
-            data += compress(self._codec, plain)
+            data += compress(self._codec, plain, self._level)
         _HEADER.pack_into(
             data, 0, 0, len(data) - 12, -1, 2, 0, attributes, records - 1, first_time, highest,
             stamp.producer_id, stamp.epoch, stamp.sequence, records,

@@ -8,7 +8,7 @@ Why several requests are open at once: with one, the socket is idle while the br
 are safe, because a broker remembers the last five batches of each producer and refuses gaps.
 
     written = DeliveredRecords()
-    Delivery(settings, "events", {0: batches}, written, new_deadline=...).run()
+    Delivery(settings, "events", {0: batches}, written, max_request_bytes=..., new_deadline=...).run()
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from penstock.kafka.writing import produce_frames
 MAX_IN_FLIGHT = 5
 _OUT_OF_ORDER_SEQUENCE, _DUPLICATE_SEQUENCE = 45, 46
 _OFFSET_UNKNOWN = -1
-_MOST_REQUEST_BYTES = 8_000_000
 
 
 @dataclass(slots=True)
@@ -88,6 +87,7 @@ class Delivery:
         sources: Mapping[int, Iterator[EncodedBatch]],
         written: DeliveredRecords,
         *,
+        max_request_bytes: int,
         new_deadline: Callable[[], Deadline],
         transactional_id: str | None = None,
     ) -> None:
@@ -96,6 +96,7 @@ class Delivery:
         self._sources = dict(sources)
         self._again: dict[int, list[_Parcel]] = {partition: [] for partition in sources}
         self._numbers = itertools.count()
+        self._max_request_bytes = max_request_bytes
         self._new_deadline = new_deadline
         self._transactional_id = transactional_id
         self._buffer = bytearray(1 << 12)
@@ -154,7 +155,7 @@ class Delivery:
             parcel = self._next_parcel(partition)
             if parcel is None:
                 continue
-            if taken and size + len(parcel.batch.data) > _MOST_REQUEST_BYTES:
+            if taken and size + len(parcel.batch.data) > self._max_request_bytes:
                 insort(self._again[partition], parcel)
                 break
             taken[partition] = parcel

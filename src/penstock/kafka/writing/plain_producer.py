@@ -62,12 +62,15 @@ class Writer:
         settings: ClientSettings,
         *,
         codec: int = NONE,
+        level: int | None = None,
         max_batch_bytes: int = 1_000_000,
+        max_request_bytes: int = 8_000_000,
         delivery_timeout_ms: int = 120_000,
     ) -> None:
         self._settings = settings
         self._routing = routing_for(settings)
-        self._encoder = Encoder(codec=codec, max_batch_bytes=max_batch_bytes)
+        self._encoder = Encoder(codec=codec, level=level, max_batch_bytes=max_batch_bytes)
+        self._max_request_bytes = max_request_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
         self._producer: ProducerStamp | None = None
         self._stamps: dict[TopicPartition, ProducerStamp] = {}
@@ -116,6 +119,7 @@ class Writer:
             topic,
             sources,
             written,
+            max_request_bytes=self._max_request_bytes,
             new_deadline=self._deadline,
             transactional_id=self.transactional_id,
         ).run()
