@@ -34,6 +34,7 @@ lint: $(STAMP)  ## ruff, mypy, import rules, dead code
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/vulture
+	$(VENV)/bin/vulture src examples tools  # what only tests call is dead, too
 
 check: lint  ## lint and every test that needs no server (about 6 minutes; the aim is 2)
 	$(PY) -m pytest -q -m "$(NEEDS_NO_SERVER)" </dev/null

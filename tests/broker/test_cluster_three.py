@@ -16,13 +16,12 @@ from penstock.cli import main
 from penstock.cli.commands.why import EXIT_CODES
 from penstock.cluster import LocalKafka
 from penstock.cluster.kafka.broker_probe import ask_cluster
-from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import ClusterError
 from penstock.core.model import TopicPartition as Own
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.kafka.metadata.topic_admin import create_topic
 from penstock.stores.offsets.offset_store_addresses import open_offset_store
 from tests.support.console import make_console, read_json
+from tests.support.topic_filling import create_placed
 
 PARTITIONS = 3
 
@@ -149,8 +148,7 @@ def test_the_console_shows_who_leads_who_copies_and_who_is_in_sync(
 ) -> None:
     """A6, A9, A13: three partitions of factor two, led by three brokers; the leader is the first replica."""
     name = f"test-{secrets.token_hex(4)}"
-    settings = parse_client({"bootstrap.servers": kafka3.bootstrap}, read_file=str).settings
-    create_topic(settings, name, assignments={0: [2, 3], 1: [3, 1], 2: [1, 2]})
+    create_placed(kafka3.bootstrap, name, [[2, 3], [3, 1], [1, 2]])
     penstock = make_console(capsys, f"127.0.0.1:{kafka3.brokers[2].port}")
     sample = [["0", "2", "2,3", "2,3"], ["1", "3", "3,1", "3,1"], ["2", "1", "1,2", "1,2"]]
 
@@ -179,8 +177,7 @@ def test_a_partition_whose_only_replica_is_down_is_said_to_have_no_leader(
 ) -> None:
     """`penstock why` names it, and not the partition beside it whose leader is there."""
     name = f"alone-{secrets.token_hex(4)}"
-    settings = parse_client({"bootstrap.servers": kafka3.bootstrap}, read_file=str).settings
-    create_topic(settings, name, assignments={0: [1], 1: [2]})
+    create_placed(kafka3.bootstrap, name, [[1], [2]])
     store = open_offset_store(f"{tmp_path}/offsets")
     store.save("s", StreamPosition({Own(name, 0): 0, Own(name, 1): 0}))
     asked = ["why", "s", "--offsets", f"{tmp_path}/offsets", "--json", "--bootstrap-server", kafka3.bootstrap]

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as At
 
-from penstock.kafka.groups.offset_records import TOPIC, partition_of_group
+from penstock.kafka.console.offset_records import TOPIC, partition_of_group
 from tests.support.console import Run, make_console, read_json, read_lines
 from tests.support.topic_filling import commit_offsets, produce, wait_until
 

@@ -13,10 +13,9 @@ from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.core.typed_columns import Quota, TypedColumns
 from penstock.engines.reading.typed_rows import TypedRows
 from penstock.formats.json.json_decoder import JsonDecoder
-from penstock.kafka.metadata.topic_admin import alter_topic_configs
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from tests.conftest import MakeTopic
-from tests.support.topic_filling import produce, read_back
+from tests.support.topic_filling import alter_config, produce, read_back
 
 LARGE = 20_000_000
 
@@ -130,7 +129,7 @@ def test_a_topic_that_stores_uncompressed_or_lowers_its_limit_stops_nothing(
     fill(kafka, source, b"x" * 500_000, b"y" * 90_000)
     with closing(TypedRows(make_typed(dead), settings)) as rows:
         convert(settings, source, dead, 0, 1, rows)
-        alter_topic_configs(settings, dead, {"max.message.bytes": "50000"})
+        alter_config(kafka.bootstrap, dead, "max.message.bytes", "50000")
         convert(settings, source, dead, 1, 2, rows)
     first, second = read_back(kafka.bootstrap, dead, 2)
     assert dict(first.headers())["penstock.cut.value"] == b"500000"

@@ -18,8 +18,7 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import commit_offsets
-from penstock.kafka.groups.group_lag import GroupLag, describe_lag
-from penstock.kafka.metadata import topic_admin
+from penstock.kafka.groups.group_overview import describe_group
 from tests.support.topic_filling import open_transaction, produce, send, wait_until
 
 
@@ -154,24 +153,15 @@ def test_the_lag_counts_from_the_commit_to_the_end_that_readers_see(
     send(producer, name, [b"open"] * 5, partition=1)
     assert producer.flush(30) == 0
     settings = settings_of(kafka)
-    assert describe_lag(settings, group) == {}
     commit_offsets(settings, group, {at[0]: 4, at[1]: 10}, timeout_ms=30_000)
-    lag = describe_lag(settings, group)
-    assert lag == {at[0]: GroupLag(4, 10), at[1]: GroupLag(10, 15)}
-    assert [each.records for each in lag.values()] == [6, 5]
+    rows = describe_group(settings, group).rows
+    assert [(each.partition, each.committed, each.end, each.lag) for each in rows] == [
+        (at[0], 4, 10, 6),
+        (at[1], 10, 15, 5),
+    ]
     committed_only = replace(settings, isolation_level="read_committed")
-    assert describe_lag(committed_only, group)[at[1]].records == 0
+    assert [each.lag for each in describe_group(committed_only, group).rows] == [6, 0]
     producer.abort_transaction(30)
-
-
-def test_the_lag_leaves_out_topics_that_are_gone(kafka: Any, topic: Any, group: str) -> None:
-    kept, gone = topic(), topic()
-    settings = settings_of(kafka)
-    offsets = {TopicPartition(kept, 0): 0, TopicPartition(gone, 0): 0}
-    commit_offsets(settings, group, offsets, timeout_ms=30_000)
-    assert list(describe_lag(settings, group)) == sorted(offsets)
-    topic_admin.delete_topic(settings, gone)
-    assert list(describe_lag(settings, group)) == [TopicPartition(kept, 0)]
 
 
 def test_a_commit_follows_the_coordinator_to_another_broker(kafka3: Any, topic: Any, group: str) -> None:

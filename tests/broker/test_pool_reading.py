@@ -73,7 +73,7 @@ def test_five_hundred_readings_from_a_hundred_threads_each_see_everything_in_ord
     for thread in threads:
         thread.join()
     assert outcomes == {"right": 500}
-    assert POOL.lent_count == 0
+    assert len(POOL._lent) == 0
 
 
 def test_two_tasks_on_different_ranges_of_one_partition_keep_their_places(
@@ -106,4 +106,4 @@ def test_a_reading_that_stops_early_leaves_nothing_behind_for_the_next_one(
         assert first == expected(0, len(first))
         following = len(first)
         assert rows(KafkaReader().read(order(settings, topic, following, ROWS))) == expected(following, ROWS)
-    assert POOL.lent_count == 0
+    assert len(POOL._lent) == 0

@@ -9,12 +9,11 @@ from confluent_kafka import Producer
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
-from penstock.core.model import COLUMNS, At, RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka.metadata import topic_admin
+from penstock.core.model import COLUMNS, At, RangeOrder, WorkOrder
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.connection_pool import POOL
 from penstock.testing.proxy import FaultProxy
-from tests.support.topic_filling import open_transaction, produce, send
+from tests.support.topic_filling import delete_before, open_transaction, produce, send
 
 FETCH = 1
 PARTITIONS, EACH = 40, 5
@@ -113,7 +112,7 @@ def test_rows_of_aborted_transactions_are_left_out_of_a_shared_answer(kafka: Any
 
 def test_a_range_that_aged_out_among_others_is_told_as_if_it_were_alone(kafka: Any, forty: str) -> None:
     client = settings_of(kafka.bootstrap)
-    topic_admin.delete_records(client, {TopicPartition(forty, 7): 3})
+    delete_before(kafka.bootstrap, forty, 3, 7)
     with pytest.raises(DataLossError, match=r"OFFSET_OUT_OF_RANGE.*-7: offsets 0 to 3"):
         rows_of(order(client, all_ranges(forty)))
     losses: list[DataLossError] = []

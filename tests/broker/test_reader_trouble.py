@@ -121,7 +121,7 @@ def test_an_answer_to_another_question_closes_its_connection(
         offsets_of(replace(six, client=client))
     # Metadata was asked for on the same connection, so there is no other one that may stay.
     assert [connection for _, connection in POOL._idle if connection.client_id == "only-this-test"] == []
-    assert POOL.lent_count == 0
+    assert len(POOL._lent) == 0
 
 
 def test_a_follower_that_nobody_knows_is_not_waited_for(

@@ -12,12 +12,12 @@ from confluent_kafka import Producer
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
-from penstock.kafka.metadata import topic_admin
 from penstock.kafka.metadata.routing import Routing, routing_for
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.connection import Deadline
 from penstock.kafka.transport.connection_pool import ConnectionPool
+from tests.support.topic_filling import create_placed
 
 if TYPE_CHECKING:
     from penstock.cluster import LocalKafka
@@ -42,15 +42,11 @@ def settings_for(cluster: LocalKafka, *places: int, **limits: int) -> ClientSett
     )
 
 
-def make_topic(cluster: LocalKafka, assignments: dict[int, list[int]]) -> str:
+def make_topic(cluster: LocalKafka, assignments: list[list[int]]) -> str:
     """A topic whose partitions lie on brokers given by their place; the first one leads."""
     name = f"routing-{secrets.token_hex(4)}"
     ids = [broker.node_id for broker in cluster.brokers]
-    topic_admin.create_topic(
-        settings_for(cluster, 0, 1, 2),
-        name,
-        assignments={index: [ids[place] for place in places] for index, places in assignments.items()},
-    )
+    create_placed(cluster.bootstrap, name, [[ids[place] for place in places] for places in assignments])
     return name
 
 
@@ -65,7 +61,7 @@ def produce(cluster: LocalKafka, topic: str, partitions: int) -> None:
 def test_one_broker_is_enough_to_reach_every_partition(kafka3: LocalKafka, place: int) -> None:
     """A12: even a broker that leads nothing of the topic tells where everything is."""
     others = [other for other in range(3) if other != place]
-    topic = make_topic(kafka3, {0: [others[0]], 1: [others[1]], 2: [others[0]]})
+    topic = make_topic(kafka3, [[others[0]], [others[1]], [others[0]]])
     produce(kafka3, topic, 3)
     settings = settings_for(kafka3, place)
     partitions = [TopicPartition(topic, index) for index in range(3)]
@@ -90,7 +86,7 @@ def test_dead_bootstrap_servers_are_passed_over(kafka3: LocalKafka, pool: Connec
 
 def test_a_moved_leader_is_found_again(kafka3: LocalKafka, pool: ConnectionPool) -> None:
     """A12: bounds are still answered after the broker that led the partition stopped."""
-    topic = make_topic(kafka3, {0: [0, 1], 1: [1, 2]})
+    topic = make_topic(kafka3, [[0, 1], [1, 2]])
     produce(kafka3, topic, 2)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     settings = settings_for(kafka3, 0, 1, 2)
@@ -118,7 +114,7 @@ def test_committed_offsets_survive_the_loss_of_their_coordinator(
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as ConfluentPartition
 
-    topic = make_topic(kafka3, {0: [0, 1, 2]})
+    topic = make_topic(kafka3, [[0, 1, 2]])
     partition = TopicPartition(topic, 0)
     group = f"group-{secrets.token_hex(4)}"
     consumer = Consumer({"bootstrap.servers": kafka3.bootstrap, "group.id": group})
@@ -144,7 +140,7 @@ def test_committed_offsets_survive_the_loss_of_their_coordinator(
 def test_a_partition_without_any_live_replica_ends_at_the_deadline(
     kafka3: LocalKafka, pool: ConnectionPool
 ) -> None:
-    topic = make_topic(kafka3, {0: [2]})
+    topic = make_topic(kafka3, [[2]])
     settings = settings_for(kafka3, 0, 1, default_api_timeout_ms=1_500)
     view = KafkaLogView(settings, routing=Routing(settings, pool))
     assert view.latest([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 0}

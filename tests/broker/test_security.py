@@ -286,7 +286,7 @@ def test_a_forked_child_does_not_end_the_tls_session_of_its_parent(secure_kafka:
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # a child that hangs must not stay behind
-        os._exit(0 if connection.closed and POOL.idle_count == 0 else 1)
+        os._exit(0 if connection.closed and len(POOL._idle) == 0 else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     with POOL.lend(settings, host, port, deadline) as again:

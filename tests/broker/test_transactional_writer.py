@@ -23,7 +23,7 @@ from tests.support.topic_filling import wait_until
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 
-PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 22, 24, 26
+PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN, DESCRIBE_CONFIGS = 0, 22, 24, 26, 32
 
 
 def settings_for(bootstrap: str, **changes: Any) -> ClientSettings:
@@ -324,3 +324,16 @@ def test_two_writers_of_one_id_at_once_leave_only_whole_transactions(
     found = values_of(kafka.bootstrap, name)
     assert sorted(found) == sorted(f"{each}-{part}" for each in done for part in "12")
     assert [each[:-2] for each in found[::2]] == [each[:-2] for each in found[1::2]], "none is torn"
+
+
+def test_a_limit_that_was_asked_before_takes_no_time_of_a_transaction(
+    proxied: tuple[FaultProxy, LocalKafka],
+) -> None:
+    proxy, cluster = proxied
+    name = make_topic(cluster, "limit-before")
+    writer = begun(settings_for(proxy.bootstrap))
+    assert writer.learn_limit(name)
+    asked = proxy.counts.requests[DESCRIBE_CONFIGS]
+    with writer.transaction():
+        writer.write(name, rows("a" * 3_000, "b" * 3_000))
+    assert proxy.counts.requests[DESCRIBE_CONFIGS] == asked

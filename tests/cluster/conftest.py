@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.cluster.servers.spark_standalone import LocalSpark
     from tests.support.driver_jvm import DriverJvm
+    from tests.support.spark_standalone import LocalSpark
 
 OPENING = """
 import json, os, sys

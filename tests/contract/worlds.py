@@ -19,7 +19,7 @@ from penstock.kafka.metadata import topic_admin
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
-from tests.support.topic_filling import commit_positions, wait_until
+from tests.support.topic_filling import commit_positions, delete_before, wait_until
 
 _numbers = itertools.count()
 
@@ -184,7 +184,7 @@ class KafkaWorld:
         assert producer.flush(30) == 0
 
     def truncate_before(self, topic: str, partition: int, offset: int) -> None:
-        topic_admin.delete_records(self.settings, {TopicPartition(topic, partition): offset})
+        delete_before(self.bootstrap, topic, offset, partition)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         wanted = [At(each.topic, each.partition, offset) for each, offset in offsets.items()]

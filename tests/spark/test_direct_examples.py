@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import TopicPartition
-from penstock.kafka.groups.group_lag import describe_lag
+from penstock.kafka.groups.group_overview import describe_group
 from tests.support.topic_filling import produce
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -102,7 +102,7 @@ def test_what_each_way_to_commit_really_does(
     )
     output = capsys.readouterr().out
     client = ClientSettings((("127.0.0.1", int(kafka.bootstrap.rpartition(":")[2])),))
-    lags = {each: lag.records for each, lag in describe_lag(client, group).items()}
+    lags = {row.partition: row.lag for row in describe_group(client, group).rows}
     partitions = [TopicPartition(items, number) for number in range(3)]
     if variant == "2":
         assert "[COMMIT_OUTSIDE_BATCH]" in output

@@ -13,15 +13,20 @@ import pytest
 
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.model import OffsetRange
+from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql import SqlSink, Table, create_tables
 from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.stores.sql.ledger.ledger_tables import LEDGER_VERSION
-from penstock.stores.sql.ledger.publish_history import merge_history, read_history
+from penstock.stores.sql.ledger.publish_history import History, merge_history, select_history
 from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def read_history(place: Place, stream: str) -> History:
+    return Database(place).run(lambda session: select_history(session, stream))
 
 
 def test_a_ledger_of_the_first_version_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as At
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -108,6 +115,30 @@ def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -
     done = admin.delete_records([At(topic, partition, offset)])
     for each in done.values():
         assert each.result(timeout=30).low_watermark == offset
+
+
+def create_placed(bootstrap: str, topic: str, brokers: Sequence[Sequence[int]]) -> None:
+    """A topic whose partitions lie on given brokers, the preferred leader first, once all brokers show it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(topic, num_partitions=len(brokers), replica_assignment=[list(each) for each in brokers])
+    admin.create_topics([new])[topic].result(timeout=30)
+
+    def is_led(server: str) -> bool:
+        found = AdminClient({"bootstrap.servers": server}).list_topics(topic, timeout=30).topics[topic]
+        return len(found.partitions) == len(brokers) and all(
+            each.leader >= 0 for each in found.partitions.values()
+        )
+
+    wait_until(lambda: all(map(is_led, bootstrap.split(","))), f"{topic} has leaders")
+
+
+def alter_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Set one of a topic's settings."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(timeout=30)
 
 
 def commit_offsets(bootstrap: str, group: str, topic: str, *offsets: int) -> None:

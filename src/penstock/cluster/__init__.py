@@ -1,4 +1,4 @@
-"""Real servers on this computer: Kafka, PostgreSQL, MariaDB, ZooKeeper, Spark's standalone cluster.
+"""Real servers on this computer: Kafka, PostgreSQL, MariaDB, ZooKeeper.
 
 >>> from penstock.cluster import LocalKafka
 """

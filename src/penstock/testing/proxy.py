@@ -1,23 +1,16 @@
 """A TCP proxy with faults on demand: cuts, delays and silence at a moment the test chooses.
 
-Rule: a fault changes when or whether bytes arrive, never their content or order. Faults are switched while
-connections are open; leaving the `with` block leaves no thread and no socket. A proxy in front of a real
-broker tests the client's *and* the broker's view of a fault; a mock of either would only repeat its author's
-beliefs.
+Rule: a fault changes when or whether bytes arrive, never their content or order. Leaving the `with` block
+leaves no thread and no socket. Why not a mock: a proxy in front of a real broker tests the client's *and* the
+broker's view of a fault, a mock only its author's beliefs. With `kafka=True` a fault can wait for one kind of
+request (its API key), and `counts.requests` counts each kind; leave it off for TLS and other protocols.
 
-With `kafka=True` the proxy reads the frame around each request, so that a fault can wait for one kind of
-request (by its API key) and `counts.requests` counts each kind. Leave it off for TLS and for other protocols.
-
-    with FaultProxy(("127.0.0.1", 9092)) as proxy:
-        client = connect(proxy.address)
-        proxy.hold_answers()      # the broker hears us, we hear nothing
-        proxy.pass_on()           # what was held arrives now
-
-A broker gives clients its own address, and they bypass the proxy. So start the proxy first, let the broker
-advertise it, then point the proxy at the broker:
+A broker gives clients its own address, so let it advertise the proxy's, or they bypass the proxy:
 
     with FaultProxy() as proxy, LocalKafka(advertise={0: proxy.address}) as kafka:
         proxy.lead_to(("127.0.0.1", kafka.brokers[0].port))
+        proxy.hold_answers()      # the broker hears us, we hear nothing
+        proxy.pass_on()           # what was held arrives now
 """
 
 from __future__ import annotations

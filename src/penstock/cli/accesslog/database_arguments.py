@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.apps.accesslog.events.networks import demand_network
+from penstock.cli.shared.option_texts import read_file, resolve
 from penstock.cli.shared.terminal import count
-from penstock.core.options.secret_references import read_option_file, resolve_reference
+from penstock.core.options.secret_references import read_option_file
 from penstock.core.options.storage_addresses import Place, parse_place
 
 _MOST_SHOWN = 3
@@ -25,9 +24,7 @@ def add_database_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def find_database(arguments: argparse.Namespace) -> Place:
-    return parse_place(
-        resolve_reference("DATABASE", arguments.database, environ=os.environ, read_file=_read_file)
-    )
+    return parse_place(resolve("DATABASE", arguments.database))
 
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,14 +85,10 @@ def gather_allowed(arguments: argparse.Namespace) -> list[str]:
     """Return all that `--allow` and `--allow-file` name, as text."""
     texts = list(arguments.allow)
     for path in arguments.allow_file:
-        lines = read_option_file("--allow-file", path, _read_file).splitlines()
+        lines = read_option_file("--allow-file", path, read_file).splitlines()
         for number, line in enumerate(lines, 1):
             text = line.partition("#")[0].strip()
             if text:
                 demand_network(f"--allow-file {path}, line {number},", text)
                 texts.append(text)
     return texts
-
-
-def _read_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")

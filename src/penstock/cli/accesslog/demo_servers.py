@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from penstock.cli.shared.stop_signals import hearing_signals
 from penstock.cluster.processes.owned_process import start_process
 from penstock.core.errors import ClusterError
 
@@ -58,22 +59,14 @@ class Servers:
         assert self._simulator is not None
         self._simulator.wait()
 
-    @contextmanager
-    def stopping_on_signals(self) -> Iterator[None]:
+    def stopping_on_signals(self) -> AbstractContextManager[None]:
         """Stop the servers at the first SIGINT or SIGTERM; a second one means what it meant before."""
 
-        def stop(_number: int, _: object) -> None:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+        def stop(_: int) -> None:
             assert self._simulator is not None
             self._simulator.terminate()
 
-        before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+        return hearing_signals(stop, once=True)
 
     def ship_rest(self) -> None:
         """End all, and ship once more to the end of the files: each shipper goes on where it was."""

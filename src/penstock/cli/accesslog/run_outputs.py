@@ -13,7 +13,6 @@ instead of trusting what the batch brought.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -21,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.shared.kafka_arguments import connect
+from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import complain_dated, escape
 from penstock.core.errors import PenstockError
-from penstock.core.options.secret_references import resolve_reference
 
 if TYPE_CHECKING:
     from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
@@ -198,10 +197,3 @@ def make_webhook_output(sender: AlertSender) -> Output:
         sender.check()
 
     return Output("webhook", act, sender.finish)
-
-
-def resolve(option: str, text: str) -> str:
-    """Return an option's text with its `${env:NAME}` and `${file:PATH}` filled in."""
-    return resolve_reference(
-        option, text, environ=os.environ, read_file=lambda path: Path(path).read_text(encoding="utf-8")
-    )

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, add_json_argument, connect
+from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import complain, count, escape, say
 from penstock.core.audit.audit_findings import Report, Reread, StreamFacts, TableFacts, check_tiling
 from penstock.core.audit.repeated_records import (
@@ -43,7 +43,6 @@ from penstock.core.audit.skipped_ranges import check_gaps
 from penstock.core.audit.table_audit import check_reread, check_table
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.losses.loss_ranges import Loss
-from penstock.core.options.secret_references import resolve_reference
 from penstock.core.options.storage_addresses import FilePlace, Place, parse_place
 
 JSON_VERSION = 1
@@ -102,8 +101,8 @@ def _audit(arguments: argparse.Namespace) -> Report:
             "--filters says which records may lack a row, and only --re-read looks for them.",
             hint="Add --re-read, or leave --filters out.",
         )
-    address = _resolve("DATABASE", arguments.database)
-    losses = None if arguments.losses is None else _read_losses(_resolve("--losses", arguments.losses))
+    address = resolve("DATABASE", arguments.database)
+    losses = None if arguments.losses is None else _read_losses(resolve("--losses", arguments.losses))
     if is_file_sink(Path(address)):
         if arguments.re_read or arguments.table:
             raise OptionError(
@@ -176,10 +175,6 @@ def _read_losses(address: str) -> list[Loss]:
     from penstock.stores.loss_ledger import open_loss_ledger
 
     return [each.loss for each in open_loss_ledger(address, create=False).read()]
-
-
-def _resolve(name: str, text: str) -> str:
-    return resolve_reference(name, text, environ=os.environ, read_file=lambda path: Path(path).read_text())
 
 
 # --- what is printed ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from penstock.cli.shared.terminal import SafeProgressBar, complain, escape, say
+from penstock.cluster.kafka.broker_probe import is_broker_ready
 from penstock.cluster.kafka.companion_servers import KINDS, Companion
 from penstock.cluster.kafka.detached_cluster import (
     DetachedBroker,
@@ -136,7 +137,7 @@ def _status(arguments: argparse.Namespace) -> int:
 def _state(cluster: DetachedCluster, broker: DetachedBroker) -> str:
     if not broker.is_alive:
         return "stopped"
-    return "ready" if broker.is_ready(cluster.ids) else "running, not ready"
+    return "ready" if is_broker_ready(broker.port, cluster.ids) else "running, not ready"
 
 
 def _server_state(server: Companion) -> str:

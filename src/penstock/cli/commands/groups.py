@@ -21,8 +21,8 @@ from penstock.cli.shared.terminal import escape, say
 from penstock.cli.shared.text_tables import align
 
 if TYPE_CHECKING:
+    from penstock.kafka.console.offset_records import StoredRecord
     from penstock.kafka.groups.group_overview import GroupDetails, GroupRow
-    from penstock.kafka.groups.offset_records import StoredRecord
 
 JSON_VERSION = 1
 _COLUMNS = (
@@ -132,7 +132,7 @@ def _to_json(group: GroupDetails) -> dict[str, object]:
 
 def _offsets(arguments: argparse.Namespace) -> int:
     from penstock.cli.shared.compilation_progress import compile_decoding
-    from penstock.kafka.groups.offset_records import OFFSET, read_offset_topic
+    from penstock.kafka.console.offset_records import OFFSET, read_offset_topic
 
     settings = connect_to_look(arguments)
     compile_decoding()

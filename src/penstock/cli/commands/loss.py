@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from penstock.cli.shared.moments import parse_moment, show_moment
+from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.losses.loss_ranges import TopicLoss, summarise_losses
-from penstock.core.options.secret_references import resolve_reference
 from penstock.stores.loss_ledger import RecordedLoss, open_loss_ledger
 
 JSON_VERSION = 1
@@ -40,10 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    address = resolve_reference(
-        "--at", arguments.at, environ=os.environ, read_file=lambda path: Path(path).read_text()
-    )
-    ledger = open_loss_ledger(address, create=False)
+    ledger = open_loss_ledger(resolve("--at", arguments.at), create=False)
     recorded = ledger.read(topic=arguments.topic, since_ms=arguments.since)
     summary = summarise_losses(each.loss for each in recorded)
     if arguments.json:

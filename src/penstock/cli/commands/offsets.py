@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -51,6 +50,7 @@ from penstock.cli.rewinding.offset_targets import (
 )
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, add_json_argument
 from penstock.cli.shared.moments import parse_wait
+from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import complain, escape, say
 from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
@@ -66,7 +66,6 @@ from penstock.core.offsets.rewinds import (
     refuse_unknown,
 )
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
-from penstock.core.options.secret_references import resolve_reference
 
 if TYPE_CHECKING:
     from penstock.kafka.reading.kafka_log_view import KafkaLogView
@@ -338,9 +337,7 @@ def _look_at_whole(arguments: argparse.Namespace, position: StreamPosition) -> L
 def _open(arguments: argparse.Namespace, address: str, *, create: bool = False) -> OffsetStore:
     from penstock.stores.offsets.offset_store_addresses import open_offset_store
 
-    place = resolve_reference(
-        "--at", address, environ=os.environ, read_file=lambda path: Path(path).read_text()
-    )
+    place = resolve("--at", address)
     if place.startswith("kafka://") and arguments.bootstrap_server is None:
         arguments.bootstrap_server = place.removeprefix("kafka://").partition("/")[0]
     client = connect_briefly(arguments) if place.startswith("kafka://") else None

@@ -36,6 +36,7 @@ from penstock.cli.shared.kafka_arguments import (
     LOOK_TIMEOUT_MS,
     add_connection_arguments,
     add_json_argument,
+    demand_topic,
     gather_settings,
     parse_pair,
     parse_partition_number,
@@ -44,13 +45,12 @@ from penstock.cli.shared.kafka_arguments import (
 from penstock.cli.shared.moments import parse_moment
 from penstock.cli.shared.terminal import SafeProgressBar, complain, count, escape, say
 from penstock.core.client.untranslated_settings import PRODUCER_ONLY
-from penstock.core.errors import BrokerError, OptionError, PenstockError
+from penstock.core.errors import OptionError, PenstockError
 from penstock.core.options.option_values import parse_integer_from, parse_word
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.core.client.client_settings import ClientSettings
     from penstock.kafka.writing.plain_producer import Writer
 
 Value = TypeVar("Value")
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     from penstock.kafka.writing.plain_producer import Writer
 
     first = settings if LIMIT in texts else replace(settings, default_api_timeout_ms=LOOK_TIMEOUT_MS)
-    _check_topic(first, arguments.topic)  # nothing was sent yet, and a person waits for the first line
+    demand_topic(first, arguments.topic)  # nothing was sent yet, and a person waits for the first line
     writer = Writer(settings, codec=CODECS.index(codec), delivery_timeout_ms=delivery_timeout_ms)
     with _open_input(arguments.file) as source:
         sending = _Sending(arguments, writer, form)
@@ -264,18 +264,6 @@ def _take(texts: dict[str, str], name: str, parse: Callable[[str], Value]) -> Va
         return None if text is None else parse(text.strip())
     except ValueError as error:
         raise invalid(name, text or "", str(error)) from None
-
-
-def _check_topic(settings: ClientSettings, topic: str) -> None:
-    from penstock.kafka.metadata.topic_admin import topic_exists
-
-    if not topic_exists(settings, topic):
-        raise BrokerError(
-            "UNKNOWN_TOPIC",
-            f"The brokers know no topic named {topic}.",
-            hint=f"Correct the name (case matters), or run `penstock topics create {topic}`.",
-            facts={"missing": [topic]},
-        )
 
 
 def _open_input(path: Path | None) -> BinaryIO:

@@ -24,11 +24,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from penstock.cli.rewinding.position_watch import PositionWatch, list_visible_changes
 from penstock.cli.shared.kafka_arguments import (
@@ -39,6 +37,7 @@ from penstock.cli.shared.kafka_arguments import (
     read_settings,
 )
 from penstock.cli.shared.moments import parse_wait
+from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import complain, escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.diagnosis.lock_waits import BlockingSession, find_lasting
@@ -55,7 +54,6 @@ from penstock.core.diagnosis.standstill import (
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.core.offsets.offset_store_contract import SEEK, OffsetStore
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.secret_references import resolve_reference
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.core.outages import CONDITIONS
 
@@ -111,12 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
-    from penstock.kafka.reading.standstill_facts import look_at_standing
+    from penstock.kafka.console.standstill_facts import look_at_standing
     from penstock.stores.offsets.offset_store_addresses import open_offset_store
 
-    named = None if arguments.sink is None else _resolve("--sink", arguments.sink)
+    named = None if arguments.sink is None else resolve("--sink", arguments.sink)
     sink = None if named is None else parse_place(named.removeprefix("sink:"))
-    address = "" if arguments.offsets is None else _resolve("--offsets", arguments.offsets)
+    address = "" if arguments.offsets is None else resolve("--offsets", arguments.offsets)
     if address.startswith("kafka://") and arguments.bootstrap_server is None:
         arguments.bootstrap_server = address.removeprefix("kafka://").partition("/")[0]
     settings = gather_settings(arguments)
@@ -276,10 +274,6 @@ def _read_isolation(asked: str | None, setting: str | None) -> Isolation | None:
         if level == (asked or setting):
             return level
     return None
-
-
-def _resolve(name: str, text: str) -> str:
-    return resolve_reference(name, text, environ=os.environ, read_file=lambda path: Path(path).read_text())
 
 
 def _now_ms() -> int:

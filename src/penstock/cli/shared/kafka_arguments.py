@@ -9,13 +9,13 @@ running cluster of `penstock cluster up` is used, and if there is none, that is 
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.cli.shared.option_texts import read_file, resolve
 from penstock.cli.shared.terminal import complain
 from penstock.core.client.client_settings import ClientSettings
-from penstock.core.errors import OptionError
+from penstock.core.errors import BrokerError, OptionError
 from penstock.core.options.option_values import INT32_MAX, parse_integer
 
 #: Settings of Java's consumer and producer for which a command has its own option.
@@ -86,12 +86,12 @@ def parse_partition_number(text: str) -> int:
 def gather_settings(arguments: argparse.Namespace) -> dict[str, str]:
     """Return texts by Kafka's names, from the file, `--set` and `--bootstrap-server`, references resolved."""
     from penstock.core.client.properties_file import parse_properties
-    from penstock.core.options.secret_references import read_option_file, resolve_reference
+    from penstock.core.options.secret_references import read_option_file
 
     texts: dict[str, str] = {}
     if arguments.command_config is not None:
         texts |= parse_properties(
-            read_option_file("--command-config", str(arguments.command_config), _read_file)
+            read_option_file("--command-config", str(arguments.command_config), read_file)
         )
     for pair in arguments.set:
         name, value = parse_pair("--set", pair)
@@ -107,17 +107,14 @@ def gather_settings(arguments: argparse.Namespace) -> dict[str, str]:
         )
     if _SERVERS not in texts:
         texts[_SERVERS] = _find_local_cluster()
-    return {
-        name: resolve_reference(name, text, environ=os.environ, read_file=_read_file)
-        for name, text in texts.items()
-    }
+    return {name: resolve(name, text) for name, text in texts.items()}
 
 
 def read_settings(texts: dict[str, str]) -> ClientSettings:
     """Return the parsed settings; report those without effect on stderr."""
     from penstock.core.client.java_settings import parse_client
 
-    parsed = parse_client(texts, read_file=_read_file)
+    parsed = parse_client(texts, read_file=read_file)
     for warning in parsed.warnings:
         complain(f"Warning: {warning}")
     return parsed.settings
@@ -134,8 +131,17 @@ def connect_to_look(arguments: argparse.Namespace) -> ClientSettings:
     return settings if LIMIT in texts else replace(settings, default_api_timeout_ms=LOOK_TIMEOUT_MS)
 
 
-def _read_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+def demand_topic(client: ClientSettings, topic: str) -> None:
+    """Raise UNKNOWN_TOPIC unless the brokers know the topic."""
+    from penstock.kafka.metadata.topic_admin import topic_exists
+
+    if not topic_exists(client, topic):
+        raise BrokerError(
+            "UNKNOWN_TOPIC",
+            f"The brokers know no topic named {topic}.",
+            hint=f"Correct the name (case matters), or run `penstock topics create {topic}`.",
+            facts={"missing": [topic]},
+        )
 
 
 def _find_local_cluster() -> str:

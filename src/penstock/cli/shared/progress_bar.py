@@ -152,15 +152,29 @@ class ProgressBar:
 class LiveLine:
     """A line of the output that is overwritten again and again, and makes way for other output."""
 
+    def __init__(self, *, on_errors: bool = False) -> None:
+        self._on_errors = on_errors
+        self._drawn_s = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether it can be drawn, and was not for a while."""
+        return time.monotonic() - self._drawn_s >= _DRAWN_EVERY_S and _can_write_over(self._out)
+
+    @property
+    def _out(self) -> TextIO | None:
+        return sys.stderr if self._on_errors else sys.stdout
+
     def draw(self, text: str) -> None:
         """Show this text in place of the last one."""
         if self not in _drawn:
             _drawn.append(self)
-        _write(sys.stdout, _ERASE + text)
+        self._drawn_s = time.monotonic()
+        _write(self._out, _ERASE + text)
 
     def hide(self) -> None:
         """Take the line away until it is drawn again."""
-        _write(sys.stdout, _ERASE)
+        _write(self._out, _ERASE)
 
     def end(self) -> None:
         """Take the line away, if it was drawn. A second call does nothing."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from penstock.cluster.downloads.java import find_java, find_spark_home
 from penstock.cluster.processes.owned_process import follow_output, wait_for_lock
 from penstock.core.errors import ClusterError
+from penstock.stores.durable_files import flush_to_disk
 
 #: Called with (steps done, total steps or None, the current item); the last call has `COMPLETE`. A step is a
 #: jar found or fetched, or a megabyte of one big jar.
@@ -51,7 +52,7 @@ class Coordinate:
     transitive: bool = False
 
     @classmethod
-    def parse(cls, text: str, *, transitive: bool = False) -> Coordinate:
+    def parse(cls, text: str) -> Coordinate:
         parts = text.split(":")
         if len(parts) != 3 or not all(re.fullmatch(r"[\w.-]+", part) for part in parts):
             raise ClusterError(
@@ -59,7 +60,7 @@ class Coordinate:
                 f"{text!r} is no coordinate.",
                 hint="Write it as organisation:name:revision.",
             )
-        return cls(parts[0], parts[1], parts[2], transitive)
+        return cls(parts[0], parts[1], parts[2])
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.revision}"
@@ -113,7 +114,7 @@ def fetch_jars(
             if folder.exists():
                 shutil.rmtree(folder)  # damaged: a jar was removed from it
             partial.rename(folder)
-            _flush(parent)
+            flush_to_disk(parent)
             tell(1, 1, COMPLETE)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -265,13 +266,5 @@ def _write_manifest(folder: Path, wanted: Sequence[Coordinate], digests: Mapping
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     for path in folder.iterdir():
-        _flush(path)
-    _flush(folder)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush_to_disk(path)
+    flush_to_disk(folder)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.cluster.processes.free_ports import LOOPBACK
 from penstock.core.errors import BrokerError
+from penstock.kafka.transport.wire_cursor import WireCursor
 
 _CREATE_TOPICS, _METADATA = 19, 3
 _LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
@@ -32,15 +33,25 @@ class ClusterView:
 
 
 def ask_cluster(port: int, *, timeout_s: float = 5.0) -> ClusterView:
-    """Send Metadata version 1 about no topic, return the answer; raise OSError while there is none."""
-    answer = _Answer(_ask(port, _METADATA, 1, struct.pack(">i", 0), timeout_s))
+    """Send Metadata version 1 about no topic, return the answer; raise OSError while there is none,
+    and ValueError if it is cut short."""
+    answer = _ask(port, _METADATA, 1, struct.pack(">i", 0), timeout_s)
     ids = set()
-    for _ in range(answer.int32()):
-        ids.add(answer.int32())
+    for _ in range(answer.count()):
+        ids.add(answer.integer(4))
         answer.text()  # host
-        answer.int32()  # port
-        answer.text()  # rack
-    return ClusterView(frozenset(ids), answer.int32() >= 0)
+        answer.skip(4)  # port
+        answer.nullable_text()  # rack
+    return ClusterView(frozenset(ids), answer.integer(4) >= 0)
+
+
+def is_broker_ready(port: int, ids: Collection[int]) -> bool:
+    """Return whether the broker answers, knows a controller, and lists the brokers with these ids."""
+    try:
+        view = ask_cluster(port, timeout_s=2.0)
+    except (OSError, ValueError):
+        return False
+    return view.has_controller and view.broker_ids.issuperset(ids)
 
 
 def create_topic(port: int, name: str, partitions: int, factor: int, configs: Mapping[str, str]) -> None:
@@ -48,11 +59,11 @@ def create_topic(port: int, name: str, partitions: int, factor: int, configs: Ma
     body = struct.pack(">i", 1) + _text(name) + struct.pack(">ih", partitions, factor) + struct.pack(">i", 0)
     body += struct.pack(">i", len(configs)) + b"".join(_text(k) + _text(v) for k, v in configs.items())
     body += struct.pack(">i?", int(_CREATE_TIMEOUT_S * 1000), False)
-    answer = _Answer(_ask(port, _CREATE_TOPICS, 2, body, _CREATE_TIMEOUT_S))
-    answer.int32()  # throttle time
-    for _ in range(answer.int32()):
+    answer = _ask(port, _CREATE_TOPICS, 2, body, _CREATE_TIMEOUT_S)
+    answer.skip(4)  # throttle time
+    for _ in range(answer.count()):
         answer.text()
-        code, message = answer.int16(), answer.text()
+        code, message = answer.integer(2), answer.nullable_text()
         if code not in (0, _TOPIC_ALREADY_EXISTS):
             raise BrokerError("TOPIC_NOT_CREATED", f"Topic {name} was refused with code {code}: {message}.")
 
@@ -62,14 +73,16 @@ def _text(value: str) -> bytes:
     return struct.pack(">h", len(raw)) + raw
 
 
-def _ask(port: int, api_key: int, version: int, body: bytes, timeout_s: float) -> bytes:
+def _ask(port: int, api_key: int, version: int, body: bytes, timeout_s: float) -> WireCursor:
     request = struct.pack(">hhi", api_key, version, 1) + _text("penstock-cluster") + body
     with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", _receive(connection, 4))
         if not 4 <= size <= _LARGEST_ANSWER_BYTES:
             raise ConnectionError(f"the program on port {port} does not answer like a Kafka broker")
-        return _receive(connection, size)[4:]  # without the correlation id
+        answer = WireCursor(_receive(connection, size))
+    answer.skip(4)  # the correlation id
+    return answer
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
@@ -80,28 +93,3 @@ def _receive(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError("the broker closed the connection in mid answer")
         received += piece
     return bytes(received)
-
-
-class _Answer:
-    """Reads fields from an answer; `struct` raises an error when the answer is too short."""
-
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self._at = 0
-
-    def int16(self) -> int:
-        (value,) = struct.unpack_from(">h", self._raw, self._at)
-        self._at += 2
-        return int(value)
-
-    def int32(self) -> int:
-        (value,) = struct.unpack_from(">i", self._raw, self._at)
-        self._at += 4
-        return int(value)
-
-    def text(self) -> str | None:
-        length = self.int16()
-        if length < 0:
-            return None
-        self._at += length
-        return self._raw[self._at - length : self._at].decode("utf-8", "replace")

@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import struct
 import subprocess
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 from penstock.cluster.downloads.java import find_java
-from penstock.cluster.kafka.broker_probe import ask_cluster
+from penstock.cluster.kafka.broker_probe import is_broker_ready
 from penstock.cluster.kafka.broker_settings import LOG4J, ClusterPlan, NodePlan, write_settings
+from penstock.cluster.processes.endings import end_server, wait_until
 from penstock.cluster.processes.owned_process import is_locked, read_tail, start_process, take_lock
 from penstock.core.errors import ClusterError
 
-_POLL_S = 0.05
 # The simple compiler only: 3.3 s of CPU until ready instead of 7 s.
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Kafka's own switches: whatever the settings say, they fetch no further settings, a login reads no address
@@ -33,7 +31,6 @@ KAFKA_GUARDS = (
     "-Dorg.apache.kafka.allowed.login.modules=org.apache.kafka.common.security.plain.PlainLoginModule,"
     "org.apache.kafka.common.security.scram.ScramLoginModule",
 )
-_KILL_TIMEOUT_S = 30.0
 
 
 class Broker:
@@ -128,14 +125,10 @@ class Broker:
 
     def is_ready(self, others: Collection[int] = ()) -> bool:
         """Return whether it answers a request, knows a controller, and lists itself and `others`."""
-        try:
-            view = ask_cluster(self.port, timeout_s=2.0)
-        except (OSError, struct.error):
-            return False
-        return view.has_controller and view.broker_ids >= {self.node_id, *others}
+        return is_broker_ready(self.port, {self.node_id, *others})
 
     def wait_until_ready(self, others: Collection[int] = ()) -> None:
-        if not self._wait(lambda: self.is_ready(others) or not self.is_alive, self._ready_timeout_s):
+        if not wait_until(lambda: self.is_ready(others) or not self.is_alive, self._ready_timeout_s):
             raise self._did_not_start(f"was not ready after {self._ready_timeout_s:.0f} s")
         if not self.is_alive:
             code = None if self._process is None else self._process.wait()
@@ -158,25 +151,16 @@ class Broker:
         if self._process is None:
             return  # never started here; another holder of the folder's lock is not ours to end
         self.resume()
-        self._signal(signal.SIGTERM)
-        if self._wait(lambda: not self.is_alive, timeout_s):
-            self._process.wait(_KILL_TIMEOUT_S)  # the lock is freed a moment before the process ends
-        else:
-            self.kill()
+        self._end((signal.SIGTERM, timeout_s))
 
     def kill(self) -> None:
         """End it at once, as a power cut would. A second call does nothing."""
-        if self._process is None:
-            return
-        self._signal(signal.SIGKILL)
-        if not self._wait(lambda: not self.is_alive, _KILL_TIMEOUT_S):
-            raise ClusterError(
-                "BROKER_DID_NOT_STOP",
-                f"Broker {self.node_id} (process {self.pid}) lives {_KILL_TIMEOUT_S:.0f} s after SIGKILL.",
-                hint="Its disk may hang; look at the process.",
-            )
-        self._process.wait(_KILL_TIMEOUT_S)
+        self._end()
         self._paused = False
+
+    def _end(self, *steps: tuple[signal.Signals, float]) -> None:
+        if self._process is not None:
+            end_server(f"Broker {self.node_id}", self._process, self._lock_path, *steps)
 
     def pause(self) -> None:
         """Suspend it: it keeps its connections and answers nothing."""
@@ -189,14 +173,5 @@ class Broker:
             self._paused = False
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.send_signal(number)
-
-    @staticmethod
-    def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True

@@ -10,15 +10,13 @@ temporary one (the database's user could not enter a home folder) and is removed
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.cluster.downloads.jars import Progress
+from penstock.cluster.processes.endings import end_server
 from penstock.cluster.processes.owned_process import is_locked
 from penstock.cluster.servers.local_server import LocalDatabase
 from penstock.cluster.servers.mariadb import LocalMariaDB
@@ -32,7 +30,6 @@ KINDS: Mapping[str, type[LocalDatabase]] = {
     "zookeeper": LocalZooKeeper,
 }
 _STOP_PATIENCE_S = 30.0
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +55,9 @@ class Companion:
     def stop(self) -> None:
         """End it and remove its folder. A second call does nothing."""
         server = KINDS[self.kind]
-        for number in (server.polite, server.at_once, signal.SIGKILL):
-            deadline = time.monotonic() + _STOP_PATIENCE_S
-            if self.is_alive:  # checked before each signal, so the process is ours
-                os.kill(self.pid, number)
-            while self.is_alive and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            if not self.is_alive:
-                shutil.rmtree(self.folder, ignore_errors=True)
-                return
-        raise ClusterError(
-            "DATABASE_DID_NOT_STOP",
-            f"{server.kind} (process {self.pid}) still lives after SIGKILL.",
-            hint="Its disk may hang; look at the process.",
-        )
+        patient = ((number, _STOP_PATIENCE_S) for number in (server.polite, server.at_once))
+        end_server(server.kind, self.pid, Path(self.folder) / "server.lock", *patient)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def check_kinds(kinds: Collection[str]) -> None:

@@ -16,18 +16,18 @@ import os
 import re
 import shutil
 import signal
-import struct
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from penstock.cluster.downloads.jars import Progress
-from penstock.cluster.kafka.broker_probe import ask_cluster
+from penstock.cluster.kafka.broker_probe import is_broker_ready
 from penstock.cluster.kafka.companion_servers import Companion, check_kinds, start_companion
 from penstock.cluster.kafka.local_kafka import LocalKafka
+from penstock.cluster.processes.endings import end_server
 from penstock.cluster.processes.owned_process import is_locked, wait_for_lock
 from penstock.core.errors import ClusterError
+from penstock.stores.durable_files import replace_durably
 
 #: Kafka's default: a user who is trying things out expects writing to a topic to create it.
 QUICKSTART = {"auto.create.topics.enable": "true"}
@@ -36,7 +36,6 @@ QUICKSTART = {"auto.create.topics.enable": "true"}
 STATE_VERSION = 2
 #: How long an `up` or `down` waits for another one of the same cluster.
 TURN_PATIENCE_S = 300.0
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +55,9 @@ class DetachedBroker:
     def log(self) -> Path:
         return Path(self.folder) / "broker.log"
 
-    def is_ready(self, all_ids: frozenset[int]) -> bool:
-        try:
-            view = ask_cluster(self.port, timeout_s=2.0)
-        except (OSError, struct.error):
-            return False
-        return view.has_controller and view.broker_ids >= all_ids
-
     def stop(self, patience_s: float) -> None:
-        """Ask it to end, wait, kill it. The lock is checked before each signal, so the process is ours."""
-        for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 30.0)):
-            deadline = time.monotonic() + wait_s
-            if self.is_alive:
-                os.kill(self.pid, number)
-            while self.is_alive and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            if not self.is_alive:
-                return
-        raise ClusterError(
-            "BROKER_DID_NOT_STOP",
-            f"Broker {self.node_id} (process {self.pid}) still lives after SIGKILL.",
-            hint="Its disk may hang; look at the process.",
-        )
+        lock = Path(self.folder) / "server.lock"
+        end_server(f"Broker {self.node_id}", self.pid, lock, (signal.SIGTERM, patience_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +83,7 @@ class DetachedCluster:
 
     @property
     def is_ready(self) -> bool:
-        return all(broker.is_alive and broker.is_ready(self.ids) for broker in self.brokers)
+        return all(broker.is_alive and is_broker_ready(broker.port, self.ids) for broker in self.brokers)
 
 
 def state_folder() -> Path:
@@ -307,12 +287,8 @@ def _own_data(name: str) -> Path:
 def _write(cluster: DetachedCluster) -> None:
     path = _state_file(cluster.name)
     beside = path.with_suffix(f".{os.getpid()}.new")
-    beside.touch(0o600)  # the file contains the servers' passwords
-    with beside.open("w") as file:
-        json.dump({"version": STATE_VERSION, **asdict(cluster)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
+    text = json.dumps({"version": STATE_VERSION, **asdict(cluster)}, indent=1)
+    replace_durably(path, text, beside=beside, mode=0o600)  # it contains the servers' passwords
 
 
 @contextlib.contextmanager

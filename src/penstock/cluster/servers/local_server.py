@@ -18,14 +18,13 @@ import secrets
 import shutil
 import signal
 import subprocess
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from penstock.cluster.downloads.jars import Progress
+from penstock.cluster.processes.endings import end_server, wait_until
 from penstock.cluster.processes.free_ports import LOOPBACK, demand_free, find_free_ports
 from penstock.cluster.processes.owned_folders import make_owned_folder
 from penstock.cluster.processes.owned_process import Identity, is_locked, read_tail, start_process, take_lock
@@ -35,8 +34,6 @@ from penstock.core.redaction import is_secret_name
 
 USER = "penstock"
 PREPARE_TIMEOUT_S = 120.0
-_KILL_TIMEOUT_S = 30.0
-_POLL_S = 0.05
 _PORT_ATTEMPTS = 3
 #: Settings of other installations that a server would pick up from the environment.
 _FOREIGN_SETTINGS = ("PG", "MYSQL", "MARIADB", "LC_", "LANG", "UMASK")
@@ -171,13 +168,13 @@ class LocalDatabase:
     def stop(self, timeout_s: float = 30.0) -> None:
         """Ask it to shut down cleanly; after the deadline, kill it. A second call does nothing."""
         if self._process is not None:
-            _end(self._process, self.folder, self.polite, timeout_s)
+            end_server(self.kind, self._process, self.folder / "server.lock", (self.polite, timeout_s))
             self._forget_process()
 
     def kill(self) -> None:
         """End it as a power cut would; its data is what it had written. A second call does nothing."""
         if self._process is not None:
-            _end(self._process, self.folder, signal.SIGKILL, _KILL_TIMEOUT_S)
+            end_server(self.kind, self._process, self.folder / "server.lock")
             self._forget_process()
 
     def close(self) -> None:
@@ -265,7 +262,7 @@ class LocalDatabase:
         finally:
             os.close(lock)  # the server has its own copy now
         self._living[:] = [(self._process, self.folder)]
-        _wait(lambda: self.is_ready() or not self.is_alive, self._ready_timeout_s)
+        wait_until(lambda: self.is_ready() or not self.is_alive, self._ready_timeout_s)
         if not self.is_alive:
             raise self._did_not_start(f"ended with exit code {self._process.wait()} before it was ready")
         if not self.is_ready():
@@ -333,21 +330,6 @@ def _link_or_copy(source: str, target: str) -> str:
     return target
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path, first: signal.Signals, patience_s: float) -> None:
-    lock = folder / "server.lock"
-    for number, wait_s in ((first, patience_s), (signal.SIGKILL, _KILL_TIMEOUT_S)):
-        if process.poll() is None:
-            process.send_signal(number)
-        # The lock is also held by the processes the server has started.
-        if _wait(lambda: process.poll() is not None and not is_locked(lock), wait_s):
-            return
-    raise ClusterError(
-        "DATABASE_DID_NOT_STOP",
-        f"The server in {folder} (process {process.pid}) lives {_KILL_TIMEOUT_S:g} s after SIGKILL.",
-        hint="Its disk may hang; look at the process.",
-    )
-
-
 def _clear(
     living: list[tuple[subprocess.Popen[bytes], Path]],
     at_once: signal.Signals,
@@ -358,16 +340,7 @@ def _clear(
     if os.getpid() != owner:
         return  # a fork of the owner must not stop the owner's server
     for process, place in living:
-        _end(process, place, at_once, 10.0)
+        end_server(f"The server in {place}", process, place / "server.lock", (at_once, 10.0))
     living.clear()
     shutil.rmtree(folder, ignore_errors=True)
     os.close(owner_lock)
-
-
-def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True

@@ -30,10 +30,10 @@ from penstock.core.streaming.next_batch import list_ranges
 from penstock.engines.direct.direct_backpressure import DirectPace
 from penstock.engines.direct.direct_batch import Batch, BatchReport, BatchRun
 from penstock.engines.direct.offset_keeper import Keeper
-from penstock.engines.direct.repeated_messages import repeating
 from penstock.engines.direct.run_reports import Event
 from penstock.engines.direct.stop_requests import StopSwitch
 from penstock.engines.reading.stream_watch import StreamWatch
+from penstock.stores.repeated_messages import repeating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

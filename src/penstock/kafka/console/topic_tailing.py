@@ -103,14 +103,13 @@ class TopicTail:
         reader: Reader,
         settings: ClientSettings,
         starts: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self._view, self._reader, self._settings = view, reader, settings
         self._positions: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}  # leader epochs; no record so far has a newer one
         self._topic_ids: dict[TopicPartition, bytes | None] = {}
         self._open: Iterator[ConsumedRecord] | None = None
-        self.place(starts, epochs)
+        self.place(starts)
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
@@ -222,14 +221,10 @@ class TopicTail:
         )
 
 
-def follow(
-    settings: ClientSettings,
-    starts: Mapping[TopicPartition, int],
-    epochs: Mapping[TopicPartition, int] | None = None,
-) -> TopicTail:
+def follow(settings: ClientSettings, starts: Mapping[TopicPartition, int]) -> TopicTail:
     """Return a follower of partitions in a Kafka cluster."""
     view = KafkaLogView(settings, recall_ms=_RECALL_MS)
-    return TopicTail(view, KafkaReader(), settings, starts, epochs)
+    return TopicTail(view, KafkaReader(), settings, starts)
 
 
 def list_records(batch: pa.RecordBatch) -> Iterator[ConsumedRecord]:

@@ -18,7 +18,6 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import fetch_committed
-from penstock.kafka.groups.group_lag import GroupLag
 from penstock.kafka.groups.kip848_groups import DescribeNewerGroup, Member
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import Routing, routing_for
@@ -52,9 +51,10 @@ class GroupRow:
 
     @property
     def lag(self) -> int | None:
+        """Return the number of offsets still to read; markers and holes count, as in every lag tool."""
         if self.committed is None or self.end is None:
             return None
-        return GroupLag(self.committed, self.end).records
+        return max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True, slots=True)

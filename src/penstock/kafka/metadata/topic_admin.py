@@ -1,4 +1,4 @@
-"""Creates and changes topics and their settings, as far as tests, benchmarks and the local cluster need it.
+"""Creates, enlarges and deletes topics, and reads their settings, as far as the terminal needs it.
 
 Rule: each function returns once every broker shows the change, or raises with the broker's own
 reason: a topic that "was created" but cannot be described yet has made many a test unreliable.
@@ -14,23 +14,19 @@ from typing import Any
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
-from penstock.core.model import TopicPartition
 from penstock.kafka.metadata.broker_errors import refusal
-from penstock.kafka.metadata.routing import Leader, routing_for
+from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
 from penstock.kafka.transport.retries import Attempts
 
 _TOPIC = 2  # Kafka's number for "this resource is a topic"
-_SET = 0
 
 
 def create_topic(
@@ -40,12 +36,10 @@ def create_topic(
     partitions: int = 1,
     replication_factor: int | None = 1,
     configs: Mapping[str, str] | None = None,
-    assignments: Mapping[int, Collection[int]] | None = None,
 ) -> None:
     """Create a topic and wait until every partition has a leader.
 
-    `replication_factor=None` leaves it to the brokers' default. `assignments` gives each partition its
-    brokers, the preferred leader first, instead of the two counts.
+    `replication_factor=None` leaves it to the brokers' default.
     """
     topic = CreateTopicsRequest.CreatableTopic
 
@@ -54,14 +48,9 @@ def create_topic(
             topics=[
                 topic(
                     name=name,
-                    num_partitions=-1 if assignments else partitions,
-                    replication_factor=-1
-                    if assignments or replication_factor is None
-                    else replication_factor,
-                    assignments=[
-                        topic.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
-                        for index, brokers in (assignments or {}).items()
-                    ],
+                    num_partitions=partitions,
+                    replication_factor=-1 if replication_factor is None else replication_factor,
+                    assignments=[],
                     configs=[
                         topic.CreatableTopicConfig(name=key, value=value)
                         for key, value in (configs or {}).items()
@@ -79,7 +68,7 @@ def create_topic(
     answer = response.topics[0]
     if answer.error_code:
         raise refusal(answer.error_code, "CreateTopics", broker, f"topic {name}", answer.error_message)
-    _wait_everywhere(settings, name, len(assignments) if assignments else partitions, deadline)
+    _wait_everywhere(settings, name, partitions, deadline)
 
 
 def delete_topic(settings: ClientSettings, name: str) -> None:
@@ -116,58 +105,6 @@ def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
     if answer.error_code:
         raise refusal(answer.error_code, "CreatePartitions", broker, f"topic {name}", answer.error_message)
     _wait_everywhere(settings, name, count, deadline)
-
-
-def delete_records(
-    settings: ClientSettings, before: Mapping[TopicPartition, int]
-) -> Mapping[TopicPartition, int]:
-    """Drop all records below the given offsets; return the new log start offsets."""
-
-    def build(led: dict[TopicPartition, Leader]) -> Any:
-        topic = DeleteRecordsRequest.DeleteRecordsTopic
-        return DeleteRecordsRequest(
-            topics=[
-                topic(
-                    name=wanted.topic,
-                    partitions=[
-                        topic.DeleteRecordsPartition(partition_index=wanted.partition, offset=before[wanted])
-                    ],
-                )
-                for wanted in sorted(led)
-            ],
-            timeout_ms=settings.request_timeout_ms,
-        )
-
-    def read(response: Any) -> list[tuple[TopicPartition, int, int]]:
-        return [
-            (TopicPartition(topic.name, part.partition_index), part.error_code, part.low_watermark)
-            for topic in response.topics
-            for part in topic.partitions
-        ]
-
-    return routing_for(settings).ask_leaders(before, build, read, _deadline(settings))
-
-
-def alter_topic_configs(settings: ClientSettings, name: str, configs: Mapping[str, str]) -> None:
-    """Set some of a topic's settings and leave the others alone."""
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-
-    def build() -> Any:
-        entries = [
-            resource.AlterableConfig(name=key, config_operation=_SET, value=value)
-            for key, value in configs.items()
-        ]
-        return IncrementalAlterConfigsRequest(
-            resources=[resource(resource_type=_TOPIC, resource_name=name, configs=entries)],
-            validate_only=False,
-        )
-
-    response, broker = routing_for(settings).call_controller(build, _deadline(settings))
-    answer = response.responses[0]
-    if answer.error_code:
-        raise refusal(
-            answer.error_code, "IncrementalAlterConfigs", broker, f"topic {name}", answer.error_message
-        )
 
 
 def describe_topic_configs(

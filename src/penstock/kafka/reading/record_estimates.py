@@ -7,9 +7,6 @@ each broker is asked once, and a partition that is empty there, gone, without a 
 left out. Why not use the reader: it decompresses, retries, waits for records to come, and fails if none do.
 
     peek_at(routing, {TopicPartition("orders", 0): 41}, deadline, committed_only=False)
-
-`find_newest_ms` looks in the same way at the last batch before an end, and returns the greatest time in it:
-its first record may be much older.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ Found = TypeVar("Found")
 _LOOK_BYTES, _ANSWER_BYTES = 64 << 10, 8 << 20
 _LEAST_LOOK_BYTES = 4 << 10
 _PATIENCE_MS = 5_000
-_FETCH_BY_NAME = 12  # later versions name topics by id, which an estimate does not need
+FETCH_BY_NAME = 12  # later versions name topics by id, which an estimate does not need
 
 # A record batch: base offset, length of what follows, leader epoch, format, checksum, attributes, last offset
 # delta, first and greatest timestamp, producer id and epoch, first sequence number, number of records.
@@ -45,17 +42,10 @@ def peek_at(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline, *, committed_only: bool
 ) -> dict[TopicPartition, Peek]:
     """Return an estimate for each position that a broker answers for at once."""
-    return _look(routing, positions, deadline, committed_only, _estimate)
+    return look_at(routing, positions, deadline, committed_only, _estimate)
 
 
-def find_newest_ms(
-    routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """Return the greatest record time in the batch that holds each position, or in later ones received."""
-    return _look(routing, positions, deadline, False, _find_greatest_ms)
-
-
-def _look(
+def look_at(
     routing: Routing,
     positions: Mapping[TopicPartition, int],
     deadline: Deadline,
@@ -63,7 +53,7 @@ def _look(
     read: Callable[[bytes, int], Found | None],
 ) -> dict[TopicPartition, Found]:
     found: dict[TopicPartition, Found] = {}
-    for node_id, asked in _find_leaders(routing, positions, deadline).items():
+    for node_id, asked in find_leaders(routing, positions, deadline).items():
         try:
             found.update(_ask_broker(routing, node_id, asked, deadline, committed_only, read))
         except BrokerError as error:
@@ -71,7 +61,7 @@ def _look(
     return found
 
 
-def _find_leaders(
+def find_leaders(
     routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[int, dict[TopicPartition, _Question]]:
     """Return what to ask each broker, by its id, leaving out partitions that are gone or have no leader."""
@@ -115,8 +105,8 @@ def _ask_broker(
     pending = [dict(asked)]
     while pending:
         some = pending.pop()
-        request = _build_request(some, committed_only)
-        response = routing.call(request, host, port, deadline, max_version=_FETCH_BY_NAME)
+        request = build_look(some, committed_only)
+        response = routing.call(request, host, port, deadline, max_version=FETCH_BY_NAME)
         for wanted, answer in _answers(response):
             question = some[wanted]
             end = answer.last_stable_offset if committed_only else answer.high_watermark
@@ -129,7 +119,7 @@ def _ask_broker(
                 pending.append({wanted: question})
 
 
-def _build_request(some: Mapping[TopicPartition, _Question], committed_only: bool) -> Any:
+def build_look(some: Mapping[TopicPartition, _Question], committed_only: bool) -> Any:
     share = max(_LEAST_LOOK_BYTES, min(_LOOK_BYTES, _ANSWER_BYTES // len(some)))
     partitions = tuple(
         PartitionQuestion(
@@ -161,7 +151,7 @@ def _answers(response: Any) -> Iterator[tuple[TopicPartition, Any]]:
 
 
 def _estimate(records: bytes, position: int) -> Peek | None:
-    batches = [batch for batch in _read_headers(records) if batch.end_offset > position]
+    batches = [batch for batch in read_headers(records) if batch.end_offset > position]
     times = [batch.timestamp_ms for batch in batches if batch.has_records and batch.timestamp_ms >= 0]
     if not times:
         return None
@@ -169,13 +159,7 @@ def _estimate(records: bytes, position: int) -> Peek | None:
     return Peek(times[0], sum(batch.stored_bytes for batch in batches) / covered)
 
 
-def _find_greatest_ms(records: bytes, position: int) -> int | None:
-    batches = [batch for batch in _read_headers(records) if batch.end_offset > position]
-    times = [batch.greatest_ms for batch in batches if batch.has_records and batch.greatest_ms >= 0]
-    return max(times, default=None)
-
-
-def _read_headers(records: bytes) -> Iterator[_Batch]:
+def read_headers(records: bytes) -> Iterator[_Batch]:
     """Yield the batches of an answer. For the last one, which may be cut off, the header is enough."""
     at = 0
     while at + _HEADER.size <= len(records):
@@ -193,14 +177,3 @@ def _read_headers(records: bytes) -> Iterator[_Batch]:
             count > 0 and not attributes & _IS_CONTROL,
         )
         at += size
-
-
-def ask_throttle_ms(routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline) -> int:
-    """Return how long a quota makes brokers delay answers to us; 0 if they do not, or do not say."""
-    longest = 0
-    for node_id, asked in _find_leaders(routing, positions, deadline).items():
-        host, port = routing.address(node_id, deadline)
-        request = _build_request(asked, committed_only=False)
-        response = routing.call(request, host, port, deadline, max_version=_FETCH_BY_NAME)
-        longest = max(longest, int(response.throttle_time_ms))
-    return longest

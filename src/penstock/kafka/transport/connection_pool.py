@@ -26,6 +26,8 @@ from penstock.core.client.client_settings import ClientSettings, SaslSettings, T
 from penstock.kafka.transport.connection import Connection
 from penstock.kafka.transport.deadlines import Deadline
 
+_IDLE_PER_KEY = 3
+
 
 @dataclass(frozen=True, slots=True)
 class _Key:
@@ -57,11 +59,8 @@ def _key_of(settings: ClientSettings, host: str, port: int) -> _Key:
 class ConnectionPool:
     """Lends connections. `capacity` counts lent and idle ones together and is a soft limit."""
 
-    def __init__(
-        self, capacity: int = 64, idle_per_key: int = 3, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, capacity: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
         self.capacity = capacity
-        self.idle_per_key = idle_per_key
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[tuple[_Key, Connection]] = []  # oldest return first
@@ -101,7 +100,7 @@ class ConnectionPool:
             key = _key_of(connection.settings, connection.host, connection.port)
             idle_here = sum(1 for other, _ in self._idle if other == key)
             crowded = len(self._lent) + len(self._idle) >= self.capacity
-            if connection.in_flight or connection.closed or crowded or idle_here >= self.idle_per_key:
+            if connection.in_flight or connection.closed or crowded or idle_here >= _IDLE_PER_KEY:
                 connection.close()
             else:
                 connection.last_used = self._clock()
@@ -115,10 +114,10 @@ class ConnectionPool:
 
     @contextmanager
     def lend(
-        self, settings: ClientSettings, host: str, port: int, deadline: Deadline, *, fresh: bool = False
+        self, settings: ClientSettings, host: str, port: int, deadline: Deadline
     ) -> Iterator[Connection]:
         """Lend a connection for a block; give it back at the end, or discard it when the block raises."""
-        connection = self.borrow(settings, host, port, deadline, fresh=fresh)
+        connection = self.borrow(settings, host, port, deadline)
         try:
             yield connection
         except BaseException:
@@ -130,16 +129,6 @@ class ConnectionPool:
         """Close everything idle. Lent connections are closed when they are returned or released."""
         with self._lock:
             self._close_idle(list(self._idle))
-
-    @property
-    def idle_count(self) -> int:
-        with self._lock:
-            return len(self._idle)
-
-    @property
-    def lent_count(self) -> int:
-        with self._lock:
-            return len(self._lent)
 
     def forget_after_fork(self) -> None:
         """Let go of the parent's sockets, in a forked child.

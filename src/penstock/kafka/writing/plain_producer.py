@@ -41,6 +41,8 @@ log = get_logger(__name__)
 
 #: How long a write waits for an answer that it can do without.
 HINT_TIMEOUT_MS = 5_000
+#: How long it does without such an answer before it asks again: each question may take that time.
+ASK_AGAIN_AFTER_S = 60.0
 #: Records without a key go to a partition in runs of at least this many, so that batches stay large.
 KEYLESS_RUN = 1_000
 #: Every topic takes batches of this size, so its limit is not worth a question.
@@ -73,7 +75,8 @@ class Writer:
         self._producer: ProducerStamp | None = None
         self._stamps: dict[TopicPartition, ProducerStamp] = {}
         self._turn = 0
-        self._rooms: dict[str, int | None] = {}
+        self._limits: dict[str, int | None] = {}
+        self._ask_again_at: dict[str, float] = {}
 
     def write(self, topic: str, data: pa.RecordBatch | pa.Table) -> DeliveredRecords:
         """Write all rows and return the offsets they got.
@@ -143,18 +146,27 @@ class Writer:
     def _announce(self, partitions: Collection[TopicPartition]) -> None:
         """Announce the partitions before records go to them; only a transaction does so."""
 
+    def learn_limit(self, topic: str, deadline: Deadline | None = None) -> int | None:
+        """Return the largest batch that a topic takes, in bytes, asking once; None if brokers refuse to say.
+
+        Raise on a failure that may pass. Ask before a transaction: inside it, the question takes of its time.
+        """
+        if topic not in self._limits:
+            self._limits[topic] = find_message_limit(self._settings, topic, deadline)
+        return self._limits[topic]
+
     def _find_room(self, topic: str, deadline: Deadline) -> int | None:
         """Return the largest batch to make for a topic, or None: it may take less than we would send."""
-        if topic not in self._rooms:
-            soon = deadline.or_sooner(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS")
-            try:
-                limit = find_message_limit(self._settings, topic, soon)
-            except BrokerError as error:
-                log.info("Writing to %s without knowing the size of its batches: %s", topic, error)
-                return None  # the next batch asks again
-            # Compression makes incompressible data slightly larger.
-            self._rooms[topic] = None if limit is None else limit - limit // 128 - 64
-        return self._rooms[topic]
+        if time.monotonic() < self._ask_again_at.get(topic, 0.0):
+            return None
+        try:
+            limit = self.learn_limit(topic, deadline.or_sooner(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS"))
+        except BrokerError as error:
+            log.info("Writing to %s without knowing the size of its batches: %s", topic, error)
+            self._ask_again_at[topic] = time.monotonic() + ASK_AGAIN_AFTER_S
+            return None
+        # Compression makes incompressible data slightly larger.
+        return None if limit is None else limit - limit // 128 - 64
 
     def _register(self, deadline: Deadline) -> ProducerStamp:
         """Return a new producer id, with the first sequence number."""

@@ -65,6 +65,8 @@ _CONCURRENT_TRANSACTIONS, _NOT_ATTEMPTED = 51, 55
 _ADD_VERSION, _END_VERSION, _INIT_VERSION = 3, 4, 5
 # The previous transaction's markers take a few milliseconds; the pause after a failed request is too long.
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 2, 100
+#: How long the coordinator's answer is waited for.
+_MAX_BLOCK_MS = 60_000
 
 _State = Literal["new", "ready", "open", "doubtful"]
 
@@ -78,24 +80,11 @@ class TransactionalWriter(Writer):
         transactional_id: str,
         *,
         codec: int = NONE,
-        level: int | None = None,
-        max_batch_bytes: int = 1_000_000,
-        max_request_bytes: int = 8_000_000,
-        delivery_timeout_ms: int = 120_000,
         transaction_timeout_ms: int = 60_000,
-        max_block_ms: int = 60_000,
     ) -> None:
-        super().__init__(
-            settings,
-            codec=codec,
-            level=level,
-            max_batch_bytes=max_batch_bytes,
-            max_request_bytes=max_request_bytes,
-            delivery_timeout_ms=delivery_timeout_ms,
-        )
+        super().__init__(settings, codec=codec)
         self.transactional_id: str = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._max_block_ms = max_block_ms
         self._state: _State = "new"
         self._added: set[TopicPartition] = set()
         self._partition_counts: dict[str, tuple[int, float]] = {}
@@ -146,7 +135,7 @@ class TransactionalWriter(Writer):
         return written
 
     def commit(self, *, timeout_ms: int | None = None) -> None:
-        """Make the transaction visible, within `max_block_ms` unless `timeout_ms` is given.
+        """Make the transaction visible, within a minute unless `timeout_ms` is given.
 
         On TRANSACTION_OUTCOME_UNKNOWN it may or may not be visible; see `fence`.
         """
@@ -270,7 +259,7 @@ class TransactionalWriter(Writer):
         version: int,
         timeout_ms: int | None = None,
     ) -> tuple[Any, str]:
-        limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+        limit_ms = _MAX_BLOCK_MS if timeout_ms is None else timeout_ms
         deadline = Deadline.after_ms(limit_ms, "max.block.ms")
         what = f"the transaction of {self.transactional_id} before this one to end"
         attempts = Attempts(

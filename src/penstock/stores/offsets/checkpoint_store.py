@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from penstock.core.errors import OffsetStoreError
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
+from penstock.stores.durable_files import replace_durably
 from penstock.stores.offsets.position_documents import read_change_document, write_change_document
 
 #: The version line of Spark's layout with one line per source.
@@ -212,18 +213,8 @@ def _remove(path: Path) -> None:
 
 def _replace(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.penstock")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    # Spark's checksum of the old text; a file without one is accepted.
-    _checksum(path).unlink(missing_ok=True)
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _checksum(path).unlink(missing_ok=True)  # Spark's, of the old text; a file without one is accepted
+    replace_durably(path, text, beside=beside)
 
 
 def _checksum(path: Path) -> Path:

@@ -27,6 +27,7 @@ from pathlib import Path
 from penstock.core.errors import OffsetStoreError
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_going_back, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
+from penstock.stores.durable_files import flush_to_disk, replace_durably
 from penstock.stores.offsets.position_documents import (
     damaged,
     read_change_document,
@@ -170,12 +171,7 @@ def _replace(path: Path, content: str) -> None:
     # The lock allows one writer at a time, so what a crash has left is overwritten.
     beside = path.with_suffix(".new")
     with _telling(path):
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(f"{content}\n{_sum(content)}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        _flush_folder(path.parent)
+        replace_durably(path, f"{content}\n{_sum(content)}\n", beside=beside)
 
 
 def _append(path: Path, line: str) -> None:
@@ -188,15 +184,7 @@ def _append(path: Path, line: str) -> None:
             file.write(f"{line}\n".encode())
             file.flush()
             os.fsync(file.fileno())
-        _flush_folder(path.parent)
-
-
-def _flush_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # make the rename itself durable
-    finally:
-        os.close(folder)
+        flush_to_disk(path.parent)
 
 
 def _sum(content: str) -> str:

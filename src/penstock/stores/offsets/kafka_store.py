@@ -1,23 +1,17 @@
 """Offsets in one of Kafka's consumer groups, where every lag tool sees them.
 
-Which group: the store gets one (`group`, which is also its namespace). A stream of the same name is committed
-to it, any other to `group/stream`. So a stream can continue an existing group, and several can share a store.
-
-Besides the offset and its leader epoch, the commit's metadata keeps the topic's id, so that a recreated topic
-is noticed; where the last batch began; and the last change by hand.
-
-What a group cannot promise, and other stores can:
-- it does not tell a stream that was never seen from one whose offsets have expired: `load` gives None. While
-  a stream runs, `renew` keeps them; those of one that is not run for `offsets.retention.minutes` are lost;
-- it keeps no position without partitions and none of partitions that are gone (with a topic, Kafka deletes
-  what was committed for it); a partition that left the stream stays in it;
-- it has no compare-and-set. A sync save looks at what is committed first, an async one at what this store
-  has committed; another program that commits in between, or a commit that was given up and arrives late,
-  can still take an offset back. Run one program per group;
-- only the last change by hand is kept, partition by partition.
+Rule: the store's `group` is its namespace: a stream of that name is committed to it, any other to
+`group/stream`. The commit's metadata keeps what an offset lacks: the topic's id, so that a recreated topic is
+noticed, where the last batch began, and the last change by hand. What other stores promise and a group does
+not:
+- a stream never seen and one whose offsets have expired are both None to `load`; `renew` keeps those of one
+  that runs, the others are lost after `offsets.retention.minutes`;
+- no position without partitions, none of partitions that are gone; one that left the stream stays in it;
+- only the last change by hand, partition by partition;
+- no compare-and-set: another program that commits meanwhile, or a late commit, can still take an offset back.
+  Run one program per group.
 
     store = KafkaOffsetStore(client, group="visits")
-    store.save("visits", position)
     store.save_async("visits", position, lambda position, error: ...)
 """
 

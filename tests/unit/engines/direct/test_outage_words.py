@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.core.log_lines import in_stream
-from penstock.engines.direct import batch_loop, repeated_messages
+from penstock.engines.direct import batch_loop
 from penstock.engines.direct.direct_batch import Batch
 from penstock.engines.reading.stream_watch import StreamWatch
+from penstock.stores import repeated_messages
 from tests.support.topic_filling import wait_until
 from tests.unit.core.test_outages import AWAY, SILENT, Clock, fail_for, list_warnings, run
 from tests.unit.engines.direct.test_batch_loop import World

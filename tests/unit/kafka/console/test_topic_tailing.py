@@ -112,7 +112,8 @@ def test_a_position_that_was_reached_under_an_older_leader_is_checked(log: Memor
     log.truncate_after("t", 0, 1)
     fill(log, 0, b"B", b"C")
     settings = ClientSettings((("127.0.0.1", 1),))
-    follower = TopicTail(log.view(), log.reader(), settings, {ONE: 2}, {ONE: 0})
+    follower = TopicTail(log.view(), log.reader(), settings, {})
+    follower.place({ONE: 2}, {ONE: 0})
     with pytest.raises(DataLossError) as lost:
         follower.take(10)
     assert lost.value.condition == "LOG_TRUNCATED"

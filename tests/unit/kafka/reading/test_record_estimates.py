@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from penstock.core.model import Peek
-from penstock.kafka.reading.record_estimates import _estimate, _find_greatest_ms
+from penstock.kafka.console.standstill_facts import _find_greatest_ms
+from penstock.kafka.reading.record_estimates import _estimate
 
 APPEND_TIME, CONTROL = 0x08, 0x20
 

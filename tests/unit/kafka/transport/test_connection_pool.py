@@ -62,11 +62,11 @@ def test_a_lent_connection_is_not_lent_twice(pool: ConnectionPool, port: int) ->
     """F40: two borrowers never share one connection, so no answer meets the wrong question."""
     first, second = borrow(pool, port), borrow(pool, port)
     assert first is not second
-    assert pool.lent_count == 2
+    assert len(pool._lent) == 2
     pool.give_back(first)
     pool.give_back(second)
-    assert pool.lent_count == 0
-    assert pool.idle_count == 2
+    assert len(pool._lent) == 0
+    assert len(pool._idle) == 2
 
 
 def test_renewed_credentials_get_a_connection_of_their_own(pool: ConnectionPool, port: int) -> None:
@@ -98,7 +98,7 @@ def test_at_most_three_idle_connections_are_kept_for_one_key(pool: ConnectionPoo
     lent = [borrow(pool, port) for _ in range(4)]
     for connection in lent:
         pool.give_back(connection)
-    assert pool.idle_count == 3
+    assert len(pool._idle) == 3
     assert [connection.closed for connection in lent] == [False, False, False, True]
 
 
@@ -116,11 +116,11 @@ def test_many_keys_have_their_own_connections(pool: ConnectionPool, port: int) -
 def test_a_borrower_over_the_limit_is_served_at_once(pool: ConnectionPool, port: int) -> None:
     """B171: the limit is a wish; returning over it closes."""
     lent = [borrow(pool, port) for _ in range(9)]
-    assert pool.lent_count == 9
+    assert len(pool._lent) == 9
     for connection in lent:
         pool.give_back(connection)
-    assert pool.idle_count <= 3
-    assert pool.lent_count == 0
+    assert len(pool._idle) <= 3
+    assert len(pool._lent) == 0
 
 
 def test_over_the_limit_idle_connections_are_closed_first_and_the_oldest_before_others(
@@ -149,7 +149,7 @@ def test_connections_that_were_idle_too_long_are_closed_at_the_next_use_of_the_p
     pool.give_back(young)
     assert old.closed
     assert not young.closed
-    assert pool.idle_count == 1
+    assert len(pool._idle) == 1
 
 
 def test_a_connection_with_a_question_on_its_way_is_closed_instead_of_kept(
@@ -160,7 +160,7 @@ def test_a_connection_with_a_question_on_its_way_is_closed_instead_of_kept(
     connection.send(struct.pack(">ihhih", 10, 3, 0, 9, -1), Deadline.after_ms(5_000))
     pool.give_back(connection)
     assert connection.closed
-    assert pool.idle_count == 0
+    assert len(pool._idle) == 0
 
 
 def test_a_connection_that_failed_is_never_lent_again(pool: ConnectionPool, port: int) -> None:
@@ -169,10 +169,10 @@ def test_a_connection_that_failed_is_never_lent_again(pool: ConnectionPool, port
     with pytest.raises(ValueError, match="broke"), pool.lend(SETTINGS, HOST, port, deadline) as broken:
         raise ValueError("broke")
     assert broken.closed
-    assert pool.idle_count == 0
+    assert len(pool._idle) == 0
     with pool.lend(SETTINGS, HOST, port, deadline) as sound:
         assert sound is not broken
-    assert pool.idle_count == 1
+    assert len(pool._idle) == 1
 
 
 def test_a_repeated_task_can_ask_for_a_connection_nobody_used(pool: ConnectionPool, port: int) -> None:
@@ -211,7 +211,7 @@ def test_a_borrower_that_vanished_is_not_counted_for_ever(pool: ConnectionPool, 
     connection = borrow(pool, port)
     connection.close()
     del connection
-    assert pool.lent_count == 0
+    assert len(pool._lent) == 0
 
 
 def test_many_threads_never_hold_the_same_connection(pool: ConnectionPool, port: int) -> None:
@@ -235,20 +235,20 @@ def test_many_threads_never_hold_the_same_connection(pool: ConnectionPool, port:
     for thread in threads:
         thread.join()
     assert clashes == []
-    assert pool.lent_count == 0
+    assert len(pool._lent) == 0
 
 
 def test_a_forked_child_lets_go_of_the_connections_and_the_parent_keeps_them(port: int) -> None:
     connection = POOL.borrow(SETTINGS, HOST, port, Deadline.after_ms(5_000))
     POOL.give_back(connection)
-    before = POOL.idle_count
+    before = len(POOL._idle)
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # a child that hangs must not stay behind
-        os._exit(0 if POOL.idle_count == 0 and connection.closed else 1)
+        os._exit(0 if len(POOL._idle) == 0 and connection.closed else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert POOL.idle_count == before
+    assert len(POOL._idle) == before
     assert connection.is_alive()
     assert POOL.borrow(SETTINGS, HOST, port, Deadline.after_ms(5_000)) is connection
     POOL.discard(connection)
@@ -260,6 +260,6 @@ def test_a_fork_while_another_thread_holds_the_pool_does_not_block_the_child() -
         child = os.fork()
         if child == 0:
             signal.alarm(20)  # a child that hangs must not stay behind
-            os._exit(0 if POOL.idle_count == 0 else 1)
+            os._exit(0 if len(POOL._idle) == 0 else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

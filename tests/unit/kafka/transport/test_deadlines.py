@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.errors import BrokerError
 from penstock.core.outages import STOP_PATIENCE_S, Patience, has_stopped, hearing_stop, waiting_for_servers
-from penstock.kafka.transport import deadlines
+from penstock.kafka.transport import retries
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.retries import Attempts
 
@@ -26,12 +26,12 @@ def test_failures_that_last_are_told_and_told_again_with_what_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody should have to guess why nothing happens during a minute of trying."""
-    monkeypatch.setattr(deadlines, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(retries, "TOLD_AFTER_S", 0.0)
     fail(Attempts(Deadline.after_ms(60_000, "a.limit"), "the metadata", 1), 4)
     (told,) = find_warnings(caplog)
     for part in ("the metadata", "a.limit", "Nobody listens."):
         assert part in told
-    monkeypatch.setattr(deadlines, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(retries, "TOLD_EVERY_S", 0.0)
     caplog.clear()
     with waiting_for_servers(Patience(900.0)):
         fail(Attempts(Deadline.after_ms(60_000, "a.limit"), "the metadata", 1), 4)

@@ -1,20 +1,15 @@
 """Follows log files through rotation, truncation and restarts: each line once, in the order of its file.
 
 Rules: a line ends with a newline; the last one waits for its own. A file that was rotated away is read to its
-end before the one that took its name, and is watched for a while longer, because servers write their last
-lines late; only then a rest without a newline counts as its last line. The last finished files are still
-watched, and one that grows is read on. Lines longer than the limit are cut and marked, and their rest is
-skipped, so memory is bounded. Files are read in chunks and cut in bulk; no line is touched alone.
+end before the one that took its name, and is watched for a while longer: servers write their last lines late.
+Longer lines than the limit are cut and marked, so memory is bounded. A position moves only with lines that
+were handed out; who could not send them makes a new follower from the durable positions. After each chunk,
+bytes read before are checked again: where they have changed, the file was emptied meanwhile (copytruncate),
+and the chunk is dropped. `log_rotation` finds out which files there are.
 
-A position moves only with lines that were handed out. A caller that could not send them makes a new follower
-from the durable positions. After each chunk, bytes read before are checked again: where they have changed,
-the file was emptied meanwhile (copytruncate), the chunk is dropped, and the copy, if there is one, is read to
-its end first. `log_rotation` finds out which files there are.
+Why not inotify: most of the work here is to find out what happened while nobody listened.
 
-Why not inotify: it reports changes while one listens, and most of the work here is to find out what happened
-while nobody did.
-
-    follower = Follower(["/var/log/apache2/*access.log"], state.files)
+    follower = LogFollower(["/var/log/apache2/*access.log"], state.files)
     for piece in follower.read(8 << 20):
         send(piece.lines)
     state = replace(state, files=follower.positions())

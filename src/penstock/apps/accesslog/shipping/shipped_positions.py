@@ -1,29 +1,16 @@
 """Where a shipper stands in its files, kept in Kafka with the lines themselves.
 
-Rule: the position is a record of the same transaction as the lines before it. So there is no moment at which
-lines are visible and the position is not, and a shipper that was killed anywhere goes on after the last line
-that readers of committed records can see.
+Rule: the position is a record of the same transaction as the lines before it, so there is no moment at which
+lines are visible and the position is not. Why not a group's offsets: they are deleted after a week without
+members, and their metadata holds some thirty files. Why not a file: no transaction holds it and the lines.
 
-Why a compacted topic and not the offsets of a consumer group, which can be part of a transaction too: the
-offsets of a group without members are deleted after a week (`offsets.retention.minutes`), so a server that
-was off for a holiday would send all its files again; and their metadata holds 4 KiB, some thirty files. Why
-not a file beside the logs: nothing makes a file and a Kafka transaction change together.
+A shipper has one record for itself, which says how many files there are, and one for each file, of which a
+transaction writes those that have changed. All are in the partition that its name hashed to when it was first
+seen; partitions may be added later, so a load that does not find them there, written while the topic had as
+many partitions as now, looks into all and takes the newest (by `step`, or by time where a record lacks it).
 
-A shipper has one record for itself and one for each of its files, all in one partition: the one that its
-name hashes to when it is first seen, and the same one for ever after. Somebody may add partitions to the
-topic, and the name then hashes to another one. So a load that does not find its record where it hashes to,
-written while the topic had as many partitions as now, looks into all of them and takes the newest (`step`
-rises with each transaction; a record of a release without it is compared by its time). A transaction writes
-the first and those that have changed, so its size depends on what happened and not on how many files there
-are; no record comes near the size that a broker refuses. The first one says how many there are, so a load
-knows when it has them all. Positions of several shippers share a partition; an open transaction of another
-one may hide ours from committed readers for a moment, so `load` waits until all that was written before it is
-settled.
-
-    store = PositionTopic(settings, "penstock-ship-positions")
-    store.prepare()
     writer.fence()                      # first: nothing of an earlier life can change any more
-    state = store.load("web1/lines")
+    state = store.load("web1/lines")    # waits until what was written before is settled
     writer.write(store.topic, store.make_records("web1/lines", state, changed))
 """
 
@@ -47,7 +34,7 @@ from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.records.key_partitioner import partition_of_keys
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.kafka.transport.retries import LEAST_PAUSE_MS
+from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 from penstock.kernels.byte_columns import byte_column
 
 DEFAULT_TOPIC = "penstock-ship-positions"
@@ -202,6 +189,10 @@ def _decode_file(name: str, key: bytes, data: bytes) -> FilePosition:
         raise _unreadable(name, "it is damaged") from error
 
 
+def _trying(deadline: Deadline, waiting_for: str) -> Attempts:
+    return Attempts(deadline, waiting_for, LEAST_PAUSE_MS, longest_pause_ms=LEAST_PAUSE_MS)
+
+
 class PositionTopic:
     """The compacted topic that positions are written to, by their shipper's transaction."""
 
@@ -251,11 +242,11 @@ class PositionTopic:
         deadline = Deadline.after_ms(_SETTLING_TIMEOUT_MS, "the time for open transactions to end")
         routing = routing_for(self._settings)
         routing.leader(self.topic, 0, deadline)  # waits for a topic that was made a moment ago
-        view = routing.describe(self.topic, deadline)
-        while view is None:  # another broker answered, which has not heard of it yet
-            deadline.wait_s(f"topic {self.topic} to be known")
-            deadline.pause(LEAST_PAUSE_MS)
-            view = routing.describe(self.topic, deadline)
+        # Another broker may answer now, which has not heard of it yet.
+        attempts = _trying(deadline, f"topic {self.topic} to be known")
+        view = next(filter(None, (routing.describe(self.topic, deadline) for _ in attempts)), None)
+        if view is None:
+            raise attempts.given_up()
         count = len(view.partitions)
         home = _partition_of(name, count)
         found = self._search(name, [home], view, deadline)
@@ -279,9 +270,9 @@ class PositionTopic:
         settled = KafkaLogView(self._settings)
         written = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted")).latest(places)
         for where in places:
-            while settled.latest([where])[where] < written[where]:
-                deadline.wait_s(f"all transactions on {where} to end")
-                deadline.pause(LEAST_PAUSE_MS)
+            attempts = _trying(deadline, f"all transactions on {where} to end")
+            if not any(settled.latest([where])[where] >= written[where] for _ in attempts):
+                raise attempts.given_up()
         first = settled.earliest(places)
         found = (self._search_one(name, each, view, first[each], written[each]) for each in places)
         return [each for each in found if each is not None]

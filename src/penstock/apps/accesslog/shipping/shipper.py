@@ -1,20 +1,13 @@
 """Ships log files into Kafka: each line once for readers of committed records, whatever is killed when.
 
-Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, so that
-nothing of an earlier life can change any more; read the position; write that it is taken over. A transaction
-that failed, or whose end is unknown, is given up, and the shipper begins anew from the stored position. There
-is one way to recover, so it is well tried.
+Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, read the
+position, write that it is taken over. After any failure the shipper begins anew from there: one way to
+recover, so it is well tried. Each life writes its own mark into the position, which tells one that took too
+long from one that was replaced; an idle shipper writes it now and then, to notice that and to be seen.
 
-A shipper that is refused because a transaction took too long looks like one that was replaced. The stored
-position tells them apart: each life writes its own mark into it. An idle shipper writes it again now and
-then, so that a replaced one notices, and others see that it is alive; one that ends writes that, too.
-
-Two shippers of one name replace each other, as at a restart. But one that follows other files must not end
-another that is at work: nobody would ship its files any more. It is refused after it has fenced, because only
-then the position is settled; the other one handles that as any failure, finds its own mark, and goes on.
-
-Why not read on while a transaction is being written: two transactions cannot be open at once, and reading
-takes less time than writing.
+Two shippers of one name replace each other, as at a restart. One that follows other files must not: it is
+refused after it has fenced, because only then the position is settled; the other finds its own mark and goes
+on. Why not read on while a transaction is written: two cannot be open at once, and reading takes less time.
 
     shipper = Shipper(client, ShipSettings(("/var/log/apache2/access.log",), topic="lines", server="web1"))
     shipper.run(stopping)         # until `stopping` is set, or with `once` until all is read
@@ -41,7 +34,6 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.outages import has_stopped, hearing_stop
-from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.writing.transactional_producer import FENCED, TRANSACTION_LOST, TransactionalWriter
 from penstock.kernels.byte_columns import open_column
@@ -55,7 +47,6 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 #: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0
-_LARGEST_BATCH_BYTES = 1_000_000
 #: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
 HEARTBEAT_S = 10.0
 _THERE_FOR_S = 3 * HEARTBEAT_S
@@ -120,8 +111,12 @@ class Shipper:
         self._tell = tell
         self._life = secrets.token_hex(8)
         self._store = PositionTopic(client, settings.positions_topic)
-        self._client = client
-        self._writer = self._make_writer(_LARGEST_BATCH_BYTES)
+        self._writer = TransactionalWriter(
+            client,
+            f"penstock-ship-{settings.shipper}",
+            codec=settings.codec,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+        )
         self._state = ShipState()
         self._follower: LogFollower | None = None
         self._lost: set[tuple[str, int, int]] = set()
@@ -129,15 +124,6 @@ class Shipper:
         self._was_refused = False
         self._patterns = tuple(os.path.abspath(each) for each in settings.files)
         self._wrote_at = 0.0
-
-    def _make_writer(self, batch_bytes: int) -> TransactionalWriter:
-        return TransactionalWriter(
-            self._client,
-            f"penstock-ship-{self.settings.shipper}",
-            codec=self.settings.codec,
-            max_batch_bytes=batch_bytes,
-            transaction_timeout_ms=self.settings.transaction_timeout_ms,
-        )
 
     def run(self, stopping: threading.Event) -> Shipped:
         """Ship until `stopping` is set (the transaction under way is ended first), or all is read.
@@ -150,9 +136,8 @@ class Shipper:
 
     def _run(self, stopping: threading.Event) -> Shipped:
         self._store.prepare()
-        room = _find_room(self._client, self.settings)
-        if room < _LARGEST_BATCH_BYTES:
-            self._writer = self._make_writer(room)
+        _check_line_limit(self._writer.learn_limit(self.settings.topic), self.settings)
+        self._writer.learn_limit(self._store.topic)  # known here, it takes no time of a transaction
         pause_s, failing_since = _FIRST_PAUSE_S, 0.0
         try:
             while True:
@@ -365,13 +350,12 @@ def _make_headers(pieces: list[Piece], rows: int, server: str) -> pa.Array:
     return pa.array([plain, cut], HEADERS).take(pa.array(choice))
 
 
-def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
-    """Return how large a batch may be before compression; the longest line must fit into one."""
-    limit = find_message_limit(client, settings.topic)
+def _check_line_limit(limit: int | None, settings: ShipSettings) -> None:
+    """Refuse lines that would not fit into the largest batch that the topic takes."""
     if limit is None:
-        return _LARGEST_BATCH_BYTES
-    room = int(limit * 0.99)  # what cannot be compressed becomes a little larger by trying
-    most = room - _AROUND_A_LINE - len(settings.server.encode())
+        return
+    # What cannot be compressed becomes a little larger by trying.
+    most = int(limit * 0.99) - _AROUND_A_LINE - len(settings.server.encode())
     if settings.longest_line > most:
         raise OptionError(
             "LINE_LIMIT_TOO_LARGE",
@@ -380,7 +364,6 @@ def _find_room(client: ClientSettings, settings: ShipSettings) -> int:
             hint=f"Set --max-line-bytes to {max(most, 1)} or less, or raise max.message.bytes of the topic.",
             facts={"topic": settings.topic, "limit": limit, "asked": settings.longest_line},
         )
-    return room
 
 
 def _nothing_found(patterns: tuple[str, ...]) -> OptionError:

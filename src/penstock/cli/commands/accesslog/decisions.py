@@ -17,10 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
@@ -38,6 +37,7 @@ from penstock.cli.accesslog.database_arguments import add_database_argument, des
 from penstock.cli.accesslog.run_outputs import TOPIC_PATIENCE_MS
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, connect
 from penstock.cli.shared.moments import parse_moment
+from penstock.cli.shared.stop_signals import hearing_signals
 from penstock.cli.shared.terminal import complain, complain_dated, count, escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.errors import OptionError, PenstockError
@@ -212,7 +212,7 @@ class _Following:
     def run(self) -> None:
         """Send until a signal. One that comes while nothing is sent, or in vain, ends this at once; so does a
         second one: what was not acknowledged is not noted as sent, so nothing is lost by that."""
-        with self._ending_on_signals():
+        with hearing_signals(self._hear):
             try:
                 self.send()
                 while not self._is_asked:
@@ -234,19 +234,10 @@ class _Following:
                 complain_dated(str(error))
             self._told, self.is_behind = str(error), True
 
-    @contextmanager
-    def _ending_on_signals(self) -> Iterator[None]:
-        def ask(*_: object) -> None:
-            if self._may_end_now or self._is_asked:
-                raise KeyboardInterrupt
-            self._is_asked = True
-
-        before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+    def _hear(self, _: int) -> None:
+        if self._may_end_now or self._is_asked:
+            raise KeyboardInterrupt
+        self._is_asked = True
 
 
 def _explain(decision: Decision) -> Iterator[str]:

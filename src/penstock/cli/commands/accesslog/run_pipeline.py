@@ -29,12 +29,17 @@ from penstock.cli.accesslog.first_look_messages import FirstLook
 from penstock.cli.accesslog.live_numbers import Display
 from penstock.cli.accesslog.log_format_argument import add_log_format_argument
 from penstock.cli.accesslog.rule_choice import HELP, describe_rules, find_rules, load_rules
-from penstock.cli.accesslog.run_outputs import finish, list_troubles, open_outputs, resolve
+from penstock.cli.accesslog.run_outputs import finish, list_troubles, open_outputs
 from penstock.cli.accesslog.spared_clients import Sparing
-from penstock.cli.shared.kafka_arguments import add_connection_arguments, connect, gather_settings
+from penstock.cli.shared.kafka_arguments import (
+    add_connection_arguments,
+    connect,
+    demand_topic,
+    gather_settings,
+)
+from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.spark_session import open_spark
 from penstock.cli.shared.terminal import complain_dated, count, escape, say
-from penstock.core.errors import BrokerError
 from penstock.core.log_lines import in_stream
 from penstock.core.options.storage_addresses import FilePlace, Place, parse_place
 
@@ -111,7 +116,7 @@ def _run(arguments: argparse.Namespace, settings: PipelineSettings) -> int:
 
     say(escape(describe_rules(arguments.rules, settings.tools.defence.ruleset)))
     look = check_topic(
-        demand_topic(arguments),
+        reach_topic(arguments),
         settings,
         has_more=not arguments.until_idle,
         spares=not arguments.block_unnamed_proxy,
@@ -170,19 +175,11 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
     )
 
 
-def demand_topic(arguments: argparse.Namespace) -> ClientSettings:
+def reach_topic(arguments: argparse.Namespace) -> ClientSettings:
     """Return how to reach the topic. A wrong broker or topic is an error before anything starts."""
-    from penstock.kafka.metadata.topic_admin import topic_exists
-
     client = connect(arguments)
     asked = replace(client, default_api_timeout_ms=min(client.default_api_timeout_ms, _FIRST_ANSWER_MS))
-    if not topic_exists(asked, arguments.topic):
-        raise BrokerError(
-            "UNKNOWN_TOPIC",
-            f"The brokers know no topic named {arguments.topic}.",
-            hint=f"Correct the name (case matters), or run `penstock topics create {arguments.topic}`.",
-            facts={"missing": [arguments.topic]},
-        )
+    demand_topic(asked, arguments.topic)
     return client
 
 

@@ -17,7 +17,6 @@ import os
 import signal
 import stat
 import threading
-from pathlib import Path
 
 from penstock.apps.accesslog.blocking.enforcement_api import DEFAULT_LISTEN, REQUESTS_PER_S, EnforcementApi
 from penstock.cli.accesslog.database_arguments import (
@@ -26,6 +25,7 @@ from penstock.cli.accesslog.database_arguments import (
     find_database,
     gather_allowed,
 )
+from penstock.cli.shared.option_texts import read_file
 from penstock.cli.shared.terminal import say
 from penstock.core.errors import OptionError
 from penstock.core.options.option_values import parse_duration_ms, parse_rate_above_zero
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read_token(path: str | None) -> str | None:
     if path is None:
         return None
-    text = read_option_file("--token-file", path, lambda path: Path(path).read_text(encoding="utf-8"))
+    text = read_option_file("--token-file", path, read_file)
     if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
         raise OptionError(
             "TOKEN_FILE_OPEN",

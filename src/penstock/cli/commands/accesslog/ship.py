@@ -20,7 +20,6 @@ import argparse
 import glob
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -32,9 +31,16 @@ from typing import TYPE_CHECKING
 from penstock.cli.accesslog.database_arguments import add_proxy_argument
 from penstock.cli.accesslog.first_look_messages import FirstLook
 from penstock.cli.accesslog.log_format_argument import add_log_format_argument
-from penstock.cli.shared.kafka_arguments import add_connection_arguments, add_json_argument, connect
-from penstock.cli.shared.terminal import complain, complain_dated, count, escape, say
-from penstock.core.errors import BrokerError, OptionError
+from penstock.cli.shared.kafka_arguments import (
+    add_connection_arguments,
+    add_json_argument,
+    connect,
+    demand_topic,
+)
+from penstock.cli.shared.progress_bar import LiveLine
+from penstock.cli.shared.stop_signals import hearing_signals
+from penstock.cli.shared.terminal import complain_dated, count, escape, say
+from penstock.core.errors import OptionError
 from penstock.core.log_lines import in_stream
 
 if TYPE_CHECKING:
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 JSON_VERSION = 1
-_SHOWN_EVERY_S = 0.5
 #: Files that are looked at before they are shipped, and how far.
 _LOOKED_AT, _LOOKED_AT_BYTES = 8, 1 << 20
 #: The condition of a format that fits no line.
@@ -107,15 +112,8 @@ def _ship(arguments: argparse.Namespace) -> int:
     client = connect(arguments)
     from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC
     from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
-    from penstock.kafka.metadata.topic_admin import topic_exists
 
-    if not topic_exists(client, arguments.topic):
-        raise BrokerError(
-            "UNKNOWN_TOPIC",
-            f"The brokers know no topic named {arguments.topic}.",
-            hint=f"Correct the name (case matters), or run `penstock topics create {arguments.topic}`.",
-            facts={"missing": [arguments.topic]},
-        )
+    demand_topic(client, arguments.topic)
     settings = ShipSettings(
         files=tuple(arguments.files),
         topic=arguments.topic,
@@ -201,27 +199,22 @@ def check_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = Fal
         look_first(files, look)
 
 
-class _Progress:
+class _Progress(LiveLine):
     """One line that changes, on a terminal; nothing elsewhere."""
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
-        self._live = sys.stderr.isatty()
-        self._shown_at = 0.0
+        super().__init__(on_errors=True)
+        self.began = self._shown_at = time.monotonic()
         self._lines_then = 0
 
     def __call__(self, shipped: Shipped) -> None:
-        now = time.monotonic()
-        if not self._live or now - self._shown_at < _SHOWN_EVERY_S:
+        if not self.is_due:
             return
-        rate = (shipped.lines - self._lines_then) / (now - (self._shown_at or self.began))
+        now = time.monotonic()
+        rate = (shipped.lines - self._lines_then) / (now - self._shown_at)
         self._shown_at, self._lines_then = now, shipped.lines
         text = f"{shipped.lines:,} lines  {shipped.size / 1e6:,.1f} MB  {rate:,.0f} lines/s"
-        print(f"\r{text}  {escape(shipped.path):<40.40}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._live and self._shown_at:
-            print(file=sys.stderr, flush=True)
+        self.draw(f"{text}  {escape(shipped.path):.40}")
 
 
 def _sum_up(shipped: Shipped, topic: str, took_s: float, *, as_json: bool) -> None:
@@ -248,17 +241,12 @@ def _ending_on_signals() -> Iterator[threading.Event]:
     """Stop in order at the first signal; end at the second."""
     stopping = threading.Event()
 
-    def ask(_number: int, _: object) -> None:
+    def ask(_: int) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
         if sys.stderr.isatty():
-            complain("")  # behind the line that changes
             complain_dated("Ending the transaction under way ...")
 
-    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with hearing_signals(ask):
         yield stopping
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -14,24 +14,24 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from penstock.cli.shared.kafka_arguments import add_connection_arguments, connect
+from penstock.cli.shared.kafka_arguments import add_connection_arguments, connect, demand_topic
+from penstock.cli.shared.moments import parse_moment
+from penstock.cli.shared.progress_bar import LiveLine
+from penstock.cli.shared.stop_signals import hearing_signals
 from penstock.cli.shared.terminal import count, say
-from penstock.core.errors import BrokerError, OptionError
+from penstock.core.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.apps.accesslog.simulation.traffic_simulation import SimulatedStep, SimulationSettings
 
 _SLICES_PER_SECOND = 10
-_SHOWN_EVERY_S = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attack-share", type=float, default=0.08, help="their share of the lines, about")
     parser.add_argument("--day", type=int, default=86_400, metavar="SECONDS", help="how long a day lasts")
     parser.add_argument(
-        "--start", default=None, metavar="TIME", help="time of the first line: 2026-02-01T10:00:00Z"
+        "--start",
+        type=parse_moment,
+        default=None,
+        metavar="TIME",
+        help="time of the first line: 2026-02-01T10:00:00Z",
     )
     parser.add_argument("--fast", action="store_true", help="write as fast as possible, not in real time")
     where = parser.add_mutually_exclusive_group(required=True)
@@ -74,7 +78,7 @@ def _simulate(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     began = time.monotonic()
     with ExitStack() as stack:
         write = _open_files(arguments.out, names, stack) if arguments.out else _open_topic(arguments)
-        show = _Progress(arguments.seconds)
+        line = LiveLine(on_errors=True)
         slices = 1 if arguments.fast else _SLICES_PER_SECOND
         for step in simulation.steps(slices=slices, newlines=bool(arguments.out)):
             if not arguments.fast:
@@ -82,7 +86,11 @@ def _simulate(arguments: argparse.Namespace, stopping: threading.Event) -> int:
             if stopping.is_set():
                 break
             write(step)
-            show(simulation.lines)
+            if line.is_due:
+                took_s = time.monotonic() - began
+                rate = f"{simulation.lines / took_s:,.0f} lines/s"
+                line.draw(f"{simulation.lines:,} lines  {rate}  {took_s:.0f} of {arguments.seconds} s")
+    line.end()
     if arguments.truth is not None:
         write_truth(simulation, arguments.truth)
     took_s = time.monotonic() - began
@@ -101,13 +109,7 @@ def _read_settings(arguments: argparse.Namespace) -> SimulationSettings:
         attacks = tuple(each.strip() for each in arguments.attacks.split(",") if each.strip())
     start_s = DEFAULT_START_S if arguments.fast else int(time.time())
     if arguments.start is not None:
-        try:
-            start = datetime.fromisoformat(arguments.start)
-        except ValueError as error:
-            raise OptionError(
-                "TIME_INVALID", f"--start is {arguments.start!r}.", hint="Write it as 2026-02-01T10:00:00Z."
-            ) from error
-        start_s = int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp())
+        start_s = arguments.start // 1000
     return SimulationSettings(
         rate=arguments.rate,
         seconds=arguments.seconds,
@@ -151,17 +153,10 @@ def _open_files(out: list[str], names: list[str], stack: ExitStack) -> Callable[
 def _open_topic(arguments: argparse.Namespace) -> Callable[[SimulatedStep], None]:
     client = connect(arguments)
     from penstock.apps.accesslog.simulation.simulated_records import make_records
-    from penstock.kafka.metadata.topic_admin import topic_exists
     from penstock.kafka.records.codecs import LZ4
     from penstock.kafka.writing.plain_producer import Writer
 
-    if not topic_exists(client, arguments.topic):
-        raise BrokerError(
-            "UNKNOWN_TOPIC",
-            f"The brokers know no topic named {arguments.topic}.",
-            hint=f"Correct the name (case matters), or run `penstock topics create {arguments.topic}`.",
-            facts={"missing": [arguments.topic]},
-        )
+    demand_topic(client, arguments.topic)
     writer = Writer(client, codec=LZ4)
 
     def write(step: SimulatedStep) -> None:
@@ -171,36 +166,15 @@ def _open_topic(arguments: argparse.Namespace) -> Callable[[SimulatedStep], None
     return write
 
 
-class _Progress:
-    """One line that changes, on a terminal; nothing elsewhere."""
-
-    def __init__(self, seconds: int) -> None:
-        self._seconds = seconds
-        self._live = sys.stderr.isatty()
-        self._began = self._shown_at = time.monotonic()
-
-    def __call__(self, lines: int) -> None:
-        now = time.monotonic()
-        if self._live and now - self._shown_at >= _SHOWN_EVERY_S:
-            self._shown_at = now
-            took_s = now - self._began
-            text = f"{lines:,} lines  {lines / took_s:,.0f} lines/s  {took_s:.0f} of {self._seconds} s"
-            print(f"\r{text:<70}\r", end="", file=sys.stderr, flush=True)
-
-
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
     """End at once at a second Ctrl-C; SIGTERM only asks, however often: programs repeat it."""
     stopping = threading.Event()
 
-    def ask(number: int, _: object) -> None:
+    def ask(number: int) -> None:
         if stopping.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stopping.set()
 
-    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with hearing_signals(ask):
         yield stopping
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

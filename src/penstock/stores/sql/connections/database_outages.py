@@ -10,17 +10,16 @@ can be asked to stop, so here it waits only for a moment.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.log_lines import get_logger
 from penstock.core.options.storage_addresses import Place
 from penstock.core.outages import DATABASE_AWAY, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, write_span
+from penstock.stores.repeated_messages import repeating
 from penstock.stores.sql.connections.sql_connections import translate_errors
 
 #: How long a database that was reached may be away, or may take no writes: a restart, a fail-over.
@@ -57,35 +56,20 @@ def wait_out(place: Place, connect: Callable[[], Connection], wait_s: float) -> 
         time.sleep(RECONNECT_PAUSE_S)
 
 
-@contextlib.contextmanager
-def warn_of_silence(place: Place, *, may_lock: bool = False) -> Iterator[None]:
+def warn_of_silence(place: Place, *, may_lock: bool = False) -> AbstractContextManager[None]:
     """Log a warning when an answer takes long, and again later: a frozen server accepts statements and is
     given up after two minutes. `may_lock`: the cause may also be another session's lock, for which no stream
     waits longer than usual."""
-    answered = threading.Event()
     begun = time.monotonic()
 
-    def tell(context: contextvars.Context) -> None:
-        pause_s = TOLD_AFTER_S
-        while not answered.wait(pause_s):
-            pause_s = TOLD_EVERY_S
-            context.run(_log_silence, place, time.monotonic() - begun, may_lock)
+    def tell() -> None:
+        patience = find_patience()
+        more = "" if patience is None else f" {patience}"
+        if may_lock:
+            more = " If it is there, another session holds a lock (`penstock why` names it)."
+        log.warning("%s has not answered for %.0f s.%s", place, time.monotonic() - begun, more)
 
-    thread = threading.Thread(target=tell, args=(contextvars.copy_context(),), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        answered.set()
-        thread.join()
-
-
-def _log_silence(place: Place, waited_s: float, may_lock: bool) -> None:
-    patience = find_patience()
-    more = "" if patience is None else f" {patience}"
-    if may_lock:
-        more = " If it is there, another session holds a lock (`penstock why` names it)."
-    log.warning("%s has not answered for %.0f s.%s", place, waited_s, more)
+    return repeating(tell, TOLD_AFTER_S, TOLD_EVERY_S)
 
 
 def is_away(error: OffsetStoreError) -> bool:

@@ -29,6 +29,7 @@ class Grammar:
     least: str
     missing: tuple[str, str]
     conflict: str = "ON CONFLICT ({}) DO UPDATE SET {}"
+    ignored: str = "ON CONFLICT ({}) DO NOTHING"
     inserted: str = "excluded.{}"
 
     def name(self, name: str) -> str:
@@ -51,6 +52,10 @@ class Grammar:
         """Return the end of an INSERT that changes the row of the same key instead, as `settings` say."""
         return self.conflict.format(", ".join(key), ", ".join(settings))
 
+    def keep(self, table: str, key: Sequence[str]) -> str:
+        """Return the end of an INSERT from a query that leaves the row of the same key as it is."""
+        return self.ignored.format(", ".join(key), f"{table}.{key[0]}")
+
     def new(self, column: str) -> str:
         """Return the value, in these settings, that would have been inserted."""
         return self.inserted.format(column)
@@ -63,6 +68,7 @@ GRAMMARS: Mapping[Dialect, Grammar] = {
         *("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
         missing=("INSERT IGNORE", ""),
         conflict="ON DUPLICATE KEY UPDATE {1}",
+        ignored="ON DUPLICATE KEY UPDATE {1} = {1}",
         inserted="VALUES({})",
     ),
 }

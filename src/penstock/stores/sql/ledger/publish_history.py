@@ -4,7 +4,7 @@ Rule: it serves only to answer questions. It is written in the publishing transa
 the results. Old batches are merged: adjacent ranges into one, their counts into a sum; so after years there
 is one line per partition and gap.
 
-    for each in read_history(place, "visits").ranges: ...
+    for each in select_history(session, "visits").ranges: ...
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.core.model import OffsetRange, TopicPartition
-from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.ledger_rules import LedgerBatch
-from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger.batch_accounts import merge_accounts
 from penstock.stores.sql.ledger.ledger_tables import BATCHES, RANGES, delete_batches, read_generation
 
@@ -80,11 +79,6 @@ def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) ->
             for each, start, until in ranges
         ],
     )
-
-
-def read_history(place: Place, stream: str) -> History:
-    """Return what the ledger knows of a stream's batches."""
-    return Database(place).run(lambda session: select_history(session, stream))
 
 
 def merge_history(session: Session, stream: str, keep: int) -> None:

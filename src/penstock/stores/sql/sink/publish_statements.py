@@ -119,10 +119,8 @@ def _refuse_duplicates(session: Session, target: Target, staged: RowSource) -> N
 def _on_conflict(session: Session, target: Target, columns: Sequence[str]) -> str:
     key = [_name(session, each) for each in target.table.key]
     settings = [_set(session, target, each) for each in columns if each not in target.table.key]
-    if not settings and session.dialect != "mysql":
-        return f"ON CONFLICT ({', '.join(key)}) DO NOTHING"
-    kept = f"{target.quoted}.{key[0]}"
-    return session.grammar.upsert(key, settings or [f"{kept} = {kept}"])
+    grammar = session.grammar
+    return grammar.upsert(key, settings) if settings else grammar.keep(target.quoted, key)
 
 
 def _set(session: Session, target: Target, column: str) -> str:

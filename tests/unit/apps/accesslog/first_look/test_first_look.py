@@ -667,7 +667,7 @@ def test_warnings_of_a_run_have_the_time_and_the_stream(
         raise KeyboardInterrupt
 
     lines = write_values(*write_balancer(40))
-    monkeypatch.setattr(run_pipeline, "demand_topic", lambda _: ClientSettings((("127.0.0.1", 9),)))
+    monkeypatch.setattr(run_pipeline, "reach_topic", lambda _: ClientSettings((("127.0.0.1", 9),)))
     monkeypatch.setattr(run_pipeline, "prepare_tables", stop)
     monkeypatch.setattr(topic_samples, "read_newest", lambda *_: lines)
     monkeypatch.setattr(topic_samples, "read_oldest", lambda *_: lines)

@@ -2,7 +2,7 @@
 
 Rule: the thread ends with the block, however it ends; its messages carry the stream's name.
 
-    with repeating(tell, every_s=5.0):
+    with repeating(tell, 5.0):
         work()
 """
 
@@ -17,12 +17,15 @@ THREAD = "penstock-telling"
 
 
 @contextmanager
-def repeating(tell: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call `tell` every `every_s` seconds while the block runs."""
+def repeating(tell: Callable[[], None], first_s: float, every_s: float | None = None) -> Iterator[None]:
+    """Call `tell` after `first_s` seconds, and every `every_s` (or `first_s`) from then on, while the block
+    runs."""
     is_over = threading.Event()
 
     def keep_telling(context: contextvars.Context) -> None:
-        while not is_over.wait(every_s):
+        pause_s = first_s
+        while not is_over.wait(pause_s):
+            pause_s = every_s or first_s
             context.run(tell)
 
     thread = threading.Thread(

@@ -9,6 +9,7 @@ same goes for partitions of its topics that the position lacks: a topic that got
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.core.client.client_settings import ClientSettings
@@ -19,7 +20,13 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.kafka.metadata.routing import Routing, routing_for
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.open_transactions import find_coordinated, list_open_transactions
-from penstock.kafka.reading.record_estimates import ask_throttle_ms, find_newest_ms
+from penstock.kafka.reading.record_estimates import (
+    FETCH_BY_NAME,
+    build_look,
+    find_leaders,
+    look_at,
+    read_headers,
+)
 from penstock.kafka.transport.deadlines import Deadline
 
 
@@ -64,12 +71,12 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
     stood = {**{each: earliest.get(each, 0) for each in others}, **position.gone, **position.offsets}
     holds = _find_holds(routing, [each for each in led if log_ends[each] > stable_ends[each]], timeout_ms)
     behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < log_ends[each]}
-    throttle_ms = ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
+    throttle_ms = _ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))
     # Last of all, and not under a quota: a throttling broker is silent on this connection until then,
     # which would look as if it were gone.
     filled = {each: log_ends[each] - 1 for each in led if log_ends[each] > earliest[each]}
     deadline = Deadline.after_ms(timeout_ms, "the time to look")
-    newest_ms = {} if throttle_ms else find_newest_ms(routing, filled, deadline)
+    newest_ms = {} if throttle_ms else _find_newest_ms(routing, filled, deadline)
     partitions = {each: PartitionNow(stood[each]) for each in (*there, *others)}
     for each in led:
         partitions[each] = PartitionNow(
@@ -104,3 +111,30 @@ def _find_holds(
         more = () if whose is None else (whose.transactional_id, whose.begun_ms, whose.timeout_ms)
         holds[each] = Hold(one.first_offset, one.producer_id, one.written_ms, *more)
     return holds
+
+
+def _find_newest_ms(
+    routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the greatest record time in the batch that holds each position, or in later ones received.
+
+    The first record of that batch may be much older.
+    """
+    return look_at(routing, positions, deadline, False, _find_greatest_ms)
+
+
+def _find_greatest_ms(records: bytes, position: int) -> int | None:
+    batches = [batch for batch in read_headers(records) if batch.end_offset > position]
+    times = [batch.greatest_ms for batch in batches if batch.has_records and batch.greatest_ms >= 0]
+    return max(times, default=None)
+
+
+def _ask_throttle_ms(routing: Routing, positions: Mapping[TopicPartition, int], deadline: Deadline) -> int:
+    """Return how long a quota makes brokers delay answers to us; 0 if they do not, or do not say."""
+    longest = 0
+    for node_id, asked in find_leaders(routing, positions, deadline).items():
+        host, port = routing.address(node_id, deadline)
+        request = build_look(asked, committed_only=False)
+        response = routing.call(request, host, port, deadline, max_version=FETCH_BY_NAME)
+        longest = max(longest, int(response.throttle_time_ms))
+    return longest

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.model import TopicPartition
+from penstock.kafka.console.offset_records import OffsetRecord, partition_of_group, read_offset_record
 from penstock.kafka.groups.group_overview import read_assignment
 from penstock.kafka.groups.kip848_groups import NewerGroup
-from penstock.kafka.groups.offset_records import OffsetRecord, partition_of_group, read_offset_record
 
 
 def text(value: str) -> bytes:

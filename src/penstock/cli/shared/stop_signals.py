@@ -1,0 +1,30 @@
+"""SIGTERM and SIGINT as a request to stop, for commands that end what is under way first.
+
+Rule: a handler only notes the request; whoever set it puts back what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def hearing_signals(hear: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
+    """Call `hear` with the number of each signal; with `once`, a second means what it meant before."""
+
+    def handle(number: int, _: object) -> None:
+        if once:
+            put_back()
+        hear(number)
+
+    def put_back() -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        put_back()
