@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as At
 
 from penstock.core.options.stream_options import parse_stream_options
@@ -14,7 +14,7 @@ from penstock.engines.source.stream_reader import StreamReader
 from penstock.listener import read_report
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, expect
-from tests.support.topic_filling import commit_positions, produce, wait_until
+from tests.support.topic_filling import COORDINATOR_STARTS, commit_positions, produce, wait_until
 
 
 def told(progress: dict[str, Any]) -> dict[str, Any]:
@@ -25,10 +25,16 @@ def told(progress: dict[str, Any]) -> dict[str, Any]:
 
 
 def fetch_committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """What the group has committed, by librdkafka; negative where nothing is."""
+    """What the group has committed, by librdkafka; negative where nothing is, and nothing while it cannot tell."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    found = consumer.committed([At(topic, partition) for partition in range(partitions)], timeout=30)
-    consumer.close()
+    try:
+        found = consumer.committed([At(topic, partition) for partition in range(partitions)], timeout=30)
+    except KafkaException as error:
+        if error.args[0].code() not in COORDINATOR_STARTS:
+            raise
+        return []
+    finally:
+        consumer.close()
     return [each.offset for each in found]
 
 

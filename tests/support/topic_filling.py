@@ -20,6 +20,9 @@ from confluent_kafka.admin import (
 
 Headers = Sequence[tuple[str, bytes | None]]
 
+#: What a broker answers about a group while its coordinator is still starting.
+COORDINATOR_STARTS = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+
 
 def produce(
     bootstrap: str,
@@ -149,13 +152,12 @@ def commit_offsets(bootstrap: str, group: str, topic: str, *offsets: int) -> Non
 def commit_positions(bootstrap: str, group: str, wanted: list[At]) -> None:
     """Commit; waits while the group's coordinator is still starting."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    starting = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
     def commit() -> bool:
         try:
             consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
-            if error.args[0].code() not in starting:
+            if error.args[0].code() not in COORDINATOR_STARTS:
                 raise
             return False
         return True
