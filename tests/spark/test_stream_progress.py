@@ -25,7 +25,7 @@ def told(progress: dict[str, Any]) -> dict[str, Any]:
 
 
 def fetch_committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """What the group has committed, by librdkafka: negative where nothing is, [] while its coordinator starts."""
+    """What the group has committed, by librdkafka: negative where nothing is; [] while nobody can tell."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         found = consumer.committed([At(topic, partition) for partition in range(partitions)], timeout=30)
