@@ -26,7 +26,7 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.kafka.metadata.topic_admin import create_partitions, create_topic
 from penstock.kafka.records.codecs import NONE
-from penstock.kafka.records.key_partitioner import partition_of_keys
+from penstock.kafka.records.murmur2_kernel import partition_of_keys
 from penstock.kafka.writing.transactional_producer import TransactionalWriter
 from penstock.kernels.byte_columns import byte_column
 from penstock.testing.proxy import FaultProxy

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from penstock.kafka.records.key_partitioner import partition_of_keys
+from penstock.kafka.records.murmur2_kernel import partition_of_keys
 from penstock.kernels.byte_columns import byte_column
 from tests.support.console import Run, make_console, read_json
 from tests.support.topic_filling import commit_offsets, produce

@@ -15,7 +15,8 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, PenstockError, SinkError
 from penstock.kafka.records.codecs import CODEC_NAMES, LZ4, NONE
 from penstock.kafka.transport.connection_pool import ConnectionPool
-from penstock.kafka.writing.plain_producer import KEYLESS_RUN, Writer
+from penstock.kafka.writing.partition_choice import KEYLESS_RUN
+from penstock.kafka.writing.plain_producer import Writer
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
 from tests.support.librdkafka import read_partition

@@ -277,14 +277,14 @@ def test_a_time_ahead_gets_the_advice_and_a_time_ago_may_have_its_sign(
 
 
 class SlowFeed:
-    """Becomes readable at its third look; each takes longer than the limit of the test."""
+    """Gets its partitions at the third look; each takes longer than the limit of the test."""
 
     def __init__(self) -> None:
         self.looks = self.settled = 0
 
     @property
-    def is_reading(self) -> bool:
-        return self.looks >= 3
+    def is_joining(self) -> bool:
+        return self.looks < 3
 
     def look(self, most: int | None) -> list[ConsumedRecord]:
         self.looks += 1

@@ -180,7 +180,7 @@ def _open_webhook(
     if arguments.webhook is None:
         return None
     from penstock.apps.accesslog.monitoring.alert_delivery import AlertSender
-    from penstock.apps.accesslog.monitoring.alert_events import Webhook
+    from penstock.apps.accesslog.monitoring.alert_webhook import Webhook
 
     webhook = Webhook(resolve("--webhook", arguments.webhook))
     sender = stack.enter_context(closing(AlertSender(settings.place, webhook)))

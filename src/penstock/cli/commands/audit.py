@@ -29,18 +29,19 @@ from pathlib import Path
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, add_json_argument, connect
 from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import complain, count, escape, say
-from penstock.core.audit.audit_findings import Report, Reread, StreamFacts, TableFacts, check_tiling
-from penstock.core.audit.repeated_records import (
+from penstock.core.audit.audit_report import Report, Reread, StreamFacts, TableFacts
+from penstock.core.audit.ledger_tiling import check_tiling
+from penstock.core.audit.replaced_logs import list_current, list_lost
+from penstock.core.audit.shared_sums import check_sharing
+from penstock.core.audit.skipped_ranges import check_gaps
+from penstock.core.audit.table_audit import check_reread, check_table
+from penstock.core.audit.tables_after_rewinds import (
     check_repeats,
     intersect_ranges,
     list_awaited,
     subtract_ranges,
     unite_ranges,
 )
-from penstock.core.audit.replaced_logs import list_current, list_lost
-from penstock.core.audit.shared_sums import check_sharing
-from penstock.core.audit.skipped_ranges import check_gaps
-from penstock.core.audit.table_audit import check_reread, check_table
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.options.storage_addresses import FilePlace, Place, parse_place

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 _WAIT_MS = 200
 _MOST_AT_ONCE = 5_000
-#: For this long, `--timeout-ms` does not count the time until a member gets its first partitions.
-_JOIN_PATIENCE_S = 30.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -249,8 +247,8 @@ class _Feed(Protocol):
         """Note that all records of the last look were shown."""
 
     @property
-    def is_reading(self) -> bool:
-        """Return whether records could come: a group takes some seconds to form."""
+    def is_joining(self) -> bool:
+        """Return whether a group is about to give partitions: `--timeout-ms` does not count that time."""
 
 
 class _Assigned:
@@ -298,8 +296,8 @@ class _Assigned:
         """Do nothing: no position is stored."""
 
     @property
-    def is_reading(self) -> bool:
-        return True
+    def is_joining(self) -> bool:
+        return False
 
 
 class _Member:
@@ -332,8 +330,8 @@ class _Member:
             self._member.commit()
 
     @property
-    def is_reading(self) -> bool:
-        return bool(self._member.assigned)
+    def is_joining(self) -> bool:
+        return self._member.is_joining
 
     def __enter__(self) -> _Member:
         return self
@@ -346,7 +344,7 @@ def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[Consume
     """Yield records until there are enough, or none came for too long."""
     left = arguments.max_messages
     patience_s = None if arguments.timeout_ms is None else arguments.timeout_ms / 1000
-    begun_s = last_s = time.monotonic()
+    last_s = time.monotonic()
     while True:
         found = feed.look(left)
         yield from found
@@ -357,7 +355,7 @@ def take_records(feed: _Feed, arguments: argparse.Namespace) -> Iterator[Consume
             left = None if left is None else left - len(found)
             if left == 0:
                 return
-        elif not feed.is_reading and time.monotonic() - begun_s < _JOIN_PATIENCE_S:
+        elif feed.is_joining:
             last_s = time.monotonic()
         elif patience_s is not None and time.monotonic() - last_s >= patience_s:
             return

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from penstock.core.audit.audit_findings import NotedRange
+from penstock.core.audit.audit_report import NotedRange
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 

@@ -4,7 +4,7 @@ Rule: this is a finding, because nothing in a row shows it. But two streams may 
 which no ledger knows, so the wording leaves it open. The same offsets of two topics of one name are different
 records; a topic whose id is not known counts as the same one.
 
->>> from penstock.core.audit.audit_findings import NotedRange
+>>> from penstock.core.audit.audit_report import NotedRange
 >>> book = TableBook("totals", "merge", frozenset({"a"}))
 >>> noted = (NotedRange("a", 1, OffsetRange("t", 0, 0, 9)),)
 >>> one, other = (StreamFacts(each, 1, {}, noted, books=(book,)) for each in ("visits", "visits2"))
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from penstock.core.audit.audit_findings import (
+from penstock.core.audit.audit_report import (
     LEDGER,
     LOGS_ANEW,
     Finding,
@@ -27,7 +27,8 @@ from penstock.core.audit.audit_findings import (
     StreamFacts,
     TableBook,
 )
-from penstock.core.audit.repeated_records import (
+from penstock.core.audit.replaced_logs import find_adoption, is_other_log, list_cuts
+from penstock.core.audit.tables_after_rewinds import (
     ADDING,
     describe_adoption,
     describe_ranges,
@@ -37,7 +38,6 @@ from penstock.core.audit.repeated_records import (
     subtract_ranges,
     unite_ranges,
 )
-from penstock.core.audit.replaced_logs import find_adoption, is_other_log, list_cuts
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from penstock.core.audit.audit_findings import NotedRange, Report, StreamFacts, TableBook
-from penstock.core.audit.repeated_records import describe_ranges, subtract_ranges, unite_ranges
+from penstock.core.audit.audit_report import NotedRange, Report, StreamFacts, TableBook
 from penstock.core.audit.replaced_logs import is_other_log
+from penstock.core.audit.tables_after_rewinds import describe_ranges, subtract_ranges, unite_ranges
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.offset_store_contract import Change
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.audit.audit_findings import (
+from penstock.core.audit.audit_report import (
     DIGEST,
     LEDGER,
     MESSAGES,

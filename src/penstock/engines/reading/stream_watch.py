@@ -35,7 +35,7 @@ from penstock.core.streaming.stream_lag import PeekedRecords, count_within, meas
 from penstock.engines.reading.log_survey import LookRetries, look, survey
 from penstock.engines.reading.loss_book import LossBook, check_ledger
 from penstock.stores.offsets.group_commits import GroupCommits
-from penstock.stores.offsets.idle_group_renewal import Renewal
+from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)
 
@@ -315,7 +315,7 @@ class StreamWatch:
 
             return find_retention_ms(client, group, timeout_ms=client.default_api_timeout_ms)
 
-        return GroupCommits(commit, group, renew=renew, renewal=Renewal(ask_retention_ms))
+        return GroupCommits(commit, group, renew=renew, renewal=RenewalSchedule(ask_retention_ms))
 
     def _offer(self, position: StreamPosition) -> None:
         if self._commits is not None:

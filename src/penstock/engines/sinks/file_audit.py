@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.core.audit.audit_findings import (
+from penstock.core.audit.audit_report import (
     LEDGER,
     PROVENANCE,
     Finding,
@@ -27,8 +27,8 @@ from penstock.core.audit.audit_findings import (
     NotedRange,
     Report,
     StreamFacts,
-    check_tiling,
 )
+from penstock.core.audit.ledger_tiling import check_tiling
 from penstock.core.errors import SinkError
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import TopicPartition

@@ -63,6 +63,8 @@ _POLL_RECORDS = 5_000
 #: How long one `poll` waits for a rebalance. The client (3.0.12) accepts an assignment only while it waits: a
 #: rebalance that ends between two calls starts over, for all members.
 _REBALANCE_MS = 5_000
+#: How long a group may take to give a member its first partitions before that counts as silence.
+_JOIN_PATIENCE_S = 30.0
 _NO_EPOCH = -1
 _DEFAULT_IDLE_MS = 540_000
 _HINTS = {
@@ -94,6 +96,7 @@ class GroupMember:
         self._is_refused = False  # the last commit came in the middle of a rebalance
         self._is_idle = False
         self._next_look_s = 0.0
+        self._begun_s = time.monotonic()
         topics = self._find_topics()  # a wrong name or login fails before anything joins
         self._began_with = self._list_existing(topics)
         with _wrapping(group):
@@ -109,6 +112,11 @@ class GroupMember:
     def assigned(self) -> frozenset[TopicPartition]:
         """Return the partitions this member had when `poll` last returned."""
         return frozenset(self._follower.positions)
+
+    @property
+    def is_joining(self) -> bool:
+        """Return whether the group may still be about to give this member its first partitions."""
+        return not self.assigned and time.monotonic() - self._begun_s < _JOIN_PATIENCE_S
 
     def poll(self, wait_ms: int, most: int | None = None) -> list[ConsumedRecord]:
         """Return new records, at most `most`, one partition after the other.

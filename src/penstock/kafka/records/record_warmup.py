@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.kafka.records import decompressed_size
-from penstock.kafka.records.key_partitioner import group_rows, partition_of_keys
+from penstock.kafka.records.murmur2_kernel import group_rows, partition_of_keys
 from penstock.kafka.records.record_decoder import RecordDecoder
 from penstock.kafka.records.record_encoder import Encoder, record_columns
 from penstock.kafka.records.record_schema import ARROW_TYPES

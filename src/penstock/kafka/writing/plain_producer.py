@@ -18,7 +18,6 @@ import time
 from collections.abc import Collection, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.client.client_settings import ClientSettings
@@ -29,13 +28,13 @@ from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.metadata.topic_admin import find_message_limit
 from penstock.kafka.records.codecs import NONE
-from penstock.kafka.records.key_partitioner import NO_KEY, group_rows, partition_of_keys
+from penstock.kafka.records.murmur2_kernel import group_rows
 from penstock.kafka.records.record_encoder import EncodedBatch, Encoder, ProducerStamp, record_columns
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import InitProducerIdRequest
 from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 from penstock.kafka.writing.batch_delivery import DeliveredRecords, Delivery
-from penstock.kernels.byte_columns import ByteColumn
+from penstock.kafka.writing.partition_choice import PartitionChoice
 
 log = get_logger(__name__)
 
@@ -43,8 +42,6 @@ log = get_logger(__name__)
 HINT_TIMEOUT_MS = 5_000
 #: How long it does without such an answer before it asks again: each question may take that time.
 ASK_AGAIN_AFTER_S = 60.0
-#: Records without a key go to a partition in runs of at least this many, so that batches stay large.
-KEYLESS_RUN = 1_000
 #: Every topic takes batches of this size, so its limit is not worth a question.
 _SMALL_BYTES = 4_096
 #: How often to ask again for a topic that one broker knows and another does not.
@@ -74,7 +71,7 @@ class Writer:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._producer: ProducerStamp | None = None
         self._stamps: dict[TopicPartition, ProducerStamp] = {}
-        self._turn = 0
+        self._choice = PartitionChoice()
         self._limits: dict[str, int | None] = {}
         self._ask_again_at: dict[str, float] = {}
 
@@ -102,7 +99,7 @@ class Writer:
         if self._producer is None:
             self._producer = self._register(deadline)
         columns = record_columns(batch, now_ms=time.time_ns() // 1_000_000)
-        rows, starts = group_rows(self._choose_partitions(batch, columns.keys, partitions), partitions)
+        rows, starts = group_rows(self._choice.choose(batch, columns.keys, partitions), partitions)
         used = np.flatnonzero(np.diff(starts)).tolist()
         is_small = batch.num_rows == 1 or batch.nbytes <= _SMALL_BYTES
         room = None if is_small else self._find_room(topic, deadline)
@@ -183,31 +180,6 @@ class Writer:
                 return ProducerStamp(response.producer_id, response.producer_epoch, 0)
             attempts.forgive(refusal(response.error_code, "InitProducerId", broker, "an idempotent producer"))
         raise attempts.given_up()
-
-    def _choose_partitions(
-        self, batch: pa.RecordBatch, keys: ByteColumn, partitions: int
-    ) -> npt.NDArray[np.int32]:
-        chosen = partition_of_keys(keys, partitions)
-        if "partition" in batch.schema.names:
-            column = batch.column("partition")
-            wanted = column.cast(pa.int32()).fill_null(NO_KEY).to_numpy(zero_copy_only=False)
-            named = column.is_valid().to_numpy(zero_copy_only=False)
-            outside = np.unique(wanted[named & ((wanted < 0) | (wanted >= partitions))])
-            if outside.size:
-                raise SinkError(
-                    "PARTITION_OUT_OF_RANGE",
-                    f"Partition {', '.join(map(str, outside[:10]))} is asked for; the topic has 0 to "
-                    f"{partitions - 1}.",
-                    hint="Correct the `partition` column, or leave it null to choose by key.",
-                    facts={"partitions": partitions},
-                )
-            chosen = np.where(named, wanted, chosen).astype(np.int32)
-        free = np.flatnonzero(chosen == NO_KEY)
-        if free.size:
-            run = max(-(-free.size // partitions), KEYLESS_RUN)
-            chosen[free] = (self._turn + np.arange(free.size) // run) % partitions
-            self._turn = (self._turn + -(-free.size // run)) % partitions
-        return chosen
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._delivery_timeout_ms, "delivery.timeout.ms")

@@ -20,7 +20,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from penstock.core.errors import OffsetStoreError, PenstockError
 from penstock.core.log_lines import get_logger
-from penstock.stores.offsets.idle_group_renewal import Renewal
+from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)
 
@@ -40,7 +40,7 @@ class GroupCommits(Generic[What]):
         merge: Callable[[What, What], What] = lambda _, newer: newer,
         *,
         renew: Callable[[What], None] | None = None,
-        renewal: Renewal | None = None,
+        renewal: RenewalSchedule | None = None,
     ) -> None:
         self.done = 0
         self.failed = 0

@@ -45,7 +45,7 @@ from penstock.kafka.groups.group_overview import describe_group, list_groups
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.stores.offsets.group_commits import GroupCommits
-from penstock.stores.offsets.idle_group_renewal import Renewal
+from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)
 
@@ -74,7 +74,7 @@ class KafkaOffsetStore(OffsetStore):
         self._committed: dict[str, Commits] = {}
         self._queues: dict[str, GroupCommits[StreamPosition]] = {}
         self._clock = clock
-        self._renewals: dict[str, Renewal] = {}
+        self._renewals: dict[str, RenewalSchedule] = {}
         self._told_moved: dict[str, tuple[TopicPartition, ...]] = {}
 
     def __repr__(self) -> str:
@@ -146,10 +146,10 @@ class KafkaOffsetStore(OffsetStore):
             log.warning("Group %s stands elsewhere than its stream, and is left there: %s.", group, names)
         self._told_moved[stream] = moved
 
-    def _renewal(self, stream: str) -> Renewal:
+    def _renewal(self, stream: str) -> RenewalSchedule:
         if stream not in self._renewals:
             group = self.name_group(stream)
-            self._renewals[stream] = Renewal(
+            self._renewals[stream] = RenewalSchedule(
                 lambda: find_retention_ms(self._client, group, timeout_ms=self._timeout_ms), self._clock
             )
         return self._renewals[stream]

@@ -43,7 +43,7 @@ from penstock.apps.accesslog.shipping.shipper import make_records
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.stream.pipeline_warmup import warm_up
 from penstock.kafka.records.record_encoder import Encoder, record_columns
-from penstock.kafka.records.key_partitioner import group_rows, partition_of_keys
+from penstock.kafka.records.murmur2_kernel import group_rows, partition_of_keys
 
 lines, cut_rows = cut_lines(open("a.log", "rb").read(), 200)
 records = make_records([Piece("a.log", lines, cut_rows, 1)], "web1", "client")

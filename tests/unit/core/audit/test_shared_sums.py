@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.audit.audit_findings import NotedRange, StreamFacts, TableBook
+from penstock.core.audit.audit_report import NotedRange, StreamFacts, TableBook
 from penstock.core.audit.shared_sums import check_sharing
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition

@@ -17,13 +17,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.apps.accesslog.monitoring.alert_events import (
-    AlertEvent,
-    Webhook,
-    WebhookSender,
-    list_events,
-    log_events,
-)
+from penstock.apps.accesslog.monitoring.alert_events import AlertEvent, list_events, log_events
+from penstock.apps.accesslog.monitoring.alert_webhook import Webhook, WebhookSender
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS
 from penstock.apps.accesslog.stream.pipeline_tables import ALERTS
 from penstock.core.errors import PenstockError, SinkError

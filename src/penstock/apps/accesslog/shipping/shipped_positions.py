@@ -32,7 +32,7 @@ from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.metadata.topic_admin import create_topic, describe_topic_configs, topic_exists
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
-from penstock.kafka.records.key_partitioner import partition_of_keys
+from penstock.kafka.records.murmur2_kernel import partition_of_keys
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 from penstock.kernels.byte_columns import byte_column

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from penstock.core.audit.audit_findings import NotedBatch, NotedRange, Spoiled, StreamFacts, TableFacts
-from penstock.core.audit.repeated_records import unite_ranges
+from penstock.core.audit.audit_report import NotedBatch, NotedRange, Spoiled, StreamFacts, TableFacts
+from penstock.core.audit.tables_after_rewinds import unite_ranges
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change, unknown_stream

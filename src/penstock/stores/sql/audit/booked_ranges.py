@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from penstock.core.audit.audit_findings import NotedRange
+from penstock.core.audit.audit_report import NotedRange
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests

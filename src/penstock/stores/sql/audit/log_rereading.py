@@ -13,8 +13,8 @@ from contextlib import closing
 
 import numpy as np
 
-from penstock.core.audit.audit_findings import Reread
-from penstock.core.audit.repeated_records import subtract_ranges, unite_ranges
+from penstock.core.audit.audit_report import Reread
+from penstock.core.audit.tables_after_rewinds import subtract_ranges, unite_ranges
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, OffsetRange, RangeOrder, TopicPartition, WorkOrder

@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.audit.audit_findings import TableBook
-from penstock.core.audit.repeated_records import join_modes
+from penstock.core.audit.audit_report import TableBook
+from penstock.core.audit.tables_after_rewinds import join_modes
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.core.sinks.offset_digests import Digests, OffsetDigest, sum_digests

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.audit.audit_findings import NotedRange, TableBook
-from penstock.core.audit.repeated_records import (
+from penstock.core.audit.audit_report import NotedRange, TableBook
+from penstock.core.audit.replaced_logs import find_adoption, list_adopted
+from penstock.core.audit.tables_after_rewinds import (
     ADDING,
     Rebuild,
     describe_adoption,
@@ -22,7 +23,6 @@ from penstock.core.audit.repeated_records import (
     plan_rebuild,
     unite_ranges,
 )
-from penstock.core.audit.replaced_logs import find_adoption, list_adopted
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change

@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from penstock.core.audit.audit_findings import NotedRange, TableBook
-from penstock.core.audit.repeated_records import (
+from penstock.core.audit.audit_report import NotedRange, TableBook
+from penstock.core.audit.replaced_logs import list_adopted, list_lost
+from penstock.core.audit.tables_after_rewinds import (
     ADDING,
     describe_ranges,
     find_marks,
@@ -31,7 +32,6 @@ from penstock.core.audit.repeated_records import (
     plan_rebuild,
     unite_ranges,
 )
-from penstock.core.audit.replaced_logs import list_adopted, list_lost
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change

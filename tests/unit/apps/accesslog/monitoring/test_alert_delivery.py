@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertSender
-from penstock.apps.accesslog.monitoring.alert_events import Webhook
+from penstock.apps.accesslog.monitoring.alert_webhook import Webhook
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cli.accesslog.run_outputs import finish, list_troubles, make_webhook_output
 from penstock.core.options.storage_addresses import Place, parse_place

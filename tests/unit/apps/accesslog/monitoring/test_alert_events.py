@@ -23,15 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertSender
-from penstock.apps.accesslog.monitoring.alert_events import (
-    AlertEvent,
-    Webhook,
-    WebhookSender,
-    list_events,
-    log_events,
-    write_json,
-    write_line,
-)
+from penstock.apps.accesslog.monitoring.alert_events import AlertEvent, list_events, log_events, write_line
+from penstock.apps.accesslog.monitoring.alert_webhook import Webhook, WebhookSender, write_json
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import parse_place

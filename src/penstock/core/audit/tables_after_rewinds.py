@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from penstock.core.audit.audit_findings import (
+from penstock.core.audit.audit_report import (
     LEDGER,
     LOGS_ANEW,
     Finding,

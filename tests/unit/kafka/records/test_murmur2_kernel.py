@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock.kafka.transport.protocol_messages  # noqa: F401  (imports kafka-python without its deprecation warnings)
-from penstock.kafka.records.key_partitioner import NO_KEY, group_rows, partition_of_keys
+from penstock.kafka.records.murmur2_kernel import NO_KEY, group_rows, partition_of_keys
 from penstock.kernels.byte_columns import byte_column, null_column
 
 

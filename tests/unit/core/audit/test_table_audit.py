@@ -7,15 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.audit.audit_findings import (
+from penstock.core.audit.audit_report import (
     NotedBatch,
     NotedRange,
     Report,
     Reread,
     StreamFacts,
     TableFacts,
-    check_tiling,
 )
+from penstock.core.audit.ledger_tiling import check_tiling
 from penstock.core.audit.skipped_ranges import check_gaps
 from penstock.core.audit.table_audit import check_reread, check_table
 from penstock.core.losses.loss_ranges import Loss

@@ -6,7 +6,7 @@ commit is not known, so the first renewal is due at once. A failed renewal is re
 period. The brokers are asked for their setting when nothing was committed for ten seconds: a stream that
 commits more often needs no renewal, and never waits for that answer.
 
-    renewal = Renewal(lambda: find_retention_ms(settings, "nightly", timeout_ms=30_000))
+    renewal = RenewalSchedule(lambda: find_retention_ms(settings, "nightly", timeout_ms=30_000))
     if renewal.is_due(): ...
 """
 
@@ -31,7 +31,7 @@ def choose_period_s(retention_ms: int | None) -> float:
     return min(_DAY_S, retention_ms / 1000 / _SHARE)
 
 
-class Renewal:
+class RenewalSchedule:
     """The renewals of one group, used from one thread at a time. `ask_retention_ms` asks the brokers: once,
     and again after each renewal. `clock` is monotonic, in seconds."""
 

@@ -13,8 +13,13 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import Offsets, StreamPosition
 from penstock.engines.direct.offset_keeper import Keeper
 from penstock.stores.offsets.group_commits import GroupCommits
-from penstock.stores.offsets.idle_group_renewal import ASK_AFTER_S, BLIND_PERIOD_S, Renewal, choose_period_s
 from penstock.stores.offsets.memory_store import MemoryOffsetStore
+from penstock.stores.offsets.renewal_schedule import (
+    ASK_AFTER_S,
+    BLIND_PERIOD_S,
+    RenewalSchedule,
+    choose_period_s,
+)
 from tests.support.topic_filling import wait_until
 
 DAY_S = 86_400
@@ -53,7 +58,7 @@ def test_what_an_earlier_program_has_committed_is_renewed_at_once_and_then_each_
         asked.append(clock.now)
         return 60_000
 
-    renewal = Renewal(ask, clock)
+    renewal = RenewalSchedule(ask, clock)
     assert renewal.is_due()
     assert asked == []
     renewal.note_renewal()
@@ -76,7 +81,7 @@ def test_what_an_earlier_program_has_committed_is_renewed_at_once_and_then_each_
 
 def test_a_renewal_that_failed_is_tried_again_sooner() -> None:
     clock = Clock()
-    renewal = Renewal(lambda: None, clock)
+    renewal = RenewalSchedule(lambda: None, clock)
     renewal.note_commit()
     clock.now += BLIND_PERIOD_S
     assert renewal.is_due()
@@ -92,9 +97,9 @@ def test_the_brokers_are_asked_before_the_shortest_retention_is_at_risk() -> Non
     assert choose_period_s(60_000) > ASK_AFTER_S
 
 
-def hurry(ask: Callable[[], int] = lambda: 4) -> Renewal:
+def hurry(ask: Callable[[], int] = lambda: 4) -> RenewalSchedule:
     """Renew every millisecond, if the answer is 4."""
-    return Renewal(ask, ask_after_s=0)
+    return RenewalSchedule(ask, ask_after_s=0)
 
 
 def test_a_queue_of_commits_renews_what_stands_when_nothing_comes(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +133,9 @@ def test_a_slow_answer_about_the_retention_holds_up_no_commit() -> None:
         answer.wait(60)
         return None
 
-    commits = GroupCommits[Offsets](committed.append, "g", renew=lambda offsets: None, renewal=Renewal(ask))
+    commits = GroupCommits[Offsets](
+        committed.append, "g", renew=lambda offsets: None, renewal=RenewalSchedule(ask)
+    )
     try:
         for number in range(3):
             commits.offer({T0: number})
@@ -224,7 +231,7 @@ def test_an_unforeseen_error_of_a_callback_ends_no_renewals(raised: list[BaseExc
 def test_what_was_moved_by_hand_is_not_renewed() -> None:
     """Dropped is dropped, until something is committed again."""
     commits = GroupCommits[Offsets](
-        lambda offsets: None, "g", renew=lambda offsets: None, renewal=Renewal(lambda: None)
+        lambda offsets: None, "g", renew=lambda offsets: None, renewal=RenewalSchedule(lambda: None)
     )
     commits.offer({T0: 9})
     assert commits.flush(10)

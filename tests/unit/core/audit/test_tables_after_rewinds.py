@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.audit.audit_findings import NotedRange, StreamFacts, TableBook
-from penstock.core.audit.repeated_records import (
+from penstock.core.audit.audit_report import NotedRange, StreamFacts, TableBook
+from penstock.core.audit.tables_after_rewinds import (
     ADDING,
     check_repeats,
     find_repeats,
