@@ -187,7 +187,7 @@ def gated(name, function):
     return call
 
 files.save_frame = gated("save", save)
-files._write = gated("note", files._write)
+files.write_to_disk = gated("note", files.write_to_disk)
 files._make_visible = gated("rename", files._make_visible)
 files.FileOffsetStore.save = gated("store", files.FileOffsetStore.save)
 at = lambda offset: StreamPosition({TopicPartition("t", 0): offset})

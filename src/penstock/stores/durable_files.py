@@ -1,7 +1,7 @@
 """Files that are whole after a power cut: the old one or the new one, never half of it.
 
 Rule: the new file is written beside the old one, flushed to the disk and renamed, and the folder is flushed,
-too: without that the rename itself may be lost.
+too: without that the rename itself may be lost. A file of lines grows by whole lines.
 
     replace_durably(Path("offsets/visits.json"), "...", beside=Path("offsets/visits.new"))
 """
@@ -14,12 +14,28 @@ from pathlib import Path
 
 def replace_durably(path: Path, text: str, *, beside: Path, mode: int = 0o666) -> None:
     """Write the text to `beside` and rename that to `path`; `mode` is for a new file, before the umask."""
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    write_to_disk(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), text.encode())
     beside.replace(path)
     flush_to_disk(path.parent)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append the line, flushed, to a file that is made if it is missing. Drop half a line at its end, which
+    a crash has left: the new one would become part of it."""
+    with path.open("ab+") as file:
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        file.write(f"{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+    flush_to_disk(path.parent)
+
+
+def write_to_disk(file: Path | int, content: bytes) -> None:
+    """Write a whole file, given by its path or open descriptor, and flush it."""
+    with open(file, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def flush_to_disk(path: Path) -> None:

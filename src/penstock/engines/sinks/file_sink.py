@@ -47,6 +47,7 @@ from penstock.core.sinks.ledger_rules import explain_moved
 from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
 from penstock.core.streaming.next_batch import list_ranges
 from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
+from penstock.stores.durable_files import flush_to_disk, write_to_disk
 from penstock.stores.offsets.file_store import FileOffsetStore
 from penstock.stores.offsets.position_documents import write_name
 
@@ -161,10 +162,10 @@ class FileWriter(SinkWriter):
         beside = self._name_beside()
         told = save_frame(frame, self._format, beside)
         check_files(frame, beside, self._format, told)
-        _write(beside / RANGES, json.dumps({"version": VERSION, **batch.as_dict(), "rows": told.rows}))
-        for path in beside.rglob("*"):
-            _flush(path)
-        _flush(beside)
+        ranges = {"version": VERSION, **batch.as_dict(), "rows": told.rows}
+        write_to_disk(beside / RANGES, json.dumps(ranges).encode())
+        for path in (*beside.rglob("*"), beside):
+            flush_to_disk(path)
         self._check_left()  # once more: tasks may have written for long
         self._note_next(place.name, end)
         if place.exists():
@@ -200,11 +201,9 @@ class FileWriter(SinkWriter):
 
     def _note_next(self, folder: str | None, position: StreamPosition) -> None:
         """Note what is about to happen: a folder becomes visible, or (None) those beyond the position go."""
-        _write(
-            self._note,
-            json.dumps({"version": VERSION, "folder": folder, "position": write_position(position)}),
-        )
-        _flush(self._note.parent)
+        note = {"version": VERSION, "folder": folder, "position": write_position(position)}
+        write_to_disk(self._note, json.dumps(note).encode())
+        flush_to_disk(self._note.parent)
 
     def _finish(self) -> None:
         """Finish after a crash: store the offsets of a batch whose folder exists (one without a folder never
@@ -239,13 +238,13 @@ class FileWriter(SinkWriter):
             self._newest = None
         beside = self._name_beside()
         path.rename(beside)
-        _flush(path.parent)
+        flush_to_disk(path.parent)
         shutil.rmtree(beside)
 
 
 def _make_visible(beside: Path, place: Path) -> None:
     beside.rename(place)
-    _flush(place.parent)
+    flush_to_disk(place.parent)
 
 
 def read_note(note: Path) -> tuple[str | None, StreamPosition] | None:
@@ -272,21 +271,6 @@ def list_batches(folder: Path, stream: str) -> dict[Path, StoredBatch]:
     """Return the stream's visible batches in a sink's folder."""
     stored = {path: batch for path in folder.glob("batch=*") if (batch := read_batch(path))}
     return {path: batch for path, batch in stored.items() if batch.stream == stream}
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lock(path: Path, stream: str) -> IO[str]:

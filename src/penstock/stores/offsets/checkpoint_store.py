@@ -16,7 +16,6 @@ work.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +23,7 @@ from typing import Any, NoReturn
 from penstock.core.errors import OffsetStoreError
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
-from penstock.stores.durable_files import replace_durably
+from penstock.stores.durable_files import append_line, replace_durably
 from penstock.stores.offsets.position_documents import read_change_document, write_change_document
 
 #: The version line of Spark's layout with one line per source.
@@ -120,7 +119,7 @@ class CheckpointOffsetStore(OffsetStore):
         lines[place] = _write_like(json.loads(lines[place]), change.after)
         # First note the change, then drop the plan, then move the stream: a crash at any point leaves a
         # position that was intended, the old one or the new one.
-        _append(self._folder / _NOTES.format(stream), write_change_document(change))
+        append_line(self._folder / _NOTES.format(stream), write_change_document(change))
         for planned in self.list_planned():
             _remove(self._folder / "offsets" / f"{planned}")
         _replace(self._folder / "offsets" / f"{done[-1]}", "\n".join(lines))
@@ -197,13 +196,6 @@ def _write_like(stored: Mapping[str, Any], position: StreamPosition) -> str:
     if isinstance(stored.get("version"), int):
         return json.dumps(written)
     return json.dumps(written["offsets"], separators=(",", ":"))  # Spark's own connector: the offsets alone
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("ab") as file:
-        file.write(f"{line}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from penstock.core.errors import OffsetStoreError
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore, refuse_going_back, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.stores.durable_files import flush_to_disk, replace_durably
+from penstock.stores.durable_files import append_line, replace_durably
 from penstock.stores.offsets.position_documents import (
     damaged,
     read_change_document,
@@ -103,7 +103,9 @@ class FileOffsetStore(OffsetStore):
         with _alone(path):
             refuse_moved(stream, self.load(stream), change)
             # Note first: a crash in between leaves a note too many, never an unrecorded change.
-            _append(path.with_suffix(".changes"), write_change_document(change))
+            notes = path.with_suffix(".changes")
+            with _telling(notes):
+                append_line(notes, write_change_document(change))
             _replace(path, write_document(stream, change.after))
 
     def list_changes(self, stream: str) -> list[Change]:
@@ -172,19 +174,6 @@ def _replace(path: Path, content: str) -> None:
     beside = path.with_suffix(".new")
     with _telling(path):
         replace_durably(path, f"{content}\n{_sum(content)}\n", beside=beside)
-
-
-def _append(path: Path, line: str) -> None:
-    with _telling(path):
-        is_new = not path.exists()
-        with path.open("rb+" if not is_new else "wb") as file:
-            whole = 0 if is_new else path.read_bytes().rfind(b"\n") + 1
-            file.truncate(whole)  # drop half a line that a crash has left
-            file.seek(whole)
-            file.write(f"{line}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
-        flush_to_disk(path.parent)
 
 
 def _sum(content: str) -> str:

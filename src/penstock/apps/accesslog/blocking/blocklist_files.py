@@ -22,6 +22,7 @@ from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.operator_orders import ORDERS
 from penstock.core.errors import SinkError
 from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.stores.durable_files import flush_to_disk, write_to_disk
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 _ENDING = ".penstock-new"
@@ -150,20 +151,13 @@ def _replace(path: Path, content: bytes) -> None:
         beside.unlink()  # from a process that had our number before us
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(beside, flags, 0o644), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_to_disk(os.open(beside, flags, 0o644), content)
         os.replace(beside, path)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush_to_disk(path.parent)
 
 
 def _remove_left_behind(path: Path) -> None:

@@ -30,6 +30,7 @@ KILLED_AT_EVERY_LINE = """
 import os, signal, sys
 from pathlib import Path
 from penstock.apps.accesslog.blocking import blocklist_files
+from penstock.stores import durable_files
 
 path, old, new = Path(sys.argv[1]), b"old\\n" * 300_000, b"new\\n" * 300_000
 
@@ -37,7 +38,7 @@ def kill_before(line):
     left = line
     def look(frame, event, argument):
         nonlocal left
-        if frame.f_code.co_filename != blocklist_files.__file__:
+        if frame.f_code.co_filename not in (blocklist_files.__file__, durable_files.__file__):
             return None
         left -= event == "line"
         if left == 0:
