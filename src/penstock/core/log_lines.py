@@ -39,6 +39,11 @@ def in_stream(name: str) -> Iterator[None]:
         _STREAM.set(before)  # no token: a generator may be closed in another context
 
 
+def find_stream() -> str:
+    """Return the name of the stream that the running code is about; empty if it has none."""
+    return _STREAM.get()
+
+
 def escape(text: str, *, keep_lines: bool = False) -> str:
     """Return the text with control, formatting and bidi characters as escapes; line breaks stay if asked."""
     if text.isprintable():

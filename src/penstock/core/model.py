@@ -50,6 +50,11 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+def is_another(then: object, now: object) -> bool:
+    """Return whether these ids, of a topic then and now, are of two topics; unknown ones decide nothing."""
+    return None not in (then, now) and then != now
+
+
 # --- positions ------------------------------------------------------------------------------------
 
 
@@ -139,6 +144,11 @@ class RangeOrder:
     topic_id: bytes | None = None
     from_earliest: bool = False
     leader_epoch: int | None = None
+
+    def holds(self, offset: int) -> bool:
+        """Return whether the offset lies in it, as far as its bounds are numbers."""
+        is_before = isinstance(self.start, At) and offset < self.start.offset
+        return not is_before and not (isinstance(self.until, At) and offset >= self.until.offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ _COLUMNS = (*_KEY, *_WORDS, *_COUNTS)
 
 @dataclass(frozen=True, slots=True)
 class RecordedLoss:
-    """A loss as the ledger records it: when it was seen, how often, and which stream reported it first."""
+    """A loss as the ledger records it: when it was seen, how often, and which stream reported it first (empty
+    for a query of Structured Streaming, whose name Spark does not tell its source)."""
 
     loss: Loss
     first_seen_ms: int

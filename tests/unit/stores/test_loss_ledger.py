@@ -10,10 +10,11 @@ import pytest
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError, OffsetStoreError
+from penstock.core.log_lines import in_stream
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.core.options.storage_addresses import parse_place
-from penstock.engines.reading.loss_book import keep_task_loss
+from penstock.engines.reading.loss_book import LossBook, keep_task_loss
 from penstock.stores.loss_ledger import LEDGER_VERSION, RecordedLoss, open_loss_ledger
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "loss_ledger_v1.sql"
@@ -95,3 +96,16 @@ def test_a_task_on_a_host_without_the_ledgers_file_makes_no_other_one(tmp_path: 
     ledger = open_loss_ledger(place)
     keep_task_loss(place, order, met)
     assert [each.loss.key for each in ledger.read()] == [("t", 0, 5, 8)]
+
+
+def test_a_loss_is_recorded_with_the_stream_that_met_it(tmp_path: Path) -> None:
+    """Several streams may share a ledger. The driver and its tasks know which one they work for."""
+    place = parse_place(str(tmp_path / "losses.db"))
+    order = WorkOrder((RangeOrder("t", 0, At(5), At(8)),), ClientSettings((("127.0.0.1", 9092),)), ("value",))
+    met = DataLossError("DATA_LOST", "Gone.", facts={"topic": "t", "partition": 0})
+    ledger = open_loss_ledger(place)
+    with in_stream("visits"):
+        LossBook(place).keep([Loss("DATA_LOST", "t", 1, 5, 8)])
+        keep_task_loss(place, order, met)
+    LossBook(place).keep([Loss("DATA_LOST", "t", 2, 5, 8)])
+    assert [each.stream for each in ledger.read()] == ["visits", "visits", ""]

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 
 from penstock.core.errors import DataLossError
-from penstock.core.log_lines import get_logger
+from penstock.core.log_lines import find_stream, get_logger
 from penstock.core.losses.loss_ranges import Loss
-from penstock.core.model import At, RangeOrder, WorkOrder
+from penstock.core.model import At, WorkOrder
 from penstock.core.options.storage_addresses import Place
 
 log = get_logger(__name__)
@@ -58,7 +58,7 @@ def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None
     pieces = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)]
     met = loss.facts.get("offset")
     # Of several pieces of one partition, take the one that holds the offset.
-    wanted = next((each for each in pieces if met is None or _holds(each, int(str(met)))), pieces[0])
+    wanted = next((each for each in pieces if met is None or each.holds(int(str(met)))), pieces[0])
     begin = wanted.start.offset if isinstance(wanted.start, At) else 0
     end = wanted.until.offset if isinstance(wanted.until, At) else begin
     start = int(str(loss.facts.get("offset", begin)))
@@ -66,14 +66,6 @@ def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None
     # The driver made the ledger. If the file is missing here, it is on another host; a new one is no use.
     kept = Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)
     write_losses(ledger, [kept], create=False)
-
-
-def _holds(wanted: RangeOrder, offset: int) -> bool:
-    numbers = range(
-        wanted.start.offset if isinstance(wanted.start, At) else 0,
-        wanted.until.offset if isinstance(wanted.until, At) else offset + 1,
-    )
-    return offset in numbers
 
 
 def check_ledger(ledger: Place) -> None:
@@ -88,7 +80,7 @@ def write_losses(ledger: Place, losses: Sequence[Loss], *, create: bool = True) 
     from penstock.stores.loss_ledger import open_loss_ledger
 
     opened = open_loss_ledger(ledger, create=create, was_reached=True)
-    opened.record(losses, seen_ms=time.time_ns() // 1_000_000)
+    opened.record(losses, seen_ms=time.time_ns() // 1_000_000, stream=find_stream())
 
 
 def _key(loss: Loss) -> tuple[object, ...]:
