@@ -22,12 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.core.errors import OptionError
 from penstock.core.streaming.limit_sharing import share_by_lag
 
 Key = TypeVar("Key")
-
-_PID = "spark.streaming.backpressure.pid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +35,6 @@ class PidSettings:
     integral: float = 0.2
     derived: float = 0.0
     min_rate: float = 100.0
-
-    def __post_init__(self) -> None:
-        _demand(f"{_PID}.proportional", self.proportional, may_be_zero=True)
-        _demand(f"{_PID}.integral", self.integral, may_be_zero=True)
-        _demand(f"{_PID}.derived", self.derived, may_be_zero=True)
-        _demand(f"{_PID}.minRate", self.min_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +54,16 @@ class PaceState:
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """The controller: batches should take `target_ms`. Rates are in records per second; None is no bound."""
+    """The controller: batches should take `target_ms`. Rates are in records per second; None is no bound.
+
+    The option table has refused what makes no sense, such as a gain below 0 or a bound of 0.
+    """
 
     target_ms: int
     pid: PidSettings = field(default_factory=PidSettings)
     initial_rate: float | None = None
     max_rate_per_partition: float | None = None
     min_rate_per_partition: float = 1.0
-
-    def __post_init__(self) -> None:
-        _demand("the target duration of a batch in ms", self.target_ms)
-        for key, rate in (
-            ("spark.streaming.backpressure.initialRate", self.initial_rate),
-            ("spark.streaming.kafka.maxRatePerPartition", self.max_rate_per_partition),
-            ("spark.streaming.kafka.minRatePerPartition", self.min_rate_per_partition),
-        ):
-            if rate is not None:
-                _demand(key, rate)
 
     def observe(
         self,
@@ -110,19 +94,17 @@ class Pacing:
             rate = max(rate, state.level)
         return PaceState(finished_at_ms, rate, error, is_estimate=True)
 
-    def budget(
-        self, state: PaceState, lags: Mapping[Key, int], interval_ms: int | None = None
-    ) -> dict[Key, int] | None:
+    def budget(self, state: PaceState, lags: Mapping[Key, int]) -> dict[Key, int] | None:
         """Return the next batch's records of each partition, never more than its lag; None: no bound.
 
         The rate is shared by lag. Each share is held under `max_rate_per_partition`, which wins, and over
-        `min_rate_per_partition`, times the batch's duration (`interval_ms`, or the target); a partition that
-        has records always gets one, or short batches would never move it.
+        `min_rate_per_partition`, times the batch's target duration; a partition that has records always gets
+        one, or short batches would never move it.
         """
         rate = self.initial_rate if state.rate is None else state.rate
         if rate is None and self.max_rate_per_partition is None:
             return None
-        seconds = (self.target_ms if interval_ms is None else interval_ms) / 1000
+        seconds = self.target_ms / 1000
         waiting = {each: max(0, lag) for each, lag in lags.items()}
         shares = waiting if rate is None else share_by_lag(math.floor(rate * seconds), waiting)
         least = _records(self.min_rate_per_partition, seconds)
@@ -139,14 +121,3 @@ def _records(rate: float, seconds: float) -> int:
 def _bound(share: int, least: int, most: int | None, waiting: int) -> int:
     raised = max(share, least)
     return min(raised if most is None else min(raised, most), waiting)
-
-
-def _demand(key: str, value: float, *, may_be_zero: bool = False) -> None:
-    if math.isfinite(value) and (value > 0 or (may_be_zero and value == 0)):
-        return
-    raise OptionError(
-        "OPTION_INVALID",
-        f"{key} is {value}.",
-        hint=f"Give a number {'from' if may_be_zero else 'above'} 0.",
-        facts={"key": key, "value": value},
-    )

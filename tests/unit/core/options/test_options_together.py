@@ -24,6 +24,31 @@ def load(**options: str) -> str:
     return PenstockDataSource({**BASE, **given}).schema()
 
 
+PACE = "backpressure.initialRate", "backpressure.pid.minRate", "minRatePerPartition", "targetBatchDuration"
+GAINS = "backpressure.pid.proportional", "backpressure.pid.integral", "backpressure.pid.derived"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        *((key, text) for key in (*PACE, *GAINS, "maxRatePerPartition") for text in ("-0.1", "nan", "inf")),
+        *((key, "0") for key in PACE),
+    ],
+)
+def test_a_pace_without_sense_is_refused(key: str, text: str) -> None:
+    """B285: a gain below zero would speed up a consumer that is too slow, and a bound of nothing would stop
+    the stream without a word."""
+    with pytest.raises(OptionError, match="OPTION_INVALID") as caught:
+        parse_stream_options({**BASE, "backpressure.enabled": "true", key: text}, unique="")
+    assert f"`{key}`" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [*GAINS, "maxRatePerPartition"])
+def test_a_gain_may_be_zero_and_so_may_a_bound_that_is_off(key: str) -> None:
+    """B285: Spark's ranges."""
+    assert parse_stream_options({**BASE, "backpressure.enabled": "true", key: "0"}, unique="").pacing
+
+
 @pytest.mark.parametrize(
     "selection",
     [{"subscribe": "t,dead"}, {"subscribePattern": "d.*"}, {"assign": '{"dead":[0]}'}],

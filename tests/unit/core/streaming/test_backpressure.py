@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import OptionError
 from penstock.core.streaming.backpressure import PaceState, Pacing, PidSettings
 from tests.reference.pid_rate import SparkPid
 
@@ -23,36 +22,9 @@ def estimated(rate: float) -> PaceState:
 # --- settings -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["proportional", "integral", "derived", "min_rate"])
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_gains_are_checked(name: str, value: float) -> None:
-    """B285: a gain below zero would speed up a consumer that is too slow."""
-    with pytest.raises(OptionError, match="OPTION_INVALID") as caught:
-        PidSettings(**{name: value})
-    assert str(caught.value.facts["key"]).startswith("spark.streaming.backpressure.pid.")
-
-
-def test_gains_may_be_zero_and_the_minimum_may_not() -> None:
-    """B285: Spark's ranges and Spark's defaults."""
+def test_the_gains_are_sparks() -> None:
+    """B285: Spark's defaults."""
     assert PidSettings() == PidSettings(proportional=1.0, integral=0.2, derived=0.0, min_rate=100.0)
-    PidSettings(proportional=0, integral=0, derived=0)
-    with pytest.raises(OptionError, match="minRate is 0"):
-        PidSettings(min_rate=0)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"target_ms": 0},
-        {"target_ms": 1000, "initial_rate": 0},
-        {"target_ms": 1000, "max_rate_per_partition": -5},
-        {"target_ms": 1000, "min_rate_per_partition": 0},
-    ],
-)
-def test_a_pace_without_sense_is_refused(wrong: dict[str, int]) -> None:
-    """B285: a bound of nothing would stop the stream without a word."""
-    with pytest.raises(OptionError, match="OPTION_INVALID"):
-        Pacing(**wrong)
 
 
 # --- the estimate -------------------------------------------------------------------------------------
@@ -179,7 +151,8 @@ def test_the_estimate_is_shared_by_lag_and_held_under_the_cap() -> None:
     lags = {"a": 80_000, "b": 10_000, "c": 10_000}
     assert pacing.budget(estimated(1_000), lags) == {"a": 500, "b": 100, "c": 100}
     assert pacing.budget(estimated(500), lags) == {"a": 400, "b": 50, "c": 50}
-    assert pacing.budget(estimated(1_000), lags, interval_ms=500) == {"a": 250, "b": 50, "c": 50}
+    shorter = Pacing(target_ms=500, max_rate_per_partition=500)
+    assert shorter.budget(estimated(1_000), lags) == {"a": 250, "b": 50, "c": 50}
 
 
 def test_without_lag_there_is_nothing_to_share() -> None:
@@ -194,7 +167,7 @@ def test_the_minimum_keeps_a_small_partition_moving() -> None:
     assert Pacing(1_000).budget(estimated(100), lags) == {"large": 99, "small": 1}
     pacing = Pacing(1_000, min_rate_per_partition=20)
     assert pacing.budget(estimated(100), lags) == {"large": 99, "small": 20}
-    assert pacing.budget(estimated(100), lags, interval_ms=10) == {"large": 1, "small": 1}
+    assert Pacing(10).budget(estimated(100), lags) == {"large": 1, "small": 1}
     assert pacing.budget(estimated(100), {**lags, "small": 3}) == {"large": 99, "small": 3}
 
 
@@ -204,16 +177,16 @@ _RATE = st.floats(0.01, 1e7)
 
 @given(_LAGS, st.none() | _RATE, st.none() | _RATE, _RATE, st.integers(1, 60_000))
 def test_a_budget_keeps_all_its_bounds(
-    lags: dict[int, int], rate: float | None, most: float | None, least: float, interval_ms: int
+    lags: dict[int, int], rate: float | None, most: float | None, least: float, target_ms: int
 ) -> None:
     """B220, B223, B283: under lag and cap, over the minimum, and together no more than the rate allows."""
-    pacing = Pacing(1_000, max_rate_per_partition=most, min_rate_per_partition=least)
-    budget = pacing.budget(PaceState() if rate is None else estimated(rate), lags, interval_ms)
+    pacing = Pacing(target_ms, max_rate_per_partition=most, min_rate_per_partition=least)
+    budget = pacing.budget(PaceState() if rate is None else estimated(rate), lags)
     if budget is None:
         assert rate is None
         assert most is None
         return
-    seconds = interval_ms / 1000
+    seconds = target_ms / 1000
     cap = 2**63 if most is None else max(1, most * seconds)
     floor = max(1, int(least * seconds))
     assert budget.keys() == lags.keys()
