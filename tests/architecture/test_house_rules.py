@@ -68,9 +68,13 @@ def test_finding_the_format_loads_nothing_heavy() -> None:
     assert set(outcome.stdout.split()) & set(HEAVY) == set()
 
 
+POSITIONS = re.compile(
+    r"(^|_)(offsets?|starts?|until|ends?|earliest|latest|positions?|begins?)$", re.IGNORECASE
+)
+
+
 def test_engines_compare_no_offsets() -> None:
     """Planning decides about offsets, in one place; an engine that compares them decides as well."""
-    positions = re.compile(r"(^|_)(offsets?|starts?|until|ends?|earliest|latest|positions?)$", re.IGNORECASE)
     compares = ast.Lt | ast.LtE | ast.Gt | ast.GtE | ast.Eq | ast.NotEq
     compared = [
         f"{Path(place.partition(':')[0]).name}: {ast.unparse(node)}"
@@ -81,7 +85,7 @@ def test_engines_compare_no_offsets() -> None:
         and not any(
             isinstance(each, ast.Constant) and isinstance(each.value, str) for each in node.comparators
         )
-        and any(positions.search(name) for name in names_in(node))
+        and any(POSITIONS.search(name) for name in names_in(node))
     ]
     assert sorted(compared) == [
         # An audit looks twice: has a stream written meanwhile?
@@ -90,6 +94,24 @@ def test_engines_compare_no_offsets() -> None:
         "order_frames.py: expected != wanted.until.offset",
         "order_frames.py: offsets != np.arange(expected, expected + offsets.size)",
     ]
+
+
+def test_engines_count_with_no_offsets() -> None:
+    """How many records lie between two offsets is planning's to say, too."""
+
+    def is_position(node: ast.expr) -> bool:
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        return POSITIONS.search(name) is not None
+
+    assert [
+        f"{place}: {ast.unparse(node)}"
+        for place, node in walk(ENGINES)
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add | ast.Sub)
+        and (is_position(node.left) or is_position(node.right))
+    ] == []
 
 
 def test_the_library_never_prints_and_never_configures_logging() -> None:

@@ -16,7 +16,7 @@ position then looks like one that has grown, and its first rows are silently ski
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -80,6 +80,11 @@ class Course:
         """Return how many offsets could be read now."""
         return sum(self.sizes.values())
 
+    def measure(self, end: StreamPosition) -> tuple[int, bool]:
+        """Return how many offsets a batch up to `end` has, and whether it leaves any behind."""
+        records = sum(end.offsets[each] - begin for each, begin in self.begins.items())
+        return records, records != self.waiting
+
 
 def chart(
     selection: Selection, position: StreamPosition, view: StreamView, *, known_ends: Offsets | None = None
@@ -105,7 +110,11 @@ def chart(
             doubts.append(f"{each} ends before {lost[0].until}")
         losses += lost
         begins[each], ends[each] = begin, max(begin, end)
-    lost_now = _find_gone(selection, position, view.topics, partitions)
+    lost_now = [
+        each
+        for each in sorted(position.offsets)
+        if each not in begins and not _is_there(each, view.topics) and _is_wanted(selection, each)
+    ]
     for each in lost_now:
         was = position.topic_ids.get(each.topic)
         losses.append(deleted(each, position.offsets[each], was, seen.get(each, 0)))
@@ -123,11 +132,7 @@ def chart(
         begins=begins,
         ends=ends,
         topic_ids=_learn_ids(position, begins, gone, view.topics),
-        leader_epochs={
-            each: epoch
-            for each in begins
-            if (epoch := view.topics[each.topic].leader_epoch(each.partition)) is not None
-        },
+        leader_epochs=list_epochs(begins, view.topics),
         gone=gone,
         losses=tuple(losses),
         news=news,
@@ -176,39 +181,15 @@ def choose_partitions(
             f"`subscribePattern` matches only a part of {', '.join(selected.matched_in_part[:10])}; they are "
             "left out."
         )
-    left = _find_left(position, topics, selected.partitions)
+    chosen = set(selected.partitions)
+    left = [each for each in sorted(position.offsets) if each not in chosen and _is_there(each, topics)]
     if left:
         news.append(f"No longer selected, position forgotten: {list_names(left)}.")
     return selected.partitions, tuple(news)
 
 
-def _find_left(
-    position: StreamPosition,
-    topics: Mapping[str, TopicView],
-    partitions: Sequence[TopicPartition],
-) -> list[TopicPartition]:
-    """Return the partitions that exist and have a position, but that the selection no longer names."""
-    chosen = set(partitions)
-    return [
-        each
-        for each in sorted(position.offsets)
-        if each not in chosen and each.topic in topics and each.partition in topics[each.topic].partitions
-    ]
-
-
-def _find_gone(
-    selection: Selection,
-    position: StreamPosition,
-    topics: Mapping[str, TopicView],
-    partitions: Sequence[TopicPartition],
-) -> list[TopicPartition]:
-    left = set(_find_left(position, topics, partitions))
-    chosen = set(partitions)
-    return [
-        each
-        for each in sorted(position.offsets)
-        if each not in chosen and each not in left and _is_wanted(selection, each)
-    ]
+def _is_there(each: TopicPartition, topics: Mapping[str, TopicView]) -> bool:
+    return each.topic in topics and each.partition in topics[each.topic].partitions
 
 
 def _is_wanted(selection: Selection, each: TopicPartition) -> bool:
@@ -255,6 +236,14 @@ def _learn_ids(
         if topic_id is not None:
             ids[name] = topic_id
     return ids
+
+
+def list_epochs(
+    partitions: Iterable[TopicPartition], topics: Mapping[str, TopicView]
+) -> dict[TopicPartition, int]:
+    """Return the epochs of the partitions' leaders, where the brokers say them."""
+    epochs = {each: topics[each.topic].leader_epoch(each.partition) for each in partitions}
+    return {each: epoch for each, epoch in epochs.items() if epoch is not None}
 
 
 def list_names(partitions: Sequence[TopicPartition]) -> str:

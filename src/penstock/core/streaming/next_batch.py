@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.core.errors import DataLossError
-from penstock.core.model import At, Earliest, OffsetRange, RangeOrder, TopicPartition
+from penstock.core.model import At, Earliest, OffsetRange, RangeOrder, TopicPartition, is_another
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.planning.task_splitting import PlanLimits, cut_tasks
 from penstock.core.streaming.limit_sharing import share_by_lag
@@ -95,8 +95,7 @@ def aim(course: Course, targets: StreamPosition) -> Course:
     }
     for each, target in targets.offsets.items():
         end, begin = course.ends[each], course.begins[each]
-        then, now = targets.topic_ids.get(each.topic), course.topic_ids.get(each.topic)
-        other = then is not None and now is not None and then != now
+        other = is_another(targets.topic_ids.get(each.topic), course.topic_ids.get(each.topic))
         if end < target or other:
             raise DataLossError(
                 "AVAILABLE_NOW_END_WENT_BACK",
@@ -123,6 +122,17 @@ def list_ranges(before: StreamPosition, end: StreamPosition) -> tuple[OffsetRang
         OffsetRange(each.topic, each.partition, until if start is None else start, until)
         for each, start, until in starts
     )
+
+
+def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
+    """Return how many offsets lie between the two; None if a partition's beginning is not known."""
+    total = 0
+    for partition, until in end.offsets.items():
+        start = end.start_of(partition, before)
+        if start is None:
+            return None
+        total += max(0, until - start)
+    return total
 
 
 def plan_batch(

@@ -9,9 +9,10 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.streaming.backpressure import PaceState, Pacing
 from penstock.core.streaming.log_changes import Course
+from penstock.engines.reading.stream_watch import StreamPace
 
 
-class DirectPace:
+class DirectPace(StreamPace):
     """Bounds batches. The loop reports how long each took, so it needs no clock. `learns`: backpressure."""
 
     def __init__(self, pacing: Pacing, *, learns: bool) -> None:
@@ -20,12 +21,8 @@ class DirectPace:
         self._records = 0
         self._was_limited = False
 
-    def learn(self) -> None:
-        """Do nothing: the loop calls `observe` when a batch is over, so there is nothing to guess."""
-
     def begin(self, course: Course, end: StreamPosition) -> None:
-        self._records = sum(end.offsets[each] - begin for each, begin in course.begins.items())
-        self._was_limited = self._records != course.waiting
+        self._records, self._was_limited = course.measure(end)
 
     def observe(self, finished_at_ms: int, processing_ms: float, delay_ms: float) -> None:
         if self._learns:
@@ -43,6 +40,3 @@ class DirectPace:
 
     def report(self) -> dict[str, Any]:
         return {"recordsPerSecond": self._state.rate, "targetMs": self._pacing.target_ms}
-
-    def close(self) -> None:
-        """Do nothing: no resources are open."""

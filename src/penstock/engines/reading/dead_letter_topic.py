@@ -140,11 +140,11 @@ def measure_letters(letters: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int6
     headers = letters.column("headers")
     given = pc.list_flatten(headers)
     each = _lengths(given.field("key")) + _lengths(given.field("value")) + _AROUND_A_HEADER
-    ends = np.concatenate([[0], np.cumsum(each)])
+    sums = np.concatenate([[0], np.cumsum(each)])
     last = np.cumsum(pc.list_value_length(headers).to_numpy(zero_copy_only=False))
     first = np.concatenate([[0], last[:-1]])
     sizes = _lengths(letters.column("key")) + _lengths(letters.column("value")) + _AROUND_A_RECORD
-    return np.asarray(sizes + ends[last] - ends[first], np.int64)
+    return np.asarray(sizes + sums[last] - sums[first], np.int64)
 
 
 def cut_letters(letters: pa.RecordBatch, room: int) -> pa.RecordBatch:
@@ -214,10 +214,10 @@ def _add_headers(provenance: dict[str, pa.Array], original: pa.Array) -> pa.Arra
     names = pa.concat_arrays([pa.repeat(name, count) for name in provenance])
     made = pa.StructArray.from_arrays([names, pa.concat_arrays(provenance.values())], fields=list(_HEADER))
     given = pc.list_flatten(original).cast(_HEADER)
-    offsets = np.concatenate([[0], np.cumsum(lengths + ours)]).astype(np.int32)
+    bounds = np.concatenate([[0], np.cumsum(lengths + ours)]).astype(np.int32)
     row = np.repeat(np.arange(count), lengths + ours)
-    within = np.arange(offsets[-1]) - offsets[row]
+    within = np.arange(bounds[-1]) - bounds[row]
     first = np.concatenate([[0], np.cumsum(lengths)])[row]
     index = np.where(within < ours, within * count + row, ours * count + first + within - ours)
     values = pa.concat_arrays([made, given]).take(pa.array(index))
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+    return pa.ListArray.from_arrays(pa.array(bounds), values)

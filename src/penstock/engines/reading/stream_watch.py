@@ -1,8 +1,8 @@
 """The driver's side of one running stream: looks at the log at each trigger and remembers in between.
 
-Rule: decisions are made in `core`; this module asks, waits, remembers and logs. What must outlive
-the process is in the positions that Spark keeps; what is remembered here (ends seen before, the time of the
-last batch, losses already logged) only saves questions and messages.
+Rule: decisions are made in `core`; this module asks, waits, remembers and logs. What must outlive the process
+is in the positions that Spark or the stream's own store keeps; what is remembered here (ends seen before, the
+time of the last batch, losses already logged) only saves questions and messages.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ _BLIND_RECORDS = 1000
 
 
 class StreamPace(Protocol):
-    """How an engine measures its batches and limits the next one."""
+    """How an engine measures its batches and limits the next one. `learn` and `close` have defaults."""
 
     def learn(self) -> None:
         """Learn from the previous batch: it is over, and a new one is about to be planned."""
+        return
 
     def begin(self, course: Course, end: StreamPosition) -> None:
         """Note that a batch up to `end` is about to run."""
@@ -61,11 +62,13 @@ class StreamPace(Protocol):
 
     def report(self) -> dict[str, Any]: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what is open."""
+        return
 
 
 class StreamWatch:
-    """One query's view of its log. Used by one thread."""
+    """One stream's view of its log, for a query or a direct stream. Used by one thread."""
 
     def __init__(
         self,
@@ -79,9 +82,7 @@ class StreamWatch:
         """Watch `source`. `recall_view` opens a view that may answer about topics from recent memory."""
         self._options, self._source, self._clock = options, source, clock
         self._recall_view = recall_view
-        self._patience = LookRetries(
-            options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep
-        )
+        self._patience = LookRetries(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms)
         self._losses = LossBook(options.loss_ledger)
         if options.loss_ledger is not None:
             check_ledger(options.loss_ledger)
@@ -97,7 +98,7 @@ class StreamWatch:
         self._reported: tuple[Offsets, Offsets] | None = None
         self._pace = pace
 
-    # --- what Spark asks --------------------------------------------------------------------------------
+    # --- what an engine asks ---------------------------------------------------------------------------
 
     def resolve_start(self) -> StreamPosition:
         """Return the first position of a new query."""

@@ -31,6 +31,7 @@ from penstock.core.errors import OptionError
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import FilePlace
 from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
+from penstock.core.streaming.next_batch import count_records
 from penstock.stores.sql.audit.provenance_digests import parse_digests, write_digests
 from penstock.stores.sql.sink.sink_writer import SqlWriter
 from penstock.stores.sql.sink.sql_sink import Strategy
@@ -174,17 +175,6 @@ class Measured:
         if records is None:
             return False
         return self.size * max(1.0, records / self.records) <= COLLECTED_BYTES
-
-
-def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
-    """Return how many offsets lie between the two; None if a partition's beginning is not known."""
-    total = 0
-    for partition, until in end.offsets.items():
-        start = end.start_of(partition, before)
-        if start is None:
-            return None
-        total += max(0, until - start)
-    return total
 
 
 @dataclass(frozen=True, slots=True)

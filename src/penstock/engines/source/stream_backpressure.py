@@ -45,9 +45,7 @@ class Pace:
 
     def begin(self, course: Course, end: StreamPosition) -> None:
         """Note that a batch up to `end` is about to run."""
-        records = sum(end.offsets[each] - begin for each, begin in course.begins.items())
-        limited = records != course.waiting
-        self._batch = _Batch(name_end(write_position(end)), records, limited, self._clock())
+        self._batch = _Batch(name_end(write_position(end)), *course.measure(end), self._clock())
 
     def learn(self) -> None:
         """Learn from the previous batch: the next trigger is here, so that batch is over."""
