@@ -19,7 +19,7 @@ gets only the traceback and must decide whether to try the batch again (see `fin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 #: The last line of a traceback that ends in a Penstock error.
 _MAY_PASS, _WILL_NOT_PASS = "Penstock: trying again may help.", "Penstock: trying again will not help."
@@ -70,25 +70,29 @@ def find_verdict(error: BaseException) -> bool | None:
     several the outermost counts, because the code that wrapped an error knew more. In a traceback that is the
     last one.
     """
-    within: BaseException | None = error
-    while within is not None:
-        if isinstance(within, PenstockError):
-            return within.retriable
-        told = _NOTE.findall(str(within))
+    for each in list_causes(error):
+        if isinstance(each, PenstockError):
+            return each.retriable
+        told = _NOTE.findall(str(each))
         if told:
             return bool(told[-1] == _MAY_PASS)
-        within = within.__cause__
     return None
 
 
 def comes_from_task(error: BaseException) -> bool:
     """Return whether this comes from a task: Spark has put a Penstock error into it as text."""
+    return any(
+        not isinstance(each, PenstockError) and _NOTE.search(str(each)) is not None
+        for each in list_causes(error)
+    )
+
+
+def list_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, then what it was raised from, and so on."""
     within: BaseException | None = error
     while within is not None:
-        if not isinstance(within, PenstockError) and _NOTE.search(str(within)):
-            return True
+        yield within
         within = within.__cause__
-    return False
 
 
 class OptionError(PenstockError):

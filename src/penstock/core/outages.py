@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
-from penstock.core.errors import find_verdict
+from penstock.core.errors import find_verdict, list_causes
+
+_Value = TypeVar("_Value")
 
 #: When to log an outage: first after this time, then again after each of these.
 TOLD_AFTER_S = 5.0
@@ -56,14 +59,7 @@ def is_outage(error: BaseException) -> bool:
     That may be said by the error itself, a cause of it, or one whose traceback Spark has made the text of
     another.
     """
-    if find_verdict(error) is not True:
-        return False
-    within: BaseException | None = error
-    while within is not None:
-        if _TOLD.search(str(within)):
-            return True
-        within = within.__cause__
-    return False
+    return find_verdict(error) is True and any(_TOLD.search(str(each)) for each in list_causes(error))
 
 
 def has_stopped(error: BaseException) -> bool:
@@ -130,15 +126,9 @@ class Patience:
 _PATIENCE: ContextVar[Patience | None] = ContextVar("penstock_patience", default=None)
 
 
-@contextmanager
-def waiting_for_servers(patience: Patience | None) -> Iterator[None]:
+def waiting_for_servers(patience: Patience | None) -> AbstractContextManager[None]:
     """Run the block for a stream with this patience. Threads that it starts do not inherit it."""
-    before = _PATIENCE.get()
-    _PATIENCE.set(patience)
-    try:
-        yield
-    finally:
-        _PATIENCE.set(before)  # no token: a generator may be closed in another context
+    return _setting(_PATIENCE, patience)
 
 
 def find_patience() -> Patience | None:
@@ -151,23 +141,27 @@ FindStop = Callable[[], float | None]
 _STOP: ContextVar[FindStop | None] = ContextVar("penstock_stop", default=None)
 
 
-@contextmanager
-def hearing_stop(find: FindStop) -> Iterator[None]:
+def hearing_stop(find: FindStop) -> AbstractContextManager[None]:
     """Run the block so that it gives up soon after its stream is asked to stop.
 
     Threads that it starts do not. Nothing that must finish once begun may run inside, and no user code.
     """
-    before = _STOP.get()
-    _STOP.set(find)
-    try:
-        yield
-    finally:
-        _STOP.set(before)
+    return _setting(_STOP, find)
 
 
 def find_stop() -> FindStop | None:
     """Return the function that tells whether to stop; None: the code here cannot be asked to."""
     return _STOP.get()
+
+
+@contextmanager
+def _setting(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    before = variable.get()
+    variable.set(value)
+    try:
+        yield
+    finally:
+        variable.set(before)  # no token: a generator may be closed in another context
 
 
 def write_span(seconds: float) -> str:

@@ -38,7 +38,7 @@ def check_tiling(facts: StreamFacts, losses: Sequence[Loss] | None) -> Report:
             begins = facts.changes[generation - 2].after.offsets
         if generation < facts.generation:
             move = facts.changes[generation - 1].before if knows_moves else None
-            ends = None if move is None else {**move.gone, **move.offsets}
+            ends = None if move is None else move.stands
         _tile(book, facts, generation, begins, ends, losses)
     _compare_books(book, facts)
     return book.report()

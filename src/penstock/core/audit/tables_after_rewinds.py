@@ -46,8 +46,8 @@ from penstock.core.offsets.stream_position import StreamPosition
 ADDING = frozenset({"merge", "state", "mixed"})
 #: Modes that add to no row.
 _PLAIN = frozenset({"append", "upsert"})
-#: Beyond the end of any log: how far a partition was read is unknown.
-_FAR = 2**63 - 1
+#: Beyond the end of any log.
+FAR = 2**63 - 1
 #: The most ranges that a sentence names one by one.
 _SHOWN = 5
 
@@ -139,7 +139,7 @@ def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[Topi
     for change in changes:
         stood: Mapping[TopicPartition, int] = {}
         if change.before is not None:
-            stood = {**change.before.gone, **change.before.offsets}
+            stood = change.before.stands
             marks = _keep_same_logs(marks, ids, change.before)
         for each, offset in stood.items():
             marks[each] = max(offset, marks.get(each, offset))
@@ -147,7 +147,7 @@ def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[Topi
             is_cut = change.verb == "adopt" and after < stood.get(each, after)  # a mirror that ended earlier
             if is_cut or is_other_log(each.topic, [change]):
                 marks[each] = after
-            marks.setdefault(each, _FAR)
+            marks.setdefault(each, FAR)  # how far it was read is unknown
         ids |= change.after.topic_ids
     return _keep_same_logs(marks, ids, position)
 

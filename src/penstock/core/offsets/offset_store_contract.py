@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.model import is_another
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
 
 _LONGEST_NAME = 200
@@ -143,8 +144,7 @@ def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamP
         return
     for each, offset in sorted(after.offsets.items()):
         known = before.offsets.get(each)
-        then, now = before.topic_ids.get(each.topic), after.topic_ids.get(each.topic)
-        is_other = then is not None and now is not None and then != now
+        is_other = is_another(before.topic_ids.get(each.topic), after.topic_ids.get(each.topic))
         if known is not None and offset < known and not is_other:
             raise OffsetStoreError(
                 "OFFSETS_WENT_BACK",
@@ -162,7 +162,7 @@ def goes_back(before: StreamPosition, after: StreamPosition) -> bool:
     that would end the stream. A partition that was gone meanwhile counts, too: a Kafka group still has the
     offset committed for it.
     """
-    stood = {**before.gone, **before.offsets}
+    stood = before.stands
     return any(offset < stood.get(each, 0) for each, offset in after.offsets.items())
 
 

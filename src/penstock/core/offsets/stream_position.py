@@ -53,6 +53,11 @@ class StreamPosition:
     def topics(self) -> set[str]:
         return {each.topic for each in (*self.offsets, *self.gone)}
 
+    @property
+    def stands(self) -> dict[TopicPartition, int]:
+        """Return the offsets of all partitions, also of those that are gone."""
+        return {**self.gone, **self.offsets}
+
     def start_of(self, partition: TopicPartition, before: StreamPosition) -> int | None:
         """Return where the batch that ends here begins, given the position before it."""
         return self.starts.get(partition, before.offsets.get(partition))

@@ -42,7 +42,7 @@ from penstock.core.planning.range_bounds import (
     Span,
     apply_rule,
     bound_spans,
-    look_up,
+    demand,
     time_of,
 )
 from penstock.core.planning.task_splitting import PlanLimits, cut_tasks
@@ -72,10 +72,6 @@ class PlanStep:
     unwritten: tuple[OffsetRange, ...]
     news: tuple[str, ...]
     state: BatchRead
-
-    @property
-    def ranges(self) -> tuple[RangeOrder, ...]:
-        return tuple(order for task in self.tasks for order in task)
 
 
 def find_questions(
@@ -229,8 +225,8 @@ def _cut_tasks(spans: Sequence[Span], limits: PlanLimits) -> list[list[Span]]:
         OffsetRange(
             span.partition.topic,
             span.partition.partition,
-            _known(span.start_number, span.partition),
-            _known(span.until_number, span.partition),
+            demand(span.start_number, span.partition, "start or end"),
+            demand(span.until_number, span.partition, "start or end"),
         )
         for span in spans
     ]
@@ -260,12 +256,6 @@ def _keep_growing(
     if not growing:
         return tasks
     return [*tasks[:-1], [*tasks[-1], *growing]] if tasks else [growing]
-
-
-def _known(number: int | None, partition: TopicPartition) -> int:
-    if number is None:
-        return look_up({}, partition, "start or end")
-    return number
 
 
 def _make_order(span: Span, snapshot: Snapshot) -> RangeOrder:

@@ -170,8 +170,8 @@ def bind(position: Position, partition: TopicPartition, snapshot: Snapshot, *, u
         case Since() | Ago():
             return bind_time(position, partition, snapshot, unmatched)
         case RecordsBeforeEnd(records):
-            first = look_up(snapshot.earliest, partition, "earliest")
-            return At(max(first, look_up(snapshot.latest, partition, "latest") - records))
+            first = demand(snapshot.earliest.get(partition), partition, "earliest")
+            return At(max(first, demand(snapshot.latest.get(partition), partition, "latest") - records))
         case Committed():
             committed = snapshot.committed.get(partition)
             if committed is None:
@@ -192,7 +192,7 @@ def bind_time(position: Since | Ago, partition: TopicPartition, snapshot: Snapsh
     if found is not None:
         return At(found)
     if unmatched == "latest":
-        return At(look_up(snapshot.latest, partition, "latest"))
+        return At(demand(snapshot.latest.get(partition), partition, "latest"))
     raise OptionError(
         "NO_OFFSET_FOR_TIMESTAMP",
         f"{partition} has no record at or after {time_ms} (milliseconds since 1970).",
@@ -221,8 +221,9 @@ def _number(bound: Bound, partition: TopicPartition, snapshot: Snapshot) -> int 
             return snapshot.latest.get(partition)
 
 
-def look_up(answers: Mapping[TopicPartition, int], partition: TopicPartition, what: str) -> int:
-    if partition not in answers:
+def demand(answer: int | None, partition: TopicPartition, what: str) -> int:
+    """Return the offset, or raise if the brokers have not said it."""
+    if answer is None:
         raise BrokerError(
             "OFFSET_NOT_ANSWERED",
             f"The brokers gave no {what} offset for {partition}.",
@@ -230,7 +231,7 @@ def look_up(answers: Mapping[TopicPartition, int], partition: TopicPartition, wh
             facts={"partition": str(partition)},
             retriable=True,
         )
-    return answers[partition]
+    return answer
 
 
 def count_offsets(
@@ -245,9 +246,9 @@ def count_offsets(
             case At(offset):
                 return offset
             case Earliest():
-                return look_up(earliest, partition, "earliest")
+                return demand(earliest.get(partition), partition, "earliest")
             case Latest():
-                return look_up(latest, partition, "latest")
+                return demand(latest.get(partition), partition, "latest")
 
     total = 0
     for each in ranges:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
-from penstock.core.offsets.stream_position import StreamPosition, write_position
+from penstock.core.offsets.stream_position import NOWHERE, StreamPosition
 from penstock.core.sinks.ledger_rules import explain_moved, explain_went_back, list_missing
 
 #: For each topic id, the ids of the logs whose place it has taken.
@@ -86,7 +86,7 @@ def list_ahead(batch: StoredBatch, position: StreamPosition, logs: Logs) -> list
 
     Offsets of a recreated topic belong to another log: nothing of the old one is read again.
     """
-    ids, stands = dict(batch.topic_ids), {**position.gone, **position.offsets}
+    ids, stands = dict(batch.topic_ids), position.stands
     return [
         each
         for each in batch.ranges
@@ -144,9 +144,9 @@ def find_folder_refusal(
 
     `left`: what the writer stored or found last, then what it has tried to store since.
     """
-    if any(_is_same(each, found) for each in left):
+    if found in left:
         return None
-    missing = list_missing(_list_stands(found), _list_stands(left[0]))
+    missing = list_missing((found or NOWHERE).stands, (left[0] or NOWHERE).stands)
     if missing:
         return explain_went_back(
             stream,
@@ -194,7 +194,7 @@ def find_ahead(
         if cut
         else "If there are none, remove these folders: the stream then writes their rows again."
     )
-    stands = ", ".join(f"{each} at {offset}" for each, offset in sorted(_list_stands(position).items()))
+    stands = ", ".join(f"{each} at {offset}" for each, offset in sorted((position or NOWHERE).stands.items()))
     return OffsetStoreError(
         "FOLDERS_AHEAD",
         f"The offsets of the stream {stream} ({stands or 'none are stored'}) are older than {len(ahead)} of "
@@ -202,13 +202,3 @@ def find_ahead(
         hint=f"Bring back the newest offsets (`_penstock` in the sink's folder). {last_resort}",
         facts={"stream": stream, "folders": ahead},
     )
-
-
-def _is_same(one: StreamPosition | None, other: StreamPosition | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return write_position(one) == write_position(other)
-
-
-def _list_stands(position: StreamPosition | None) -> dict[TopicPartition, int]:
-    return {} if position is None else {**position.gone, **position.offsets}

@@ -62,7 +62,7 @@ def _is_at(position: StreamPosition, other: StreamPosition) -> bool:
 def _explain_lost(
     stream: str, last: int, batch_id: int, position: StreamPosition, before: StreamPosition
 ) -> OffsetStoreError:
-    missing = list_missing({**position.gone, **position.offsets}, {**before.gone, **before.offsets})
+    missing = list_missing(position.stands, before.stands)
     first, until = last + 1, batch_id - 1
     lost = f"batch {first}" if first == until else f"the batches {first} to {until}"
     return explain_went_back(
@@ -87,7 +87,7 @@ def _explain_replaced(stream: str, known: str, query: str) -> OffsetStoreError:
 
 
 def _explain_empty(stream: str, batch_id: int, before: StreamPosition) -> OffsetStoreError:
-    missing = list_missing({}, {**before.gone, **before.offsets})
+    missing = list_missing({}, before.stands)
     return OffsetStoreError(
         "LEDGER_EMPTY",
         f"The query is at batch {batch_id}, and the ledger knows nothing of the stream {stream}: the results "

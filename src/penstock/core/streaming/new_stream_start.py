@@ -13,8 +13,9 @@ from penstock.core.model import Ago, Latest, RecordsBeforeEnd
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.position_rules import Rule, list_positions
 from penstock.core.planning.partition_selection import select_partitions
-from penstock.core.planning.range_bounds import BatchRead, Snapshot, bound_spans, look_up
+from penstock.core.planning.range_bounds import BatchRead, Snapshot, bound_spans, demand
 from penstock.core.planning.task_splitting import PlanLimits
+from penstock.core.streaming.log_changes import list_epochs
 
 #: Makes planning ask for both ends of every partition: a stream's position is numbers, never words.
 NUMBERS = PlanLimits(min_records_per_task=1)
@@ -49,19 +50,13 @@ def resolve_start(reading: BatchRead, snapshot: Snapshot) -> StreamPosition:
     """Return the first position. A start beyond the log's end is an error with facts."""
     partitions = select_partitions(reading.selection, snapshot.topics).partitions
     offsets = {
-        span.partition: span.start_number
-        if span.start_number is not None
-        else look_up({}, span.partition, "start")
+        span.partition: demand(span.start_number, span.partition, "start")
         for span in bound_spans(reading, snapshot, partitions)
     }
     views = {each.topic: snapshot.topics[each.topic] for each in partitions}
     return StreamPosition(
         offsets,
         {name: view.topic_id for name, view in views.items() if view.topic_id is not None},
-        {
-            each: epoch
-            for each in partitions
-            if (epoch := views[each.topic].leader_epoch(each.partition)) is not None
-        },
+        list_epochs(partitions, snapshot.topics),
         starts=offsets,
     )

@@ -5,7 +5,6 @@ read_ranges(spark, [OffsetRange("clicks", 0, 100, 200)], {"bootstrap.servers": "
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ def read_ranges(
     )
     stream = parsed.stream
     log = source or KafkaLog(stream.client)
-    patience = LookRetries(stream.fetch_offset_retries, stream.fetch_offset_retry_interval_ms, time.sleep)
+    patience = LookRetries(stream.fetch_offset_retries, stream.fetch_offset_retry_interval_ms)
 
     def ask(view: LogView) -> tuple[RangeOrder, ...]:
         asked = list_asked(wanted)

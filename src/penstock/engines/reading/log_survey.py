@@ -10,6 +10,7 @@ failure: the next look does not find it. Other errors are the user's and are rai
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -36,7 +37,7 @@ class LookRetries:
 
     attempts: int
     interval_ms: int
-    pause: Callable[[float], None]
+    pause: Callable[[float], None] = time.sleep
 
     def wait(self) -> None:
         self.pause(self.interval_ms / 1000)

@@ -119,7 +119,7 @@ def _make_facts(stream: str, position: StreamPosition, seen: Sequence[Seen]) -> 
     return StreamFacts(
         stream,
         1,
-        {**position.gone, **position.offsets},
+        position.stands,
         tuple(NotedRange(each.path.name, 1, part) for each in seen for part in each.batch.ranges),
         # Rows of a batch that read nothing come from no range.
         tuple(NotedBatch(each.path.name, 1, each.rows, each.rows) for each in seen if each.batch.ranges),

@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
             self.source.open_view,
             options.reading,
             options.limits,
-            LookRetries(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms, time.sleep),
+            LookRetries(options.fetch_offset_retries, options.fetch_offset_retry_interval_ms),
             group=options.client.group_id or "",
             now_ms=time.time_ns() // 1_000_000,
         )

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OffsetStoreError, OptionError, PenstockError
 from penstock.core.log_lines import get_logger
-from penstock.core.model import TopicPartition
+from penstock.core.model import TopicPartition, is_another
 from penstock.core.offsets.offset_store_contract import (
     Change,
     OffsetStore,
@@ -289,18 +289,14 @@ def merge_positions(older: StreamPosition, newer: StreamPosition) -> StreamPosit
     ahead = {
         each: older.offsets[each]
         for each, offset in newer.offsets.items()
-        if older.offsets.get(each, 0) > offset and not _is_other(each.topic, older, newer)
+        if older.offsets.get(each, 0) > offset
+        and not is_another(older.topic_ids.get(each.topic), newer.topic_ids.get(each.topic))
     }
     epochs = {
         **{each: epoch for each, epoch in newer.leader_epochs.items() if each not in ahead},
         **{each: older.leader_epochs[each] for each in ahead if each in older.leader_epochs},
     }
     return replace(newer, offsets={**newer.offsets, **ahead}, leader_epochs=epochs)
-
-
-def _is_other(topic: str, older: StreamPosition, newer: StreamPosition) -> bool:
-    then, now = older.topic_ids.get(topic), newer.topic_ids.get(topic)
-    return then is not None and now is not None and then != now
 
 
 def _check_group(group: str) -> str:

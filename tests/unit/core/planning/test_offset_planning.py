@@ -106,7 +106,7 @@ def test_a_fixed_range_without_offsets_becomes_no_task() -> None:
 
 def test_an_order_carries_the_topics_id() -> None:
     """F33: with it the broker itself refuses a topic that was deleted and made anew."""
-    assert plan().ranges[0].topic_id == TOPIC_ID
+    assert plan().tasks[0][0].topic_id == TOPIC_ID
 
 
 def test_times_become_the_offsets_found_for_them() -> None:
@@ -331,7 +331,7 @@ def test_topics_that_a_pattern_matches_in_part_are_left_out_and_named() -> None:
     views = {name: TopicView(name, (0,), internal=name == "__t") for name in ("t", "t2", "my-t", "x", "__t")}
     reading = BatchRead(SelectPattern(TopicPattern("t")), ALL, END)
     decided = step(reading, Snapshot(views), PlanLimits())
-    assert [order.topic for order in decided.ranges] == ["t"]
+    assert [order.topic for (order,) in decided.tasks] == ["t"]
     (news,) = decided.news
     assert "2 topics (my-t, t2)" in news
 
@@ -467,7 +467,9 @@ def test_a_plan_covers_every_partition_exactly_once(
     decided = plan(partitions=len(logs), earliest=earliest, latest=latest, limits=limits)
     for partition in earliest:
         place = earliest[partition]
-        for order in (each for each in decided.ranges if each.partition == partition.partition):
+        for order in (
+            each for task in decided.tasks for each in task if each.partition == partition.partition
+        ):
             start = order.start.offset if isinstance(order.start, At) else earliest[partition]
             until = order.until.offset if isinstance(order.until, At) else latest[partition]
             assert start == place

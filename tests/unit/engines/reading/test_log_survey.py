@@ -260,7 +260,7 @@ def test_a_survey_answers_all_a_plan_asks(options: dict[str, str], bounds: tuple
     log.log.commit_offsets("g", {T0: 4, T1: 4})
     parsed = parse(**options)
     decided = step(parsed.reading, log.survey(parsed, now_ms=30_020), parsed.limits)
-    assert [(each.start, each.until) for each in decided.ranges] == [bounds, bounds]
+    assert [(each.start, each.until) for (each,) in decided.tasks] == [bounds, bounds]
 
 
 def test_a_time_finds_the_first_record_at_or_after_it_though_times_go_back() -> None:
@@ -273,7 +273,7 @@ def test_a_time_finds_the_first_record_at_or_after_it_though_times_go_back() -> 
     decided = step(
         options.reading, survey(log.view, options, now_ms=0, pause=lambda seconds: None), options.limits
     )
-    assert decided.ranges[0].start == At(0)
+    assert decided.tasks[0][0].start == At(0)
 
 
 def test_a_refused_login_is_not_tried_again() -> None:
@@ -319,8 +319,8 @@ def test_an_end_that_stays_beyond_the_log_is_told_with_both_ends(limits: dict[st
     assert log.pauses == [1.0, 1.0]
     decided = step(options.reading, snapshot, options.limits)
     assert decided.unwritten == (OffsetRange("t", 0, 7, 9), OffsetRange("t", 1, 5, 8))
-    assert {each.partition for each in decided.ranges} == {1}
-    assert decided.ranges[-1].until == At(5)
+    assert {each.partition for task in decided.tasks for each in task} == {1}
+    assert decided.tasks[-1][-1].until == At(5)
     error = explain_unwritten(decided.unwritten, snapshot.latest, committed_only=False)
     assert error.condition == "END_BEYOND_LOG"
     told = str(error)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from penstock.core.audit.audit_report import NotedRange
+from penstock.core.audit.tables_after_rewinds import FAR
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests
@@ -25,9 +26,6 @@ from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger.batch_accounts import DELETED, Account, make_books, parse_move_token
 from penstock.stores.sql.sink.sql_sink import PROVENANCE
 from penstock.stores.sql.sink.target_tables import Target
-
-#: A larger offset than any log reaches.
-_FAR = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def digest_booked(
     """Return the digest of the rows of one partition, from this offset on, that the table must hold.
     `accounts`: the stream's, by token; `changes`: its moves by hand, in order."""
     partition, offset = start
-    beyond_all = OffsetRange(partition.topic, partition.partition, offset, _FAR)
+    beyond_all = OffsetRange(partition.topic, partition.partition, offset, FAR)
     mine = sum_digests(each.digests for some in accounts.values() for each in some if each.table == table)
     if mine.get(partition) == _digest_found(session, target, replace(beyond_all, start=0)):
         return _digest_found(session, target, beyond_all)
@@ -87,7 +85,7 @@ def _list_pieces(
             generation = parse_move_token(token)
             if generation is None or generation - 2 >= len(changes):
                 return None
-            cuts[generation] = changes[generation - 2].after.offsets.get(partition, _FAR)
+            cuts[generation] = changes[generation - 2].after.offsets.get(partition, FAR)
     spans: dict[tuple[str, int], OffsetRange] = {}
     for each in ranges:
         if each.token in book.tokens and each.generation >= since and each.range.topic_partition == partition:

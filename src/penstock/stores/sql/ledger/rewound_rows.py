@@ -23,6 +23,7 @@ from penstock.core.audit.audit_report import NotedRange, TableBook
 from penstock.core.audit.replaced_logs import list_adopted, list_lost
 from penstock.core.audit.tables_after_rewinds import (
     ADDING,
+    FAR,
     describe_ranges,
     find_marks,
     intersect_ranges,
@@ -85,8 +86,6 @@ class RowRequest:
 
 #: Partitions that a sentence lists by name.
 _SHOWN = 5
-#: A larger offset than any log reaches.
-_FAR = 2**63 - 1
 #: Delete nothing.
 KEEP_ROWS = RowRequest()
 
@@ -397,7 +396,7 @@ def _refuse_other_logs(
     """Refuse rows of other logs: a row names its offset but not its log, and rows of a log that is gone could
     never come back."""
     held = [each for book in books if book.name == table for each in list_held(book, ranges)]
-    going = [OffsetRange(topic, partition, offset, _FAR) for topic, partition, offset in back]
+    going = [OffsetRange(topic, partition, offset, FAR) for topic, partition, offset in back]
     lost, adopted = list_lost(held, changes), list_adopted(held, changes)
     found = intersect_ranges(unite_ranges([*lost, *adopted]), going)
     if found:
