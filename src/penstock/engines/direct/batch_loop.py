@@ -166,26 +166,44 @@ class BatchLoop:
 
     def _find_end(self, before: StreamPosition) -> StreamPosition:
         """Return the end of the next batch, or `before` when asked to stop while the brokers are away."""
-        has_failed = False
-        while True:
+        end = before
+
+        def look() -> None:
+            nonlocal end
+            with self._switch.hearing():
+                end = self._watch.find_end(before, take_all=False)
+            if end is before:
+                self._end_outage()  # if a batch follows, it must be done first
+
+        try:
+            self._sit_out(look, "The brokers answer")
+        except PenstockError as error:
+            if not has_stopped(error):
+                raise
+        return end
+
+    def _sit_out(self, act: Callable[[], None], answer: str = "") -> PenstockError | None:
+        """Act, again and again while a server is away. Return the last failure if asked to stop meanwhile, or
+        None once it is done. `answer`: what to log if it failed before and the batch is still to be done."""
+        failure: PenstockError | None = None
+        while failure is None or not self._switch.wait(self._outage.choose_pause_s()):
             begun_s = self._clock()
             try:
-                with self._switch.hearing():
-                    end = self._watch.find_end(before, take_all=False)
+                act()
             except PenstockError as error:
-                if has_stopped(error):
-                    return before
                 if not self._may_sit_out(error, begun_s):
                     raise
-                has_failed = True
-                if self._switch.wait(self._outage.choose_pause_s()):
-                    return before
+                failure = error
             else:
-                if end is before:
-                    self._end_outage()  # if a batch follows, it must be done first
-                elif has_failed:
-                    self._tell_answer("The brokers answer")
-                return end
+                if answer and failure is not None and self._outage.is_on:
+                    span = _write_whole(self._outage.measure(self._clock()))
+                    log.warning(
+                        "%s again, %s after the first failure. Nothing is done yet: the batch follows.",
+                        answer,
+                        span,
+                    )
+                return None
+        return failure
 
     def _is_outage(self, error: Exception) -> bool:
         return is_outage(error) and (self.tasks_answered or not comes_from_task(error))
@@ -221,13 +239,6 @@ class BatchLoop:
         if lasted_s is not None:
             log.warning("The stream goes on, after %s without success.", _write_whole(lasted_s))
 
-    def _tell_answer(self, who: str) -> None:
-        """Log that what failed before has answered, which is all that is known yet."""
-        span = _write_whole(self._outage.measure(self._clock()))
-        log.warning(
-            "%s again, %s after the first failure. Nothing is done yet: the batch follows.", who, span
-        )
-
     def _telling(self, report: BatchReport) -> AbstractContextManager[None]:
         """Return a context that logs now and then, in an outage, that an attempt is running: its tasks may
         wait for an unavailable server, and the driver learns of that only when they have failed."""
@@ -252,20 +263,8 @@ class BatchLoop:
 
     def _await_sink(self) -> bool:
         """Wait until the sink answers, so that no batch is run in vain; return False if asked to stop."""
-        has_failed = False
-        while not self._switch.wait(self._outage.choose_pause_s()):
-            begun_s = self._clock()
-            try:
-                self._job.reach()
-            except PenstockError as error:
-                if not self._may_sit_out(error, begun_s):
-                    raise
-                has_failed = True
-            else:
-                if has_failed:
-                    self._tell_answer("The sink answers")
-                return True
-        return False
+        is_stopping = self._switch.wait(self._outage.choose_pause_s())
+        return not is_stopping and self._sit_out(self._job.reach, "The sink answers") is None
 
     def _try_batch(
         self, report: BatchReport, before: StreamPosition, end: StreamPosition
@@ -355,15 +354,9 @@ class BatchLoop:
     def _keep(self, position: StreamPosition, may_go_back: bool) -> None:
         """Store a position, waiting if the store is away: the work is done, or has not begun, and repeating
         it because of the store would only double it."""
-        while True:
-            begun_s = self._clock()
-            try:
-                self._keeper.keep(position, may_go_back=may_go_back)
-            except PenstockError as error:
-                if not self._may_sit_out(error, begun_s) or self._switch.wait(self._outage.choose_pause_s()):
-                    raise
-            else:
-                return
+        failure = self._sit_out(lambda: self._keeper.keep(position, may_go_back=may_go_back))
+        if failure is not None:
+            raise failure
 
     def _close_report(
         self,

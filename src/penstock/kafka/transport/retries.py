@@ -1,7 +1,8 @@
 """Tries again what a broker refused or left unanswered: until a deadline, with growing pauses.
 
-Rule: this is the only loop of tries that speaks to brokers. It warns while failures last, and its error names
-the last failure. Why not a loop at each place: each had its own pauses, and none told the user why it waited.
+Rule: inside `penstock.kafka` this is the only loop of tries; whoever looks at a log (`engines.reading`) asks
+again with a fresh view. It warns while failures last, and its error names the last failure. Why not a loop at
+each place: each had its own pauses, and none told the user why it waited.
 
     attempts = Attempts(deadline, "the metadata", first_pause_ms=100)
 """
