@@ -107,7 +107,9 @@ class GroupCommits(Generic[What]):
             self._offered = self._left = self._newest = self._kept = None
             dropped, self._callbacks = self._callbacks, []
         error = OffsetStoreError(
-            "OFFSETS_MOVED", f"Group {self._group} was moved by hand before this commit."
+            "OFFSETS_MOVED",
+            f"Group {self._group} was moved by hand before this commit.",
+            hint="Nothing more is to be committed for this batch: go on from where the group stands now.",
         )
         for what, callback in dropped:
             callback(what, error)
