@@ -25,9 +25,9 @@ from penstock.core.errors import PenstockError
 from penstock.core.log_lines import get_logger
 from penstock.core.offsets.stream_position import Offsets, read_position
 from penstock.core.options.stream_options import parse_stream_options
-from penstock.engines.reading.outside_world import see_outside
+from penstock.engines.reading.option_inputs import see_outside
 from penstock.engines.source.listener_feedback import tell
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 
 log = get_logger(__name__)
 
@@ -42,7 +42,7 @@ class QueryListener(StreamingQueryListener):
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
         self._group, self._commit = (None, None) if options is None else _find_group(options)
-        self._commits: dict[tuple[str, int], GroupCommits[Offsets]] = {}
+        self._commits: dict[tuple[str, int], CommitThread[Offsets]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
         """Do nothing yet."""
@@ -77,7 +77,7 @@ class QueryListener(StreamingQueryListener):
         assert self._group is not None
         assert self._commit is not None
         if stream not in self._commits:
-            self._commits[stream] = GroupCommits(self._commit, self._group)
+            self._commits[stream] = CommitThread(self._commit, self._group)
         try:
             self._commits[stream].offer(read_position(end).offsets)
         except PenstockError as error:

@@ -21,7 +21,7 @@ from penstock.core.options.option_table import option_specs
 from penstock.core.options.stream_option_table import StreamTable
 from penstock.core.options.stream_options import check_load, parse_stream_options
 from penstock.core.options.typed_column_options import FormatTable
-from penstock.engines.reading.outside_world import see_outside
+from penstock.engines.reading.option_inputs import see_outside
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.core.model import WorkOrder
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.direct_options import Delivery, parse_direct_options
+from penstock.core.options.direct_options import DeliveryMode, parse_direct_options
 from penstock.core.options.direct_strategies import Subscribe
 from penstock.core.streaming.next_batch import plan_batch
 from penstock.engines.direct.batch_loop import BatchLoop, Job, LoopSettings
@@ -41,7 +41,7 @@ class Order:
     bootstrap: str
     topic: str
     folder: str
-    delivery: Delivery
+    delivery: DeliveryMode
 
     @property
     def rows(self) -> Path:

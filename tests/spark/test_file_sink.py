@@ -24,8 +24,8 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.file_batches import name_folder
 from penstock.direct import At, DirectStream, Subscribe
 from penstock.engines.sinks import file_sink as files
-from penstock.engines.sinks.file_checks import TaskCounts
 from penstock.engines.sinks.file_sink import FORMATS
+from penstock.engines.sinks.task_output_checks import TaskCounts
 from penstock.sinks import FileSink
 from tests.support.topic_filling import produce
 
@@ -169,7 +169,7 @@ import pyarrow as pa, pyarrow.parquet as pq
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import file_sink as files
-from penstock.engines.sinks.file_checks import TaskCounts
+from penstock.engines.sinks.task_output_checks import TaskCounts
 from tests.crash.gates import pass_gate
 
 def save(rows, kind, place):

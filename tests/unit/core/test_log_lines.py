@@ -27,7 +27,7 @@ from penstock.engines.source.data_source import _prepare
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.retries import Attempts
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 
 FORGED = "WARNING penstock [FORGED] all is well"
 HOSTILE = [
@@ -72,7 +72,7 @@ def fail_to_commit(text: str) -> None:
     def commit(_what: Any) -> None:
         raise BrokerError("COMMIT_REFUSED", f"The broker says: {text}.", retriable=True)
 
-    commits: GroupCommits[dict[Any, int]] = GroupCommits(commit, text)
+    commits: CommitThread[dict[Any, int]] = CommitThread(commit, text)
     commits.offer({TopicPartition("t", 0): 1})
     commits.flush(10.0)
 

@@ -56,8 +56,8 @@ from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import OffsetStore, unknown_stream
 from penstock.core.offsets.rewinds import (
-    Direction,
     LogBounds,
+    RewindDirection,
     explain_other_logs,
     needs_log,
     plan_adoption,
@@ -70,7 +70,7 @@ from penstock.core.offsets.stream_position import StreamPosition, read_position,
 if TYPE_CHECKING:
     from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
-_DIRECTIONS = {"rewind": Direction.BACK, "skip": Direction.AHEAD, "plan": Direction.EITHER}
+_DIRECTIONS = {"rewind": RewindDirection.BACK, "skip": RewindDirection.AHEAD, "plan": RewindDirection.EITHER}
 _HELP = {
     "show": "show the streams of a store, or where one stands",
     "plan": "show where a rewind or a skip would lead, and change nothing",

@@ -15,7 +15,7 @@ from penstock.core.offsets.offset_store_contract import OffsetStore
 from penstock.core.offsets.rewinds import (
     ByRecords,
     LogBounds,
-    Target,
+    RewindTarget,
     ToOffsets,
     explain_other_logs,
     explain_unknown,
@@ -60,7 +60,7 @@ def add_target_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     )
 
 
-def choose_target(arguments: argparse.Namespace, store: OffsetStore) -> Target:
+def choose_target(arguments: argparse.Namespace, store: OffsetStore) -> RewindTarget:
     if arguments.to_time is not None:
         return Since(arguments.to_time)
     if arguments.to_offset is not None:
@@ -104,7 +104,9 @@ def _refuse_second_direction(verb: str, records: int) -> None:
     )
 
 
-def refuse_left_alone(target: Target, only: Collection[TopicPartition] | None, asked: Sequence[str]) -> None:
+def refuse_left_alone(
+    target: RewindTarget, only: Collection[TopicPartition] | None, asked: Sequence[str]
+) -> None:
     """Refuse an offset for a partition that --only leaves unchanged."""
     if not asked or only is None or not isinstance(target, ToOffsets):
         return
@@ -137,7 +139,7 @@ def look_at_log(
     arguments: argparse.Namespace,
     position: StreamPosition,
     partitions: Sequence[TopicPartition],
-    target: Target | None = None,
+    target: RewindTarget | None = None,
     *,
     is_needed: bool,
 ) -> tuple[LogBounds | None, dict[str, TopicView]]:

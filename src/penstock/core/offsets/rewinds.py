@@ -6,7 +6,7 @@ log is known, no partition is moved outside it. A moved partition forgets the le
 elsewhere in the log that epoch means nothing, and would look like a truncated log.
 
 >>> at = StreamPosition({TopicPartition("t", 0): 90})
->>> plan = plan_rewind(at, ByRecords(-50), Direction.BACK)
+>>> plan = plan_rewind(at, ByRecords(-50), RewindDirection.BACK)
 >>> [str(each) for each in plan.moves]
 ['t-0: 90 -> 40']
 """
@@ -39,10 +39,10 @@ class ToOffsets:
 
 _NOT_LOOKED = "The log was not looked at: an offset may lie outside it."
 
-Target: TypeAlias = Earliest | Latest | Since | At | ByRecords | ToOffsets
+RewindTarget: TypeAlias = Earliest | Latest | Since | At | ByRecords | ToOffsets
 
 
-class Direction(Enum):
+class RewindDirection(Enum):
     """The direction in which a partition may move."""
 
     BACK = "back"
@@ -88,15 +88,15 @@ class RewindPlan:
         return self.before == self.after
 
 
-def needs_log(target: Target) -> bool:
+def needs_log(target: RewindTarget) -> bool:
     """Return whether this target cannot be bound without asking the brokers."""
     return isinstance(target, Earliest | Latest | Since)
 
 
 def plan_rewind(
     position: StreamPosition,
-    target: Target,
-    direction: Direction = Direction.EITHER,
+    target: RewindTarget,
+    direction: RewindDirection = RewindDirection.EITHER,
     *,
     only: Collection[TopicPartition] | None = None,
     log: LogBounds | None = None,
@@ -154,7 +154,7 @@ def explain_other_logs(topics: Sequence[str], why: str = "") -> OptionError:
 
 def _refuse_other_logs(
     position: StreamPosition,
-    target: Target,
+    target: RewindTarget,
     chosen: Collection[TopicPartition],
     others: Mapping[str, TopicView],
 ) -> None:
@@ -185,7 +185,7 @@ def _tell_other_log(topic: str, position: StreamPosition, view: TopicView) -> st
 
 
 def refuse_unknown(
-    position: StreamPosition, target: Target, only: Collection[TopicPartition] | None = None
+    position: StreamPosition, target: RewindTarget, only: Collection[TopicPartition] | None = None
 ) -> None:
     """Refuse partitions in which the stream has no position. This needs no question to the brokers."""
     asked = set(only if only is not None else ()) | set(
@@ -278,21 +278,21 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
 
 
 def _move(
-    each: TopicPartition, before: int, target: Target, direction: Direction, log: LogBounds | None
+    each: TopicPartition, before: int, target: RewindTarget, direction: RewindDirection, log: LogBounds | None
 ) -> PartitionRewind:
     wanted = _bind(each, before, target, log)
     move = _clamp(each, before, wanted, log)
     if isinstance(target, Since) and log is not None and log.at_time[each] is None:
         move = replace(move, note="the end of the log: no record is of that time or later")
     assert move.after is not None
-    if direction is Direction.BACK and move.after > before:
+    if direction is RewindDirection.BACK and move.after > before:
         return PartitionRewind(each, before, before, f"stays: {wanted} lies ahead")
-    if direction is Direction.AHEAD and move.after < before:
+    if direction is RewindDirection.AHEAD and move.after < before:
         return PartitionRewind(each, before, before, f"stays: {wanted} lies behind")
     return move
 
 
-def _bind(each: TopicPartition, before: int, target: Target, log: LogBounds | None) -> int:
+def _bind(each: TopicPartition, before: int, target: RewindTarget, log: LogBounds | None) -> int:
     match target:
         case ByRecords(records):
             return max(0, before + records)

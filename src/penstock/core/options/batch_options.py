@@ -17,7 +17,7 @@ from penstock.core.errors import OptionError
 from penstock.core.model import Earliest, Latest
 from penstock.core.options.batch_option_table import BatchTable
 from penstock.core.options.option_table import read_surface
-from penstock.core.options.position_rules import Rule, check_start_not_after_end, list_positions
+from penstock.core.options.position_rules import PositionRule, check_start_not_after_end, list_positions
 from penstock.core.options.shared_options import (
     ReadOptions,
     make_read_options,
@@ -58,7 +58,7 @@ def parse_batch_options(
     return make_read_options(table, texts, selection, client, start, end, unique=unique, warnings=warnings)
 
 
-def _read_start(table: BatchTable) -> Rule:
+def _read_start(table: BatchTable) -> PositionRule:
     rule = read_start(table, default=Earliest(), refused=Latest())
     if Latest() in list_positions(rule):
         raise OptionError(
@@ -69,7 +69,7 @@ def _read_start(table: BatchTable) -> Rule:
     return rule
 
 
-def _read_end(table: BatchTable) -> Rule:
+def _read_end(table: BatchTable) -> PositionRule:
     texts = (table.ending_timestamp, table.ending_offsets_by_timestamp, table.ending_offsets)
     rule = read_rule("ending", *texts, default=Latest(), refused=Earliest())
     if Earliest() in list_positions(rule):

@@ -19,7 +19,7 @@ from penstock.core.client.java_settings import PREFIX, ReadFile
 from penstock.core.errors import OptionError
 from penstock.core.model import Earliest, Latest, Position, TopicPartition
 from penstock.core.options.direct_option_table import OUTAGE_TIMEOUT, DirectTable
-from penstock.core.options.direct_strategies import Strategy
+from penstock.core.options.direct_strategies import ReadStrategy
 from penstock.core.options.option_table import invalid, parse_setting, read_surface
 from penstock.core.options.option_values import parse_boolean, parse_duration_ms, parse_integer_from
 from penstock.core.options.position_rules import ForAll, ForEach
@@ -28,8 +28,8 @@ from penstock.core.options.stream_options import StreamOptions, parse_stream_opt
 from penstock.core.planning.partition_selection import SelectPartitions
 from penstock.core.planning.range_bounds import BatchRead
 
-Delivery: TypeAlias = Literal["at-most-once", "at-least-once", "exactly-once"]
-DELIVERIES: tuple[Delivery, ...] = ("at-most-once", "at-least-once", "exactly-once")
+DeliveryMode: TypeAlias = Literal["at-most-once", "at-least-once", "exactly-once"]
+DELIVERIES: tuple[DeliveryMode, ...] = ("at-most-once", "at-least-once", "exactly-once")
 
 _STREAMING = "spark.streaming."
 _BACKPRESSURE = ("enabled", "initialRate", "pid.proportional", "pid.integral", "pid.derived", "pid.minRate")
@@ -102,7 +102,7 @@ _OURS = ("auto.offset.reset", *_AUTO_COMMIT)
 
 
 def parse_direct_options(
-    strategy: Strategy,
+    strategy: ReadStrategy,
     kafka: Mapping[str, object],
     options: Mapping[str, object],
     conf: Mapping[str, str],

@@ -72,7 +72,7 @@ class Assign:
         self.selection = SelectPartitions(tuple(named))
 
 
-Strategy: TypeAlias = Subscribe | SubscribePattern | Assign
+ReadStrategy: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def read_positions(positions: Starts) -> dict[TopicPartition, Position]:

@@ -65,10 +65,10 @@ class ForEach:
         return hash((frozenset(self.partitions.items()), frozenset(self.topics.items()), self.by_time))
 
 
-Rule: TypeAlias = ForAll | ForEach
+PositionRule: TypeAlias = ForAll | ForEach
 
 
-def list_positions(rule: Rule) -> list[Position]:
+def list_positions(rule: PositionRule) -> list[Position]:
     """Return every position that a rule names."""
     if isinstance(rule, ForEach):
         return [*rule.partitions.values(), *rule.topics.values()]
@@ -101,7 +101,7 @@ def parse_times_rule(key: str, text: str) -> ForEach:
     return ForEach(positions, {}, by_time=True)
 
 
-def parse_offsets_rule(key: str, text: str, *, refused: Position | None = None) -> Rule:
+def parse_offsets_rule(key: str, text: str, *, refused: Position | None = None) -> PositionRule:
     """Parse `earliest`, `latest`, `committed`, `-10m`, `-1000`, or offsets for each partition as JSON.
 
     `refused`: the end of the log that the caller does not accept. It is parsed all the same, so that the
@@ -241,7 +241,7 @@ def _parse_topics(key: str, text: str, example: str) -> dict[str, Any]:
     return parsed
 
 
-def check_start_not_after_end(start: Rule, end: Rule) -> None:
+def check_start_not_after_end(start: PositionRule, end: PositionRule) -> None:
     """Refuse rules that no log can satisfy: different partitions, or a start after its end."""
     if isinstance(start, ForEach) and isinstance(end, ForEach):
         _check_same_partitions(start, end)

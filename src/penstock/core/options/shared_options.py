@@ -19,7 +19,7 @@ from penstock.core.options.option_table import find_close_key, invalid, option_s
 from penstock.core.options.option_values import find_unit_mistake
 from penstock.core.options.position_rules import (
     ForAll,
-    Rule,
+    PositionRule,
     list_positions,
     parse_assignment,
     parse_offsets_rule,
@@ -48,8 +48,8 @@ class ReadOptions:
     tasks'."""
 
     selection: Selection
-    start: Rule
-    end: Rule
+    start: PositionRule
+    end: PositionRule
     unmatched_start: str
     uncommitted_start: Position | None
     client: ClientSettings
@@ -82,8 +82,8 @@ def make_read_options(
     texts: Mapping[str, str],
     selection: Selection,
     client: ParsedClient,
-    start: Rule,
-    end: Rule,
+    start: PositionRule,
+    end: PositionRule,
     *,
     uncommitted_start: Position | None = None,
     unique: str,
@@ -216,7 +216,7 @@ def read_pattern(text: str) -> SelectPattern:
     return SelectPattern(TopicPattern(text.strip()))
 
 
-def read_start(table: BatchTable, *, default: Position, refused: Position | None = None) -> Rule:
+def read_start(table: BatchTable, *, default: Position, refused: Position | None = None) -> PositionRule:
     """Return where reading starts. `refused`: the end of the log that is not accepted here."""
     texts = (table.starting_timestamp, table.starting_offsets_by_timestamp, table.starting_offsets)
     return read_rule("starting", *texts, default=default, refused=refused)
@@ -230,7 +230,7 @@ def read_rule(
     *,
     default: Position,
     refused: Position | None,
-) -> Rule:
+) -> PositionRule:
     """Return the first rule that is set; do not parse the others."""
     if time is not None:
         return parse_time_rule(f"{side}Timestamp", time)
@@ -241,7 +241,7 @@ def read_rule(
     return ForAll(default)
 
 
-def warn_about_times(start: Rule, end: Rule) -> list[str]:
+def warn_about_times(start: PositionRule, end: PositionRule) -> list[str]:
     """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so do we.
 
     A start at 0 commonly means everything, and gives no warning.
@@ -257,7 +257,7 @@ def warn_about_times(start: Rule, end: Rule) -> list[str]:
     ]
 
 
-def check_committed(start: Rule, end: Rule, client: ClientSettings) -> None:
+def check_committed(start: PositionRule, end: PositionRule, client: ClientSettings) -> None:
     if Committed() in (*list_positions(start), *list_positions(end)) and client.group_id is None:
         raise OptionError(
             "OPTION_MISSING",

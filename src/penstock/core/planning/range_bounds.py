@@ -30,7 +30,7 @@ from penstock.core.model import (
     TopicPartition,
     TopicView,
 )
-from penstock.core.options.position_rules import ForAll, ForEach, Rule
+from penstock.core.options.position_rules import ForAll, ForEach, PositionRule
 from penstock.core.planning.partition_selection import Selection
 
 
@@ -44,8 +44,8 @@ class BatchRead:
     """
 
     selection: Selection
-    start: Rule
-    end: Rule
+    start: PositionRule
+    end: PositionRule
     unmatched_start: str = "error"
     uncommitted_start: Position | None = None
     committed_only: bool = False
@@ -101,7 +101,7 @@ def check_ends(snapshot: Snapshot) -> None:
 
 
 def apply_rule(
-    rule: Rule, partitions: Sequence[TopicPartition], *, side: str
+    rule: PositionRule, partitions: Sequence[TopicPartition], *, side: str
 ) -> Mapping[TopicPartition, Position]:
     """Return a position for each partition; a rule by name must name exactly the existing partitions."""
     if isinstance(rule, ForAll):

@@ -42,7 +42,7 @@ class LedgerEntry:
 
 Ledger: TypeAlias = Mapping[TopicPartition, LedgerEntry]
 #: Missing offsets of each partition: from which one (None: the partition is unknown), to which.
-Missing: TypeAlias = Mapping[TopicPartition, tuple[int | None, int]]
+MissingOffsets: TypeAlias = Mapping[TopicPartition, tuple[int | None, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def explain_old_epoch(batch: LedgerBatch, ledger: Ledger, found: int, epoch: int
     return explain_went_back(batch.stream, what, missing, is_named=bool(batch.name), facts={"found": found})
 
 
-def list_missing(stands: Mapping[TopicPartition, int], stood: Mapping[TopicPartition, int]) -> Missing:
+def list_missing(stands: Mapping[TopicPartition, int], stood: Mapping[TopicPartition, int]) -> MissingOffsets:
     """Return the offsets between a stream's present position and a later one that it had reached."""
     return {
         each: (stands.get(each), until)
@@ -146,7 +146,7 @@ def list_missing(stands: Mapping[TopicPartition, int], stood: Mapping[TopicParti
     }
 
 
-def _list_missing(batch: LedgerBatch, ledger: Ledger) -> Missing:
+def _list_missing(batch: LedgerBatch, ledger: Ledger) -> MissingOffsets:
     """Return the offsets between the ledger's position and the start of the batch."""
     missing: dict[TopicPartition, tuple[int | None, int]] = {}
     for move in batch.moves:
@@ -164,7 +164,7 @@ def _list_missing(batch: LedgerBatch, ledger: Ledger) -> Missing:
 def explain_went_back(
     stream: str,
     lost: str,
-    missing: Missing,
+    missing: MissingOffsets,
     *,
     is_named: bool,
     facts: Mapping[str, object] | None = None,
@@ -196,7 +196,7 @@ def explain_went_back(
     )
 
 
-def describe_missing(missing: Missing) -> str:
+def describe_missing(missing: MissingOffsets) -> str:
     """Return which offsets are missing, in words."""
     if not missing:
         return "what is lost moved no offsets"
@@ -208,7 +208,7 @@ def describe_missing(missing: Missing) -> str:
     return f"the offsets that are missing are {', '.join(told[:_SHOWN])}{more}"
 
 
-def _explain_lost(batch: LedgerBatch, ledger: Ledger, missing: Missing) -> OffsetStoreError:
+def _explain_lost(batch: LedgerBatch, ledger: Ledger, missing: MissingOffsets) -> OffsetStoreError:
     lost = _find_lost(batch, ledger)
     return explain_went_back(
         batch.stream,

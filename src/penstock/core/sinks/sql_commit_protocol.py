@@ -33,7 +33,7 @@ from penstock.core.sinks.ledger_rules import (
     find_ledger_refusal,
 )
 
-Result = TypeVar("Result")
+Outcome = TypeVar("Outcome")
 
 #: How often to try a batch's COMMIT while it fails and the ledger says that it was not made. A constraint
 #: that is checked only then, or a full disk, refuses it every time.
@@ -126,10 +126,10 @@ class SweepStages:
 Step: TypeAlias = (
     Begin | LockWriter | RaiseEpoch | ReadLedger | InsertStages | WriteLedger | Commit | Abandon | SweepStages
 )
-Steps: TypeAlias = Generator[Step, Any, Result]
+Steps: TypeAlias = Generator[Step, Any, Outcome]
 
 
-def drive(steps: Steps[Result], perform: Callable[[Step], Any]) -> Result:
+def drive(steps: Steps[Outcome], perform: Callable[[Step], Any]) -> Outcome:
     """Perform each step, pass its answer or failure to the protocol, and return the protocol's result."""
     answer: Any = None
     failure: StepFailedError | None = None
@@ -137,7 +137,7 @@ def drive(steps: Steps[Result], perform: Callable[[Step], Any]) -> Result:
         try:
             step = steps.send(answer) if failure is None else steps.throw(failure)
         except StopIteration as end:
-            result: Result = end.value
+            result: Outcome = end.value
             return result
         answer = failure = None
         try:

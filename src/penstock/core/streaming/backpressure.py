@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from penstock.core.streaming.limit_sharing import share_by_lag
 
-Key = TypeVar("Key")
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Pacing:
             rate = max(rate, state.level)
         return PaceState(finished_at_ms, rate, error, is_estimate=True)
 
-    def budget(self, state: PaceState, lags: Mapping[Key, int]) -> dict[Key, int] | None:
+    def budget(self, state: PaceState, lags: Mapping[_Key, int]) -> dict[_Key, int] | None:
         """Return the next batch's records of each partition, never more than its lag; None: no bound.
 
         The rate is shared by lag. Each share is held under `max_rate_per_partition`, which wins, and over

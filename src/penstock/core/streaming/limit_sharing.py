@@ -15,10 +15,10 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
-Key = TypeVar("Key")
+_Key = TypeVar("_Key")
 
 
-def share_by_lag(total: int, sizes: Mapping[Key, int]) -> dict[Key, int]:
+def share_by_lag(total: int, sizes: Mapping[_Key, int]) -> dict[_Key, int]:
     """Return how much of each partition a limit of `total` records admits, never more than its size."""
     waiting = float(sum(size for size in sizes.values() if size > 0))
     return {each: _share(total, size, waiting) if size > 0 else 0 for each, size in sizes.items()}

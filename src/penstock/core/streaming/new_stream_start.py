@@ -11,7 +11,7 @@ from __future__ import annotations
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import Ago, Latest, RecordsBeforeEnd
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.position_rules import Rule, list_positions
+from penstock.core.options.position_rules import PositionRule, list_positions
 from penstock.core.planning.partition_selection import select_partitions
 from penstock.core.planning.range_bounds import BatchRead, Snapshot, bound_spans, demand
 from penstock.core.planning.task_splitting import PlanLimits
@@ -30,7 +30,7 @@ def holds_start(end: StreamPosition) -> bool:
     return bool(end.starts) or not end.offsets
 
 
-def refuse_unknown_start(start: Rule) -> None:
+def refuse_unknown_start(start: PositionRule) -> None:
     """Raise unless the start option still means the place it meant when the first batch was planned.
 
     This is for a first batch that Spark's own connector planned and did not finish: its start is not stored,

@@ -23,7 +23,7 @@ from penstock.core.errors import PenstockError, comes_from_task, find_verdict
 from penstock.core.log_lines import get_logger
 from penstock.core.offsets.offset_store_contract import goes_back
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.direct_options import Delivery
+from penstock.core.options.direct_options import DeliveryMode
 from penstock.core.outages import TOLD_AFTER_S, Outage, has_stopped, is_outage, write_span
 from penstock.core.streaming.batch_ticks import next_tick
 from penstock.core.streaming.next_batch import list_ranges
@@ -56,7 +56,7 @@ class LoopSettings:
     interval_ms: int
     attempts: int
     empty_batches: bool
-    delivery: Delivery | None
+    delivery: DeliveryMode | None
     is_manual: bool
     outage_s: float = 0.0
 

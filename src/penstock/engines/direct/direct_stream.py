@@ -29,8 +29,8 @@ from penstock.core.log_lines import get_logger, in_stream
 from penstock.core.model import Log, Position, TopicPartition
 from penstock.core.offsets.offset_store_contract import OffsetStore, check_stream_name, demand_offset_store
 from penstock.core.offsets.stream_position import NOWHERE, StreamPosition
-from penstock.core.options.direct_options import DELIVERIES, Delivery, parse_direct_options
-from penstock.core.options.direct_strategies import Starts, Strategy, read_positions
+from penstock.core.options.direct_options import DELIVERIES, DeliveryMode, parse_direct_options
+from penstock.core.options.direct_strategies import ReadStrategy, Starts, read_positions
 from penstock.core.options.option_table import invalid, parse_setting
 from penstock.core.options.option_values import parse_delay_ms
 from penstock.core.outages import Patience, has_stopped, waiting_for_servers
@@ -46,7 +46,7 @@ from penstock.engines.direct.record_functions import RecordFunction, handle_reco
 from penstock.engines.direct.run_reports import Event, RunOutcome, RunReports
 from penstock.engines.direct.stop_requests import StopSwitch, stop_on_signals
 from penstock.engines.reading.kafka_log import KafkaLog
-from penstock.engines.reading.outside_world import see_outside
+from penstock.engines.reading.option_inputs import see_outside
 from penstock.engines.reading.read_tasks import make_tasks, name_schema
 from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.engines.reading.typed_column_setup import make_typed, refuse_missing_letter_box
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-Listener = Callable[[Event, BatchReport], None]
-Commit: TypeAlias = Literal["automatic", "manual"]
-COMMITS: tuple[Commit, ...] = ("automatic", "manual")
+BatchListener = Callable[[Event, BatchReport], None]
+CommitMode: TypeAlias = Literal["automatic", "manual"]
+COMMITS: tuple[CommitMode, ...] = ("automatic", "manual")
 
 
 class DirectStream:
@@ -80,14 +80,14 @@ class DirectStream:
     def __init__(
         self,
         spark: SparkSession,
-        strategy: Strategy,
+        strategy: ReadStrategy,
         kafka: Mapping[str, object],
         *,
         interval: str | int = "1s",
         name: str | None = None,
         offsets: OffsetStore | str | None = None,
-        delivery: Delivery | None = None,
-        commit: Commit = "automatic",
+        delivery: DeliveryMode | None = None,
+        commit: CommitMode = "automatic",
         seek: Starts | None = None,
         must_resume: bool = False,
         batch_attempts: int = 3,
@@ -123,7 +123,7 @@ class DirectStream:
         self._stages: list[ArrowFunction] = []
         self._functions: list[Callable[[Batch], object]] = []
         self._sink: tuple[Sink, Callable[[Batch], Any]] | None = None
-        self._listeners: list[Listener] = []
+        self._listeners: list[BatchListener] = []
         self._switch = StopSwitch(Path(stop_file) if stop_file is not None else None)
         self._thread: threading.Thread | None = None
         self._has_run = self._is_writer = False
@@ -186,7 +186,7 @@ class DirectStream:
         self._sink = (sink, transform or (lambda batch: batch.frame))
         return self
 
-    def add_listener(self, listener: Listener) -> DirectStream:
+    def add_listener(self, listener: BatchListener) -> DirectStream:
         """Call `listener(event, report)` when a batch is submitted, started, completed or failed."""
         self._listeners.append(listener)
         return self
@@ -320,7 +320,7 @@ class DirectStream:
         outage_s = self._options.outage_timeout_ms / 1000
         return LoopSettings(self._interval_ms, self._attempts, self._empty, delivery, is_manual, outage_s)
 
-    def _check_delivery(self, is_manual: bool) -> Delivery | None:
+    def _check_delivery(self, is_manual: bool) -> DeliveryMode | None:
         delivery = self._delivery
         if self._sink is not None:
             if delivery not in (None, "exactly-once") or is_manual:
@@ -460,7 +460,9 @@ def _name_missing() -> OptionError:
     )
 
 
-def _check_choices(delivery: Delivery | None, commit: Commit) -> tuple[Delivery | None, Commit]:
+def _check_choices(
+    delivery: DeliveryMode | None, commit: CommitMode
+) -> tuple[DeliveryMode | None, CommitMode]:
     if delivery is not None and delivery not in DELIVERIES:
         raise invalid("delivery", str(delivery), ", ".join(f"`{each}`" for each in DELIVERIES))
     if commit not in COMMITS:

@@ -15,7 +15,7 @@ from penstock.core.planning.explicit_ranges import check_ranges, list_asked, ord
 from penstock.engines.direct.order_frames import make_frame
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.log_survey import LookRetries, look
-from penstock.engines.reading.outside_world import see_outside
+from penstock.engines.reading.option_inputs import see_outside
 from penstock.engines.reading.read_tasks import make_tasks, name_schema
 from penstock.engines.reading.typed_column_setup import make_typed
 

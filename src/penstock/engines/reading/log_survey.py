@@ -24,7 +24,7 @@ from penstock.core.planning.partition_selection import name_topics
 from penstock.core.planning.range_bounds import BatchRead, Snapshot, check_ends
 from penstock.core.planning.task_splitting import PlanLimits
 
-Seen = TypeVar("Seen")
+_Seen = TypeVar("_Seen")
 
 #: No process listens, or the one that listens hangs.
 _NOBODY_THERE = ("BROKER_UNREACHABLE", "BROKER_TIMEOUT")
@@ -44,8 +44,8 @@ class LookRetries:
 
 
 def look(
-    open_view: Callable[[], LogView], question: Callable[[LogView], Seen], patience: LookRetries
-) -> Seen:
+    open_view: Callable[[], LogView], question: Callable[[LogView], _Seen], patience: LookRetries
+) -> _Seen:
     """Ask a fresh view, and another one if the brokers fail or a partition vanishes meanwhile."""
     failures = Counter[str]()
     while True:

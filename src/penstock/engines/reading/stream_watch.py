@@ -34,7 +34,7 @@ from penstock.core.streaming.next_batch import aim, holds_back, share_budget, ta
 from penstock.core.streaming.stream_lag import PeekedRecords, count_within, measure_lags, summarize
 from penstock.engines.reading.log_survey import LookRetries, look, survey
 from penstock.engines.reading.loss_book import LossBook, check_ledger
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)
@@ -294,7 +294,7 @@ class StreamWatch:
 
     # --- the group --------------------------------------------------------------------------------------
 
-    def _start_commits(self) -> GroupCommits[Offsets] | None:
+    def _start_commits(self) -> CommitThread[Offsets] | None:
         group, client = self._options.commit_group, self._options.client
         if group is None:
             return None
@@ -316,7 +316,7 @@ class StreamWatch:
 
             return find_retention_ms(client, group, timeout_ms=client.default_api_timeout_ms)
 
-        return GroupCommits(commit, group, renew=renew, renewal=RenewalSchedule(ask_retention_ms))
+        return CommitThread(commit, group, renew=renew, renewal=RenewalSchedule(ask_retention_ms))
 
     def _offer(self, position: StreamPosition) -> None:
         if self._commits is not None:

@@ -46,7 +46,7 @@ from penstock.core.sinks.file_batches import (
 from penstock.core.sinks.ledger_rules import explain_moved
 from penstock.core.sinks.sink_contract import BatchOutcome, Sink, SinkWriter
 from penstock.core.streaming.next_batch import list_ranges
-from penstock.engines.sinks.file_checks import check_files, check_shared, save_frame
+from penstock.engines.sinks.task_output_checks import check_files, check_shared, save_frame
 from penstock.stores.durable_files import flush_to_disk, write_to_disk
 from penstock.stores.offsets.file_store import FileOffsetStore
 from penstock.stores.offsets.position_documents import write_name
@@ -54,8 +54,8 @@ from penstock.stores.offsets.position_documents import write_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Format: TypeAlias = Literal["parquet", "orc", "json", "csv"]
-FORMATS: tuple[Format, ...] = ("parquet", "orc", "json", "csv")
+FileFormat: TypeAlias = Literal["parquet", "orc", "json", "csv"]
+FORMATS: tuple[FileFormat, ...] = ("parquet", "orc", "json", "csv")
 #: Our own folder, beside the batches; Spark does not read names that begin with an underscore.
 OWN = "_penstock"
 RANGES = "_ranges.json"
@@ -67,7 +67,7 @@ class FileSink(Sink):
     """A file sink's settings: batches become folders of files."""
 
     folder: Path | str
-    format: Format = "parquet"
+    format: FileFormat = "parquet"
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:

@@ -27,7 +27,7 @@ from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_options import check_load, parse_stream_options
 from penstock.core.typed_columns import TypedColumns
 from penstock.core.versions import check_versions
-from penstock.engines.reading.outside_world import see_outside
+from penstock.engines.reading.option_inputs import see_outside
 from penstock.engines.reading.read_tasks import name_schema
 from penstock.engines.reading.typed_column_setup import make_typed, refuse_changed_schema
 

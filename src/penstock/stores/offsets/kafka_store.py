@@ -44,7 +44,7 @@ from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets,
 from penstock.kafka.groups.group_overview import describe_group, list_groups
 from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)
@@ -72,7 +72,7 @@ class KafkaOffsetStore(OffsetStore):
         self._timeout_ms = client.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._turn = threading.Lock()  # one commit at a time, from any thread
         self._committed: dict[str, Commits] = {}
-        self._queues: dict[str, GroupCommits[StreamPosition]] = {}
+        self._queues: dict[str, CommitThread[StreamPosition]] = {}
         self._clock = clock
         self._renewals: dict[str, RenewalSchedule] = {}
         self._told_moved: dict[str, tuple[TopicPartition, ...]] = {}
@@ -110,7 +110,7 @@ class KafkaOffsetStore(OffsetStore):
         """
         group = self.name_group(stream)
         if stream not in self._queues:
-            self._queues[stream] = GroupCommits(
+            self._queues[stream] = CommitThread(
                 lambda merged: self._commit_in_order(stream, merged), group, merge_positions
             )
         self._queues[stream].offer(position, callback)

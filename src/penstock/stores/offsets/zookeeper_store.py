@@ -43,7 +43,7 @@ SESSION_TIMEOUT_S = 10.0
 LARGEST_NODE_BYTES = 1_000_000
 _PAUSE_S = 0.1
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class ZooKeeperOffsetStore(OffsetStore):
@@ -184,7 +184,7 @@ class ZooKeeperOffsetStore(OffsetStore):
 
         self._run(make)
 
-    def _run(self, work: Callable[[_Ask], Result]) -> Result:
+    def _run(self, work: Callable[[_Ask], _Result]) -> _Result:
         """Do `work`, and again from its beginning when the connection broke, until the deadline."""
         deadline = time.monotonic() + self._timeout_ms / 1000
 

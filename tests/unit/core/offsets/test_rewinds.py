@@ -8,9 +8,9 @@ from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import At, Earliest, Latest, Since, TopicPartition, TopicView
 from penstock.core.offsets.rewinds import (
     ByRecords,
-    Direction,
     LogBounds,
-    Target,
+    RewindDirection,
+    RewindTarget,
     ToOffsets,
     needs_log,
     plan_adoption,
@@ -28,23 +28,23 @@ LOG = LogBounds({T0: 10, T1: 20, U0: 0}, {T0: 100, T1: 95, U0: 7}, {T0: 30, T1: 
 @pytest.mark.parametrize(
     ("target", "direction", "after"),
     [
-        (ByRecords(-20), Direction.BACK, {T0: 30, T1: 70, U0: 0}),
-        (ByRecords(-1000), Direction.BACK, {T0: 10, T1: 20, U0: 0}),  # not before the log's start
-        (ByRecords(1000), Direction.AHEAD, {T0: 100, T1: 95, U0: 7}),  # not behind its end
-        (ByRecords(5), Direction.BACK, HERE.offsets),  # a rewind takes nothing ahead
-        (ByRecords(-5), Direction.AHEAD, HERE.offsets),
-        (At(60), Direction.BACK, {T0: 50, T1: 60, U0: 7}),  # T0 stands before it
-        (At(60), Direction.AHEAD, {T0: 60, T1: 90, U0: 7}),
-        (At(60), Direction.EITHER, {T0: 60, T1: 60, U0: 7}),
-        (Earliest(), Direction.BACK, LOG.earliest),
-        (Latest(), Direction.AHEAD, LOG.latest),
-        (Since(1), Direction.BACK, {T0: 30, T1: 90, U0: 2}),  # nothing in T1 is so young
-        (Since(1), Direction.EITHER, {T0: 30, T1: 95, U0: 2}),
-        (ToOffsets({T1: 21}), Direction.BACK, {T0: 50, T1: 21, U0: 7}),
+        (ByRecords(-20), RewindDirection.BACK, {T0: 30, T1: 70, U0: 0}),
+        (ByRecords(-1000), RewindDirection.BACK, {T0: 10, T1: 20, U0: 0}),  # not before the log's start
+        (ByRecords(1000), RewindDirection.AHEAD, {T0: 100, T1: 95, U0: 7}),  # not behind its end
+        (ByRecords(5), RewindDirection.BACK, HERE.offsets),  # a rewind takes nothing ahead
+        (ByRecords(-5), RewindDirection.AHEAD, HERE.offsets),
+        (At(60), RewindDirection.BACK, {T0: 50, T1: 60, U0: 7}),  # T0 stands before it
+        (At(60), RewindDirection.AHEAD, {T0: 60, T1: 90, U0: 7}),
+        (At(60), RewindDirection.EITHER, {T0: 60, T1: 60, U0: 7}),
+        (Earliest(), RewindDirection.BACK, LOG.earliest),
+        (Latest(), RewindDirection.AHEAD, LOG.latest),
+        (Since(1), RewindDirection.BACK, {T0: 30, T1: 90, U0: 2}),  # nothing in T1 is so young
+        (Since(1), RewindDirection.EITHER, {T0: 30, T1: 95, U0: 2}),
+        (ToOffsets({T1: 21}), RewindDirection.BACK, {T0: 50, T1: 21, U0: 7}),
     ],
 )
 def test_each_target_is_bound_within_the_log_and_one_way_only(
-    target: Target, direction: Direction, after: dict[TopicPartition, int]
+    target: RewindTarget, direction: RewindDirection, after: dict[TopicPartition, int]
 ) -> None:
     plan = plan_rewind(HERE, target, direction, log=LOG)
     assert plan.after.offsets == after
@@ -57,20 +57,20 @@ def test_each_target_is_bound_within_the_log_and_one_way_only(
 
 
 def test_what_did_not_go_where_it_was_asked_to_is_told() -> None:
-    told = [str(each) for each in plan_rewind(HERE, At(99), Direction.AHEAD, log=LOG).moves]
+    told = [str(each) for each in plan_rewind(HERE, At(99), RewindDirection.AHEAD, log=LOG).moves]
     assert told == [
         "t-0: 50 -> 99",
         "t-1: 90 -> 95 (the log ends there, not at 99)",
         "u-0: 7 -> 7 (the log ends there, not at 99)",
     ]
-    told = [str(each) for each in plan_rewind(HERE, At(60), Direction.BACK, log=LOG).moves]
+    told = [str(each) for each in plan_rewind(HERE, At(60), RewindDirection.BACK, log=LOG).moves]
     assert told[0] == "t-0: 50 -> 50 (stays: 60 lies ahead)"
     told = [str(each) for each in plan_rewind(HERE, Since(1), log=LOG).moves]
     assert told[1] == "t-1: 90 -> 95 (the end of the log: no record is of that time or later)"
 
 
 def test_without_the_log_offsets_are_taken_as_they_are_and_times_are_refused() -> None:
-    plan = plan_rewind(HERE, At(3), Direction.BACK)
+    plan = plan_rewind(HERE, At(3), RewindDirection.BACK)
     assert plan.after.offsets == {T0: 3, T1: 3, U0: 3}
     assert "not looked at" in plan.notes[0]
     for target in (Earliest(), Latest(), Since(1)):

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.model import At, Earliest, Latest, Position, Since, TopicPartition
 from penstock.core.options.direct_options import DirectOptions, parse_direct_options
-from penstock.core.options.direct_strategies import Assign, Strategy, Subscribe, SubscribePattern
+from penstock.core.options.direct_strategies import Assign, ReadStrategy, Subscribe, SubscribePattern
 from penstock.core.planning.partition_selection import SelectPartitions, SelectTopics
 from penstock.core.streaming.backpressure import Pacing, PidSettings
 
@@ -18,7 +18,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def parse(
-    strategy: Strategy | None = None,
+    strategy: ReadStrategy | None = None,
     kafka: dict[str, object] | None = None,
     conf: dict[str, str] | None = None,
     **options: object,
@@ -79,7 +79,7 @@ def test_a_pattern_is_a_regular_expression_for_the_whole_name() -> None:
         lambda: Subscribe("t", starting={("t", 0): "earliest"}),  # type: ignore[dict-item]
     ],
 )
-def test_a_wrong_strategy_says_what_to_write(make: Callable[[], Strategy]) -> None:
+def test_a_wrong_strategy_says_what_to_write(make: Callable[[], ReadStrategy]) -> None:
     with pytest.raises(OptionError) as raised:
         make()
     assert raised.value.condition == "STRATEGY_INVALID"
@@ -94,7 +94,7 @@ def test_a_wrong_strategy_says_what_to_write(make: Callable[[], Strategy]) -> No
     ],
 )
 def test_what_an_option_would_refuse_a_strategy_refuses_too(
-    make: Callable[[], Strategy], condition: str
+    make: Callable[[], ReadStrategy], condition: str
 ) -> None:
     with pytest.raises(OptionError) as raised:
         parse(make())

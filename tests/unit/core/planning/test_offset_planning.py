@@ -21,7 +21,7 @@ from penstock.core.model import (
     TopicView,
 )
 from penstock.core.options.batch_options import parse_batch_options
-from penstock.core.options.position_rules import ForAll, ForEach, Rule
+from penstock.core.options.position_rules import ForAll, ForEach, PositionRule
 from penstock.core.options.stream_options import parse_stream_options
 from penstock.core.planning.offset_planning import PlanStep, explain_losses, find_questions, step
 from penstock.core.planning.partition_selection import (
@@ -46,8 +46,8 @@ def topics(partitions: int = 1, name: str = "t") -> dict[str, TopicView]:
 
 
 def plan(
-    start: Rule = ALL,
-    end: Rule = END,
+    start: PositionRule = ALL,
+    end: PositionRule = END,
     *,
     partitions: int = 1,
     earliest: dict[TopicPartition, int] | None = None,

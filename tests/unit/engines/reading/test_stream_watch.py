@@ -20,7 +20,7 @@ from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.engines.source.listener_feedback import FeedbackPort, name_end, tell
 from penstock.engines.source.stream_backpressure import Pace
 from penstock.stores.loss_ledger import open_loss_ledger
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.testing.memory_log import MemoryLog
 from tests.support.topic_filling import wait_until
 
@@ -567,7 +567,7 @@ def test_finished_positions_are_committed_and_failures_only_counted(caplog: pyte
             raise BrokerError("GROUP_HAS_MEMBERS", "Somebody else is in it.")
         seen.append(offsets)
 
-    commits = GroupCommits(commit, "g")
+    commits = CommitThread(commit, "g")
     for offset in (1, 1, 2, 3):
         commits.offer({T0: offset})
         assert commits.flush(10)
@@ -589,7 +589,7 @@ def test_a_slow_commit_holds_nobody_up_and_is_overtaken_by_the_newest() -> None:
         assert release.wait(10)
         seen.append(offsets)
 
-    commits = GroupCommits(commit, "g")
+    commits = CommitThread(commit, "g")
     commits.offer({T0: 1})
     assert entered.wait(10)
     for offset in (2, 3, 4):
@@ -618,7 +618,7 @@ def test_a_stream_commits_where_it_stands_before_its_first_batch(
         def flush(self, timeout_s: float) -> bool:
             return True
 
-    monkeypatch.setattr(engine, "GroupCommits", Noting)
+    monkeypatch.setattr(engine, "CommitThread", Noting)
     watch, _ = start(log, commitOffsetsToGroup="g")
     position = watch.resolve_start()
     assert offered == [{T0: 0, T1: 0}]

@@ -19,8 +19,8 @@ from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.sinks import file_sink
 from penstock.engines.sinks.file_audit import audit_files
-from penstock.engines.sinks.file_checks import TaskCounts
 from penstock.engines.sinks.file_sink import FileSink, FileWriter
+from penstock.engines.sinks.task_output_checks import TaskCounts
 
 
 class Frame:

@@ -12,7 +12,7 @@ from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import Offsets, StreamPosition
 from penstock.engines.direct.offset_keeper import Keeper
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.stores.offsets.memory_store import MemoryOffsetStore
 from penstock.stores.offsets.renewal_schedule import (
     ASK_AFTER_S,
@@ -111,7 +111,7 @@ def test_a_queue_of_commits_renews_what_stands_when_nothing_comes(caplog: pytest
             raise BrokerError("BROKER_TIMEOUT", "Waited in vain.")
         renewed.append(offsets)
 
-    commits = GroupCommits[Offsets](committed.append, "g", renew=renew, renewal=hurry())
+    commits = CommitThread[Offsets](committed.append, "g", renew=renew, renewal=hurry())
     with caplog.at_level(logging.WARNING):
         commits.offer({T0: 1})
         commits.offer({T0: 2})
@@ -133,7 +133,7 @@ def test_a_slow_answer_about_the_retention_holds_up_no_commit() -> None:
         answer.wait(60)
         return None
 
-    commits = GroupCommits[Offsets](
+    commits = CommitThread[Offsets](
         committed.append, "g", renew=lambda offsets: None, renewal=RenewalSchedule(ask)
     )
     try:
@@ -155,7 +155,7 @@ def test_what_is_dropped_while_the_brokers_are_asked_is_not_renewed() -> None:
         answer.wait(60)
         return 4
 
-    commits = GroupCommits[Offsets](lambda offsets: None, "g", renew=renewed.append, renewal=hurry(ask))
+    commits = CommitThread[Offsets](lambda offsets: None, "g", renew=renewed.append, renewal=hurry(ask))
     try:
         commits.offer({T0: 1})
         assert asking.wait(60)
@@ -189,7 +189,7 @@ def test_an_unforeseen_error_ends_no_renewals(
             raise ValueError("nobody foresaw this")
         renewed.append(offsets)
 
-    commits = GroupCommits[Offsets](lambda offsets: None, "g", renew=renew, renewal=hurry())
+    commits = CommitThread[Offsets](lambda offsets: None, "g", renew=renew, renewal=hurry())
     commits.offer({T0: 1})
     wait_until(lambda: len(renewed) >= 2, "what stands is renewed again")
     commits.close()
@@ -204,7 +204,7 @@ def test_an_unforeseen_error_while_the_brokers_are_asked_is_tried_again_later(
         raise ValueError("nobody foresaw this")
 
     renewal = hurry(ask)
-    commits = GroupCommits[Offsets](lambda offsets: None, "g", renew=lambda offsets: None, renewal=renewal)
+    commits = CommitThread[Offsets](lambda offsets: None, "g", renew=lambda offsets: None, renewal=renewal)
     commits.offer({T0: 1})
     wait_until(lambda: len(raised) == 1, "it was raised")
     commits.offer({T0: 2})
@@ -221,7 +221,7 @@ def test_an_unforeseen_error_of_a_callback_ends_no_renewals(raised: list[BaseExc
     def tell(_what: Offsets, _error: BaseException | None) -> None:
         raise ValueError("unforeseen")
 
-    commits = GroupCommits[Offsets](lambda offsets: None, "g", renew=renewed.append, renewal=hurry())
+    commits = CommitThread[Offsets](lambda offsets: None, "g", renew=renewed.append, renewal=hurry())
     commits.offer({T0: 1}, tell)
     wait_until(lambda: len(renewed) >= 2, "what stands is renewed")
     commits.close()
@@ -230,7 +230,7 @@ def test_an_unforeseen_error_of_a_callback_ends_no_renewals(raised: list[BaseExc
 
 def test_what_was_moved_by_hand_is_not_renewed() -> None:
     """Dropped is dropped, until something is committed again."""
-    commits = GroupCommits[Offsets](
+    commits = CommitThread[Offsets](
         lambda offsets: None, "g", renew=lambda offsets: None, renewal=RenewalSchedule(lambda: None)
     )
     commits.offer({T0: 9})

@@ -228,7 +228,7 @@ class SqlWriter(SinkWriter):
             self._merge_history()
         return BatchOutcome(published.rows)
 
-    def _drive(self, steps: protocol.Steps[protocol.Result]) -> protocol.Result:
+    def _drive(self, steps: protocol.Steps[protocol.Outcome]) -> protocol.Outcome:
         """Carry out the steps; a fenced writer's error says whether another writer or a user fenced it."""
         try:
             return protocol.drive(steps, self._performer)

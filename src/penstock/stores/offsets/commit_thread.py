@@ -6,7 +6,7 @@ next one. A callback gets the position it was offered with, not the newest one, 
 of an idle stream is renewed by the same thread before it expires. Why not commit at the end of a batch: a
 coordinator that does not answer would delay every batch by its timeout.
 
-    commits = GroupCommits(commit, "nightly")
+    commits = CommitThread(commit, "nightly")
     commits.offer(position, lambda position, error: ...)
 """
 
@@ -29,7 +29,7 @@ What = TypeVar("What")
 Callback: TypeAlias = Callable[[What, BaseException | None], None]
 
 
-class GroupCommits(Generic[What]):
+class CommitThread(Generic[What]):
     """The commits to one group, made by one thread. `merge` combines an older and a newer offer; by default
     the newer replaces the older. `renew` repeats the last commit when `renewal` says so."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import SinkError
-from penstock.engines.sinks.file_checks import wait_for_counts
+from penstock.engines.sinks.task_output_checks import wait_for_counts
 
 
 def test_a_write_whose_counts_never_come_is_given_up_at_its_deadline() -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.stores.offsets.group_commits import GroupCommits
+from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.stores.offsets.kafka_store import merge_positions
 from tests.support.topic_filling import wait_until
 
@@ -49,8 +49,8 @@ def coordinator() -> Coordinator:
 
 
 @pytest.fixture
-def commits(coordinator: Coordinator) -> GroupCommits[StreamPosition]:
-    return GroupCommits(coordinator.commit, "g", merge_positions)
+def commits(coordinator: Coordinator) -> CommitThread[StreamPosition]:
+    return CommitThread(coordinator.commit, "g", merge_positions)
 
 
 def at(first: int, second: int = 0) -> StreamPosition:
@@ -58,7 +58,7 @@ def at(first: int, second: int = 0) -> StreamPosition:
 
 
 def test_what_was_offered_last_is_committed_once_more(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition]
+    coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
     """Also while it is under way, and also if it has failed; with nothing offered there is nothing to do."""
     commits.repeat()
@@ -80,7 +80,7 @@ def test_what_was_offered_last_is_committed_once_more(
 
 
 def test_what_waits_is_merged_to_the_highest_end_of_each_partition(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition]
+    coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
     """B229, D37: and each callback gets the position it was given, not the newest."""
     listener = Listener()
@@ -97,7 +97,7 @@ def test_what_waits_is_merged_to_the_highest_end_of_each_partition(
 
 
 def test_a_failed_commit_is_told_counted_and_goes_with_the_next(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition], caplog: pytest.LogCaptureFixture
+    coordinator: Coordinator, commits: CommitThread[StreamPosition], caplog: pytest.LogCaptureFixture
 ) -> None:
     """D36: the callback gets the error; nothing stops, nothing is lost."""
     listener = Listener()
@@ -115,7 +115,7 @@ def test_a_failed_commit_is_told_counted_and_goes_with_the_next(
 
 
 def test_what_failed_last_can_be_tried_again(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition]
+    coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
     """T32: at the end no next one comes."""
     coordinator.fails = 1
@@ -130,7 +130,7 @@ def test_what_failed_last_can_be_tried_again(
 
 
 def test_a_callback_that_raises_keeps_nobody_from_being_told(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition], monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, commits: CommitThread[StreamPosition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is the caller's own and ends the thread; the next offer begins another."""
     raised: list[object] = []
@@ -155,7 +155,7 @@ def test_a_callback_that_raises_keeps_nobody_from_being_told(
 
 
 def test_what_was_offered_before_a_move_by_hand_does_not_come_after_it(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition]
+    coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
     """T33: not even by way of a commit that was under way and failed; who offered it is told."""
     listener = Listener()
@@ -185,7 +185,7 @@ def test_a_topic_made_anew_is_not_held_at_its_old_end() -> None:
 
 
 def test_a_closed_queue_ends_its_thread(
-    coordinator: Coordinator, commits: GroupCommits[StreamPosition]
+    coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
     commits.offer(at(1))
     commits.close()
