@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from bench.records import sample
 from bench.sampling import describe_machine
-from penstock.core.column_decoder import ColumnDecoder
+from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.json.json_decoder import JsonDecoder
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder

@@ -1,8 +1,11 @@
-"""Typed columns of a read: which of Kafka's columns are decoded, and how bad values are handled.
+"""Typed columns of a read: which of Kafka's columns are decoded, by what, and how bad values are handled.
 
 Rule: the columns `keyData` and `valueData` are added to Kafka's own; with `onDecodeError` other than `fail` a
-column `decodeError` says what was bad. A bad row always stays in the frame, whatever else is done with it:
-counts must add up.
+column `decodeError` says what was bad and never shows the value. Each value gives exactly one row, good, null
+or bad: counts must add up. Why not raise at the first bad value: one broken producer would stop every read,
+and a reader that merely left the row out could not prove that nothing was lost.
+
+A decoder is a frozen dataclass: it travels inside work orders to the workers that fetch.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.model import OFFERED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: The Kafka column that each typed column is decoded from, in the order of the frame.
 SOURCES: Mapping[str, str] = {"keyData": "key", "valueData": "value"}
@@ -23,6 +29,33 @@ FAIL, NULL, DEAD_LETTER = "fail", "null", "deadLetter"
 #: The columns that identify a record in a dead letter and in an error.
 _PLACE = ("topic", "partition", "offset")
 _LETTER = ("key", "value", "timestamp", "headers", *_PLACE)
+#: The longest reason, in characters: one short line, shown beside every bad row.
+MAX_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One column of typed values, as long as its input.
+
+    `column` is null where the input was null (a tombstone) or bad; where only some fields of a value are bad,
+    it may hold the others. `errors` is None when nothing was bad, otherwise null where good and a short
+    reason, never the payload, where bad.
+    """
+
+    column: pa.Array
+    errors: pa.StringArray | None = None
+
+
+@runtime_checkable
+class ColumnDecoder(Protocol):
+    """A decoder of binary values into a typed column. Picklable, hashable, safe to use from two threads."""
+
+    @property
+    def spark_type(self) -> str:
+        """Return Spark's DDL of the column, for example `struct<id:bigint,name:string>`."""
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decode a `pa.binary()` array; it may hold nulls, be a slice or be empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.client.client_settings import Secret
-from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.errors import OptionError
 from penstock.core.options.option_table import invalid
 from penstock.core.options.option_values import INT32_MAX
 from penstock.core.options.secret_references import describe_os_error, resolve_reference
 from penstock.core.options.typed_column_options import FormatTable
-from penstock.core.typed_columns import FAIL
+from penstock.core.typed_columns import FAIL, ColumnDecoder
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.json.json_decoder import JsonDecoder
 from penstock.formats.json.json_schema import JsonSchemaDecoder

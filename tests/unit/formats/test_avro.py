@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.errors import DecodeError, OptionError
 from penstock.core.options.option_table import read_surface
 from penstock.core.options.typed_column_options import FormatTable
+from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.decoder_choice import build_decoders
 from penstock.formats.registry.schema_registry import RegistrySettings

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.errors import OptionError
 from penstock.core.options.option_table import option_specs, read_surface
 from penstock.core.options.typed_column_options import FormatTable
+from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.decoder_choice import build_decoders
 from penstock.formats.json.json_schema import JsonSchemaDecoder
 from penstock.testing.registry import RegistryServer

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.column_decoder import MAX_REASON, ColumnDecoder
 from penstock.core.errors import OptionError
+from penstock.core.typed_columns import MAX_REASON, ColumnDecoder
 from penstock.formats.columns.spark_ddl import parse_ddl
 from penstock.formats.json.json_decoder import JsonDecoder
 

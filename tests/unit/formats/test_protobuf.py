@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.column_decoder import ColumnDecoder
 from penstock.core.errors import OptionError
+from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
 from penstock.formats.protobuf.protobuf_plan import load_message
 from penstock.formats.registry.schema_registry import RegistrySettings

@@ -18,10 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.column_decoder import ColumnDecoder, Decoded
 from penstock.core.errors import DecodeError
 from penstock.core.log_lines import get_logger
-from penstock.core.typed_columns import DEAD_LETTER, ERROR_COLUMN, FAIL, SOURCES, Quota, TypedColumns
+from penstock.core.typed_columns import (
+    DEAD_LETTER,
+    ERROR_COLUMN,
+    FAIL,
+    SOURCES,
+    ColumnDecoder,
+    Decoded,
+    Quota,
+    TypedColumns,
+)
 from penstock.engines.reading.dead_letter_topic import LetterBox
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.column_decoder import Decoded
 from penstock.core.errors import OptionError
+from penstock.core.typed_columns import Decoded
 from penstock.formats.avro import avro_kernel as k
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.avro.avro_program import AvroProgram, Incompatible

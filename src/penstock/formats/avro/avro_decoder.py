@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.column_decoder import Decoded
+from penstock.core.typed_columns import Decoded
 from penstock.formats.avro.avro_schema import column_type, parse_avro
 from penstock.formats.registry.schema_registry import RegistrySettings
 

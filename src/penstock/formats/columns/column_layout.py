@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.column_decoder import MAX_REASON
 from penstock.core.errors import DecodeError
+from penstock.core.typed_columns import MAX_REASON
 from penstock.formats.columns import column_builder as s
 from penstock.formats.columns.column_types import ColumnType, Decimal, List, Map, Scalar, Struct
 from penstock.kernels.byte_columns import Array

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.column_decoder import Decoded
+from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_builder import BASE, FLOAT
 from penstock.formats.columns.column_layout import Layout, Workspace, explain
 from penstock.formats.columns.column_types import ColumnType

@@ -18,8 +18,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.column_decoder import Decoded
 from penstock.core.errors import OptionError
+from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_types import ColumnType, List, Map, Scalar, Struct
 from penstock.formats.columns.spark_ddl import parse_ddl
 

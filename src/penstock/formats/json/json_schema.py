@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.column_decoder import Decoded
 from penstock.core.errors import OptionError
+from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_types import ColumnType, Field, List, Map, Scalar, Struct
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.column_decoder import Decoded
 from penstock.core.errors import OptionError
+from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_layout import Layout, Workspace, explain
 from penstock.formats.protobuf import protobuf_kernel as k
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder

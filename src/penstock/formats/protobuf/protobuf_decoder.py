@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.core.column_decoder import Decoded
+from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_types import Struct
 from penstock.formats.protobuf.protobuf_plan import column_type, load_message
 from penstock.formats.registry.schema_registry import RegistrySettings

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.column_decoder import Decoded
+from penstock.core.typed_columns import Decoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
