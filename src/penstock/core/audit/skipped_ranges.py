@@ -19,12 +19,9 @@ from datetime import UTC, datetime
 
 from penstock.core.audit.audit_report import NotedRange, Report, StreamFacts, TableBook
 from penstock.core.audit.replaced_logs import is_other_log
-from penstock.core.audit.tables_after_rewinds import describe_ranges, subtract_ranges, unite_ranges
+from penstock.core.audit.tables_after_rewinds import FAR, describe_ranges, subtract_ranges, unite_ranges
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.offset_store_contract import Change
-
-#: Beyond the end of any log.
-_FAR = 2**63 - 1
 
 
 def check_gaps(facts: StreamFacts) -> Report:
@@ -76,7 +73,7 @@ def _list_read(facts: StreamFacts, number: int, table: TableBook | None) -> list
             read.append(noted.range if table is None else _cut(facts, noted, table))
     for each, at in facts.position.items():
         if not is_other_log(each.topic, facts.changes[number + 1 :]):
-            read.append(OffsetRange(each.topic, each.partition, at, _FAR))
+            read.append(OffsetRange(each.topic, each.partition, at, FAR))
     return unite_ranges(read)
 
 

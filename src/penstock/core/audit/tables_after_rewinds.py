@@ -47,7 +47,7 @@ ADDING = frozenset({"merge", "state", "mixed"})
 #: Modes that add to no row.
 _PLAIN = frozenset({"append", "upsert"})
 #: Beyond the end of any log: how far a partition was read is unknown.
-_FAR = 2**63 - 1
+FAR = 2**63 - 1
 #: The most ranges that a sentence names one by one.
 _SHOWN = 5
 
@@ -147,7 +147,7 @@ def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[Topi
             is_cut = change.verb == "adopt" and after < stood.get(each, after)  # a mirror that ended earlier
             if is_cut or is_other_log(each.topic, [change]):
                 marks[each] = after
-            marks.setdefault(each, _FAR)
+            marks.setdefault(each, FAR)
         ids |= change.after.topic_ids
     return _keep_same_logs(marks, ids, position)
 

@@ -13,7 +13,6 @@ records that are read again can be deleted in the same transaction; tables of su
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,7 +20,7 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore, check_stream_name, refuse_moved
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.core.sinks.ledger_positions import find_ledger_position
 from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry
 from penstock.stores.offsets.sql_store import SqlOffsetStore, note_change
@@ -58,8 +57,8 @@ class Moved:
 class SinkOffsetStore(OffsetStore):
     """The offset store in a SQL sink's database. It creates nothing but the table of changes."""
 
-    def __init__(self, place: str | os.PathLike[str] | Place) -> None:
-        self._place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+    def __init__(self, place: GivenPlace) -> None:
+        self._place = as_place(place)
         self._database = Database(self._place)
         self._database.run(self._demand_ledger)
 
@@ -165,7 +164,7 @@ class SinkOffsetStore(OffsetStore):
         return store.list_changes(stream, after=since)  # a change is numbered by the epoch that it has raised
 
     def _demand_ledger(self, session: Session) -> None:
-        if read_version(session, self._place, LEDGER) is None:
+        if read_version(session, LEDGER) is None:
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
                 f"There is no ledger of a sink at {self._place}.",

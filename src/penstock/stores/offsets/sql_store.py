@@ -14,7 +14,6 @@ text, so that plain SQL can read a stream's position beside the results.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from penstock.core.offsets.offset_store_contract import (
     refuse_moved,
 )
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
@@ -49,16 +48,16 @@ class SqlOffsetStore(OffsetStore):
 
     def __init__(
         self,
-        place: str | os.PathLike[str] | Place,
+        place: GivenPlace,
         *,
         namespace: str = "default",
         create: bool = True,
     ) -> None:
-        self.place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+        self.place = as_place(place)
         self._namespace = check_stream_name(namespace)
         self._database = Database(self.place)
         if create:
-            self._database.run(lambda session: ensure_tables(session, self.place, _TABLES), writes=True)
+            self._database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
         else:
             self._database.run(self._demand_tables)
         # The database was reached. From now on its restarts and fail-overs are waited out.
@@ -122,8 +121,8 @@ class SqlOffsetStore(OffsetStore):
     # --- inside a transaction -----------------------------------------------------------------------------
 
     def _demand_tables(self, session: Session) -> None:
-        if read_version(session, self.place, _TABLES) is None:
-            is_sink = read_version(session, self.place, LEDGER) is not None
+        if read_version(session, _TABLES) is None:
+            is_sink = read_version(session, LEDGER) is not None
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
                 f"There are no tables for offsets at {self.place}.",

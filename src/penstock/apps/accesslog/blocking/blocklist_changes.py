@@ -77,7 +77,7 @@ def advance(place: Place, *, now_us: int, known: Listed | None = None) -> Listed
     `known` is an answer from before, which saves reading the list again that it holds.
     """
     database = Database(place)
-    found = database.run(lambda session: _find_changes(session, place, now_us, known))
+    found = database.run(lambda session: _find_changes(session, now_us, known))
     if found is not None and found.is_listed:
         return Listed(place, found.cursor, found.bans)  # the usual case: nothing is written, no lock is taken
     return database.run(lambda session: _advance(session, place, now_us, found), writes=True)
@@ -104,9 +104,9 @@ class _Found:
         return self.cursor > 0 and self.bans == self.listed
 
 
-def _find_changes(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
+def _find_changes(session: Session, now_us: int, known: Listed | None) -> _Found | None:
     """Return the bans of this moment beside those written down; None if there are no tables yet."""
-    if read_version(session, place, _TABLES) is None:
+    if read_version(session, _TABLES) is None:
         demand_decisions(session)
         return None
     cursor, _ = _read_cursor(session, hold=False)
@@ -117,7 +117,7 @@ def _find_changes(session: Session, place: Place, now_us: int, known: Listed | N
 
 
 def _advance(session: Session, place: Place, now_us: int, found: _Found | None) -> Listed:
-    ensure_tables(session, place, _TABLES)
+    ensure_tables(session, _TABLES)
     cursor, floor = _read_cursor(session, hold=True)
     if found is None or found.cursor != cursor:  # somebody else was here since we looked
         found = _Found(cursor, tuple(read_bans(session, now_us=now_us)), tuple(_read_listed(session)))

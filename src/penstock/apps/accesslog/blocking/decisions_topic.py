@@ -13,7 +13,6 @@ time or an offset as a cursor would miss a decision that was committed late.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ import pyarrow as pa
 from penstock.apps.accesslog.blocking.decision_records import Decision, make_decisions, read_unsent
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.writing.plain_producer import Writer
 from penstock.stores.sql.connections.sql_sessions import Database, Session
@@ -39,21 +38,20 @@ class DecisionsTopic:
 
     def __init__(
         self,
-        place: str | os.PathLike[str] | Place,
+        place: GivenPlace,
         settings: ClientSettings,
         topic: str,
         *,
         patience_ms: int = 120_000,
     ) -> None:
-        if isinstance(place, str | os.PathLike):
-            place = parse_place(os.fspath(place))
+        place = as_place(place)
         self.topic = topic
         self._database = Database(place)
         self._settings = replace(
             settings, default_api_timeout_ms=min(settings.default_api_timeout_ms, patience_ms)
         )
         self._writer = Writer(self._settings, delivery_timeout_ms=patience_ms)
-        self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
+        self._database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
 
     def demand_topic(self) -> None:
         """Raise an error now if the topic is missing, and not at the first decision."""

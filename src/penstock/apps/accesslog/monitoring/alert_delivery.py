@@ -41,8 +41,8 @@ class AlertSender:
         self._is_closed = self._has_left = False
 
         def prepare(session: Session) -> None:
-            is_first = read_version(session, place, _TABLES) is None
-            ensure_tables(session, place, _TABLES)
+            is_first = read_version(session, _TABLES) is None
+            ensure_tables(session, _TABLES)
             if is_first:
                 _note_sent(session, [each.event_id for each in _read_events(session)])
 

@@ -4,7 +4,7 @@ Rule: one row per stream says who may publish, one row per partition how far the
 written only inside the transaction that holds the stream's writer row, so two of them never mix. What was
 published is noted too (batches, the ranges they came from, what went into each table) for audits only.
 
-    ensure_tables(session, place, LEDGER)
+    ensure_tables(session, LEDGER)
     epoch = lock_writer(session, "visits")
 """
 

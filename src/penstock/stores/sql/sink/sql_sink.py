@@ -13,7 +13,6 @@ without its password.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.core.sinks.sink_contract import Sink
 from penstock.stores.sql.connections.sql_names import check_name, check_table_name
 
@@ -92,12 +91,8 @@ class SqlSink(Sink):
     tables: tuple[Table, ...]
     strategy: Strategy
 
-    def __init__(
-        self, place: str | os.PathLike[str] | Place, *tables: Table, strategy: Strategy = "auto"
-    ) -> None:
-        if isinstance(place, str | os.PathLike):
-            place = parse_place(os.fspath(place))
-        object.__setattr__(self, "place", place)
+    def __init__(self, place: GivenPlace, *tables: Table, strategy: Strategy = "auto") -> None:
+        object.__setattr__(self, "place", as_place(place))
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "strategy", strategy)
         names = [table.name for table in tables]
