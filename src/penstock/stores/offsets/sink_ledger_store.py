@@ -13,12 +13,19 @@ records that are read again can be deleted in the same transaction; tables of su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
-from penstock.core.offsets.offset_store_contract import Change, OffsetStore, check_stream_name, refuse_moved
+from penstock.core.offsets.offset_store_contract import (
+    KEEP_ROWS,
+    Change,
+    Moved,
+    OffsetStore,
+    RowRequest,
+    check_stream_name,
+    refuse_moved,
+)
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.core.sinks.ledger_positions import find_ledger_position
@@ -38,24 +45,16 @@ from penstock.stores.sql.ledger.ledger_tables import (
     read_generation,
     write_entries,
 )
-from penstock.stores.sql.ledger.rewound_rows import KEEP_ROWS, RowPlan, RowRequest, delete_rows, plan_rows
+from penstock.stores.sql.ledger.rewound_rows import RowPlan, delete_rows, plan_rows
 
 #: The namespace of the changes, in the tables of the offset store in the same database.
 NAMESPACE = "sink ledger"
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a move does, or would do, to rows: how many are deleted from which table, and what the user must
-    know. `is_empty`: it changes nothing at all, so it is not made and fences no writer."""
-
-    deleted: dict[str, int]
-    notes: tuple[str, ...] = ()
-    is_empty: bool = False
-
-
 class SinkOffsetStore(OffsetStore):
     """The offset store in a SQL sink's database. It creates nothing but the table of changes."""
+
+    keeps_results = True
 
     def __init__(self, place: GivenPlace) -> None:
         self._place = as_place(place)
@@ -120,6 +119,9 @@ class SinkOffsetStore(OffsetStore):
 
     def check_change(self, stream: str, change: Change) -> None:
         self.preview(stream, change)
+
+    def list_warnings(self, stream: str) -> list[str]:  # noqa: ARG002
+        return ["A writer that still runs is fenced."]
 
     def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
         """Return what `move` would do, or raise what it would raise. Change nothing and wait for no lock."""

@@ -31,7 +31,7 @@ from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
-from penstock.stores.sql.ledger.ledger_tables import LEDGER
+from penstock.stores.sql.ledger.ledger_tables import LEDGER, WRITERS, read_entries
 
 VERSION = 1
 STREAMS, OFFSETS, CHANGES = "penstock_streams", "penstock_offsets", "penstock_offset_changes"
@@ -118,6 +118,14 @@ class SqlOffsetStore(OffsetStore):
             if int(number) > after
         ]
 
+    def list_warnings(self, stream: str) -> list[str]:
+        told = f"A sink here has results of {stream}, and they decide where it starts: move sink:."
+        return [told] if self._database.run(lambda session: _has_results(session, stream)) else []
+
+    def suggest_place(self, stream: str | None = None) -> str:
+        is_sink = self._database.run(lambda session: _has_results(session, stream))
+        return f"A sink keeps offsets there with its results: say sink:{self.place}." if is_sink else ""
+
     # --- inside a transaction -----------------------------------------------------------------------------
 
     def _demand_tables(self, session: Session) -> None:
@@ -168,6 +176,15 @@ class SqlOffsetStore(OffsetStore):
         return session.execute(
             f"SELECT {', '.join(map(name, columns))} FROM {name(table)} WHERE {where}", list(wanted.values())
         )
+
+
+def _has_results(session: Session, stream: str | None) -> bool:
+    """Return whether a sink in the same database has results, of this stream or of any."""
+    if read_version(session, LEDGER) is None:
+        return False
+    if stream is None:
+        return bool(session.execute(f"SELECT 1 FROM {WRITERS}"))
+    return bool(read_entries(session, stream, locked=False))
 
 
 def note_change(session: Session, namespace: str, stream: str, number: int, change: Change) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from penstock.core.audit.audit_report import NotedRange, TableBook
 from penstock.core.audit.replaced_logs import list_adopted, list_lost
@@ -34,7 +34,7 @@ from penstock.core.audit.tables_after_rewinds import (
 )
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange, TopicPartition
-from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.offset_store_contract import Change, RowRequest
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.offset_digests import OffsetDigest
 from penstock.stores.sql.audit.booked_ranges import digest_booked
@@ -63,28 +63,8 @@ from penstock.stores.sql.ledger.rewind_messages import (
 from penstock.stores.sql.sink.sql_sink import PROVENANCE, Table
 from penstock.stores.sql.sink.target_tables import Target, find_target
 
-
-@dataclass(frozen=True, slots=True)
-class RowRequest:
-    """What is to happen to rows besides the move. `written`: the only tables that the stream fills from now
-    on; None: all that it has filled so far. `ends`: the ends of the logs, as far as they are known."""
-
-    delete_from: tuple[str, ...] = ()
-    rebuild: tuple[str, ...] = ()
-    may_count_twice: bool = False
-    written: frozenset[str] | None = None
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-    @property
-    def is_asked(self) -> bool:
-        """Return whether anything is to happen to rows."""
-        return bool(self.delete_from or self.rebuild or self.may_count_twice)
-
-
 #: Partitions that a sentence lists by name.
 _SHOWN = 5
-#: Delete nothing.
-KEEP_ROWS = RowRequest()
 
 
 @dataclass(frozen=True, slots=True)

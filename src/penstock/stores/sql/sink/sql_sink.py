@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock.core.errors import OffsetStoreError, OptionError
-from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.offset_store_contract import Change, RowRequest
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.core.sinks.sink_contract import Sink
@@ -130,7 +130,6 @@ class SqlSink(Sink):
         sink adds up records that the stream would read again; a new table does not hold them.
         """
         from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-        from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
         try:
             ledger = SinkOffsetStore(self.place)
