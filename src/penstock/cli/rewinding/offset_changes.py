@@ -19,9 +19,7 @@ from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
 from penstock.core.offsets.offset_store_contract import Change, Moved, OffsetStore, RowRequest
 from penstock.core.offsets.rewinds import LogBounds, RewindPlan
 from penstock.core.offsets.stream_position import StreamPosition
-
-#: Folders that are listed by name.
-_SHOWN = 5
+from penstock.core.prose import shorten
 
 
 def show_and_apply(
@@ -94,11 +92,10 @@ def _warn_of_folders(store: OffsetStore, stream: str, plan: RewindPlan) -> list[
     beyond = sorted(choose_dropped(list_batches(sink, stream), plan.after, logs))
     if not beyond:
         return []
-    named = ", ".join(each.name for each in beyond[:_SHOWN])
-    more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
     batches = "1 batch" if len(beyond) == 1 else f"{len(beyond)} batches"
+    named = shorten([each.name for each in beyond], 5)
     return [
-        f"What is read again includes {batches} of the file sink {sink}: {named}{more}. Remove these folders "
+        f"What is read again includes {batches} of the file sink {sink}: {named}. Remove these folders "
         "before the stream starts, or it refuses to (FOLDERS_AHEAD): their rows would be there twice. Or "
         "leave all as it is and start the stream with `seek`, which removes them."
     ]

@@ -12,13 +12,13 @@ offsets rewind`).
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from penstock.core.diagnosis.manual_moves import HandMove
 from penstock.core.diagnosis.standstill import WriterNow
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.offsets.offset_store_contract import SEEK, Change
 from penstock.core.options.storage_addresses import FilePlace, Place
+from penstock.core.prose import write_moment
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql.connections.sql_sessions import Database, Session, open_session
 from penstock.stores.sql.ledger.ledger_tables import WRITERS
@@ -62,7 +62,7 @@ def explain_fence(place: Place, stream: str, epoch: int, fenced: SinkError) -> S
     if not moves:
         return fenced
     who, verb = moves[-1].who, moves[-1].verb
-    when = datetime.fromtimestamp(moves[-1].at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = write_moment(moves[-1].at_ms)
     return SinkError(
         "WRITER_FENCED",
         f"The stream {stream} was moved by hand: {who} did `{verb}` at {when} UTC. A writer that ran then "
