@@ -24,7 +24,7 @@ from penstock.core.losses.loss_ranges import Loss
 from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 LEDGER_VERSION = 1
 TABLE = "penstock_losses"
@@ -113,7 +113,7 @@ def _make_tables(session: Session) -> None:
     )
 
 
-_TABLES = Tables("losses", LEDGER_VERSION, _make_tables, "loss ledger", "LEDGER_TOO_NEW")
+_TABLES = TableSet("losses", LEDGER_VERSION, _make_tables, "loss ledger", "LEDGER_TOO_NEW")
 
 
 # --- rows -------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from penstock.core.offsets.stream_position import StreamPosition, read_position,
 from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 from penstock.stores.sql.ledger.ledger_tables import LEDGER, WRITERS, read_entries
 
 VERSION = 1
@@ -260,4 +260,4 @@ def _make_tables(session: Session) -> None:
         session.execute(f"CREATE TABLE IF NOT EXISTS {name(table)} ({', '.join(lines)}){end}")
 
 
-_TABLES = Tables("offsets", VERSION, _make_tables, "offset store", "OFFSETS_TOO_NEW")
+_TABLES = TableSet("offsets", VERSION, _make_tables, "offset store", "OFFSETS_TOO_NEW")

@@ -21,7 +21,7 @@ from penstock.apps.accesslog.blocking.blocklists import Ban, Gate, demand_decisi
 from penstock.apps.accesslog.events.networks import Network, parse_network
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 LISTED = "accesslog_blocklist"
 CHANGES = "accesslog_blocklist_changes"
@@ -226,4 +226,4 @@ def _make_tables(session: Session) -> None:
         session.execute(f"INSERT INTO {CURSOR} (id, cursor_number, floor_number) VALUES (1, 0, 0)")
 
 
-_TABLES = Tables("accesslog blocklist", 1, _make_tables, "blocklist", "BLOCKLIST_TOO_NEW")
+_TABLES = TableSet("accesslog blocklist", 1, _make_tables, "blocklist", "BLOCKLIST_TOO_NEW")

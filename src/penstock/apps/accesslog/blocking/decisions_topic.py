@@ -26,7 +26,7 @@ from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.writing.plain_producer import Writer
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables
 
 SENT = "accesslog_decisions_sent"
 JSON_VERSION = 1
@@ -118,4 +118,4 @@ def _make_tables(session: Session) -> None:
     )
 
 
-_TABLES = Tables("accesslog topic", 1, _make_tables, "notes on sent decisions", "DECISIONS_SENT_TOO_NEW")
+_TABLES = TableSet("accesslog topic", 1, _make_tables, "notes on sent decisions", "DECISIONS_SENT_TOO_NEW")

@@ -24,7 +24,7 @@ from penstock.apps.accesslog.stream.pipeline_tables import ALERTS
 from penstock.core.errors import PenstockError, SinkError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 TOLD = "accesslog_alerts_told"
 
@@ -134,4 +134,4 @@ def _make_table(session: Session) -> None:
     )
 
 
-_TABLES = Tables("accesslog alerts told", 1, _make_table, "list of alerts that were told", "TOLD_TOO_NEW")
+_TABLES = TableSet("accesslog alerts told", 1, _make_table, "list of alerts that were told", "TOLD_TOO_NEW")

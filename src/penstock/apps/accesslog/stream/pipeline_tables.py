@@ -25,7 +25,7 @@ from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.sinks import SqlSink, Table
 from penstock.sinks import create_tables as make_tables
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 STATE = "accesslog_state"
 CLOCKS = "accesslog_clocks"
@@ -153,4 +153,4 @@ def _make_nothing(session: Session) -> None:
     """Make nothing: the sink's own step made the tables, `create_tables` makes the indexes."""
 
 
-_VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")
+_VERSIONED = TableSet("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")

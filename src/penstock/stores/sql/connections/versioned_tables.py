@@ -3,7 +3,7 @@
 Rule: each part of Penstock that keeps tables has one row in `penstock_meta`, written after its tables exist.
 Why not look at the tables themselves: an old table and a new one may differ in what a column means.
 
-    ensure_tables(session, Tables("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
+    ensure_tables(session, TableSet("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSIONS_TABLE = "penstock_meta"
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TableSet:
     """The tables of one part: its name, the version of its tables and how they are made; and, for an error,
     the name users know and the condition that says the tables are too new."""
 
@@ -29,7 +29,7 @@ class Tables:
     too_new: str
 
 
-def read_version(session: Session, tables: Tables) -> int | None:
+def read_version(session: Session, tables: TableSet) -> int | None:
     """Return the version that is there, None where nothing is. Refuse a version newer than ours."""
     if not session.has_table(VERSIONS_TABLE):
         return None
@@ -52,7 +52,7 @@ def read_version(session: Session, tables: Tables) -> int | None:
     return version
 
 
-def ensure_tables(session: Session, tables: Tables) -> None:
+def ensure_tables(session: Session, tables: TableSet) -> None:
     """Create the tables unless they exist. The transaction must be one that writes."""
     if read_version(session, tables) is not None:
         return  # the usual case needs no right to create tables

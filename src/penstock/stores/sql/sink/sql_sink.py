@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from penstock.stores.sql.sink.sink_writer import SqlWriter
 
 Mode: TypeAlias = Literal["append", "upsert", "merge", "state"]
-Strategy: TypeAlias = Literal["auto", "driver", "single", "parallel"]
+RowTransport: TypeAlias = Literal["auto", "driver", "single", "parallel"]
 MODES: tuple[Mode, ...] = ("append", "upsert", "merge", "state")
-STRATEGIES: tuple[Strategy, ...] = ("auto", "driver", "single", "parallel")
+STRATEGIES: tuple[RowTransport, ...] = ("auto", "driver", "single", "parallel")
 #: The column that says which rows of a state table are deleted.
 DELETED = "penstock_deleted"
 #: Where a row came from: the columns of a table that keeps provenance.
@@ -89,9 +89,9 @@ class SqlSink(Sink):
 
     place: Place
     tables: tuple[Table, ...]
-    strategy: Strategy
+    strategy: RowTransport
 
-    def __init__(self, place: GivenPlace, *tables: Table, strategy: Strategy = "auto") -> None:
+    def __init__(self, place: GivenPlace, *tables: Table, strategy: RowTransport = "auto") -> None:
         object.__setattr__(self, "place", as_place(place))
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "strategy", strategy)
