@@ -80,7 +80,7 @@ def test_a_store_that_says_nothing_of_itself_can_be_looked_at_and_moved_by_the_t
     assert (store.move("s", change), store.load("s")) == (Moved({}), after)
     assert (store.list_warnings("s"), store.suggest_place("s"), store.label) == ([], "", "")
     assert (store.find_file_sink(), store.place, store.keeps_results) == (None, None, False)
-    with pytest.raises(OptionError, match="NO_BATCHES_KEPT.*the memory of this process"):
+    with pytest.raises(OptionError, match=r"NO_BATCHES_KEPT.*the memory of this process"):
         store.load_batch("s", 1)
     with pytest.raises(OffsetStoreError, match="OFFSETS_MOVED"):
         store.preview("s", change)
