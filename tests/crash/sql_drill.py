@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.cluster import LocalKafka
 from penstock.cluster.servers.local_server import LocalDatabase
-from penstock.stores.sql.sink.sql_sink import Strategy
+from penstock.stores.sql.sink.sql_sink import RowTransport
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import Sent
 from tests.crash.gates import MOMENTS
@@ -100,7 +100,7 @@ class Drill:
     seed: int
     place: Place
     drivers: Crew
-    strategy: Strategy = "driver"
+    strategy: RowTransport = "driver"
     log: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
     snapshots: int = 0

@@ -31,7 +31,7 @@ from penstock.sinks import SqlSink, Table
 from penstock.stores.sql.connections import sql_connections
 from penstock.stores.sql.sink.protocol_performer import Performer
 from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
-from penstock.stores.sql.sink.sql_sink import Strategy
+from penstock.stores.sql.sink.sql_sink import RowTransport
 from penstock.stores.sql.sink.staging_tables import Staging
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
 
@@ -49,7 +49,7 @@ class Order:
     bootstrap: str
     topic: str
     url: str
-    strategy: Strategy
+    strategy: RowTransport
     size: int
 
     def write(self) -> str:

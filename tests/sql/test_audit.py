@@ -15,7 +15,7 @@ import pytest
 from penstock.cli import main
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import TopicPartition
-from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.offset_store_contract import Change, RowRequest
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.loss_ledger import open_loss_ledger
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
@@ -24,7 +24,6 @@ from penstock.stores.sql.audit.audit_facts import read_in_snapshot
 from penstock.stores.sql.audit.provenance_digests import digest_rows, read_digests
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.ledger.publish_history import merge_history
-from penstock.stores.sql.ledger.rewound_rows import RowRequest
 from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import at, make_numbers, make_sink, with_provenance

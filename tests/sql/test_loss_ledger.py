@@ -206,7 +206,7 @@ def test_tables_are_made_by_one_process_at_a_time(
     place = parse_place(own_database.url)
 
     def make_tables_meanwhile(session: sql_sessions.Session) -> None:
-        session.lock_schema(place)
+        session.lock_schema()
         with pytest.raises(OffsetStoreError, match="DATABASE_BUSY") as caught:
             open_loss_ledger(place)
         assert caught.value.retriable

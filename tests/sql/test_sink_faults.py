@@ -15,7 +15,7 @@ from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.sql_commit_protocol import Begin, Commit, InsertStages, LockWriter, Step
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.connections import database_outages, sql_connections
+from penstock.stores.sql.connections import database_outages, sql_connections, sql_sessions
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.sink import protocol_performer, task_staging
 from penstock.stores.sql.sink.sink_writer import SqlWriter
@@ -367,7 +367,7 @@ def test_a_way_to_the_database_that_commits_each_statement_is_refused(
             connection.autocommit(True)
         return connection
 
-    monkeypatch.setattr(sql_connections, "connect", connect_committing)
+    monkeypatch.setattr(sql_sessions, "connect", connect_committing)
     with pytest.raises(SinkError, match=r"ROLLBACK_NOT_KEPT.*pooler"):
         sink.open("s")
 

@@ -13,14 +13,13 @@ import pytest
 from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.core.model import TopicPartition
-from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.offset_store_contract import Change, RowRequest
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import FilePlace, ServerPlace, parse_place
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
 from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.stores.sql.ledger.publish_history import merge_history
-from penstock.stores.sql.ledger.rewound_rows import RowRequest
 from tests.sql.databases import OwnDatabase, make_file_database
 from tests.sql.sinks import NUMBERS, at, make_numbers, make_sink, read_numbers, with_provenance
 from tests.support.topic_filling import produce

@@ -15,17 +15,16 @@ computer, so tasks on several computers need a server.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.losses.loss_ranges import Loss
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 LEDGER_VERSION = 1
 TABLE = "penstock_losses"
@@ -64,9 +63,7 @@ class LossLedger:
         # All writers use the same order: two that lock rows in different orders would block each other.
         rows = [_write_row(distinct[key], seen_ms, stream) for key in sorted(distinct)]
         if rows:
-            Database(self.place, RECONNECT_TIMEOUT_S).run(
-                lambda session: _upsert(session, self.place, rows), writes=True
-            )
+            Database(self.place, RECONNECT_TIMEOUT_S).run(lambda session: _upsert(session, rows), writes=True)
         return len(rows)
 
     def read(self, *, topic: str | None = None, since_ms: int | None = None) -> list[RecordedLoss]:
@@ -75,38 +72,34 @@ class LossLedger:
         `since_ms` keeps those reported at that time or later, whether for the first time or again.
         """
         return Database(self.place, RECONNECT_TIMEOUT_S).run(
-            lambda session: _select(session, self.place, topic, since_ms)
+            lambda session: _select(session, topic, since_ms)
         )
 
 
-def open_loss_ledger(
-    place: str | os.PathLike[str] | Place, *, create: bool = True, was_reached: bool = False
-) -> LossLedger:
+def open_loss_ledger(place: GivenPlace, *, create: bool = True, was_reached: bool = False) -> LossLedger:
     """Return the ledger at a path or address, made if it is missing; without `create` that is an error.
 
     `was_reached`: this query has opened it before, so a database that is away is waited for.
     """
-    if isinstance(place, str | os.PathLike):
-        place = parse_place(os.fspath(place))
-    known = place
+    known = as_place(place)
     database = Database(known, RECONNECT_TIMEOUT_S if was_reached else 0.0)
     if create:
-        database.run(lambda session: ensure_tables(session, known, _TABLES), writes=True)
+        database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
     else:
-        database.run(lambda session: _demand_version(session, known))
+        database.run(_demand_version)
     return LossLedger(known)
 
 
 # --- tables -----------------------------------------------------------------------------------------------
 
 
-def _demand_version(session: Session, place: Place) -> None:
-    if read_version(session, place, _TABLES) is None:
+def _demand_version(session: Session) -> None:
+    if read_version(session, _TABLES) is None:
         raise OffsetStoreError(
             "LEDGER_NOT_FOUND",
-            f"There is no loss ledger at {place}.",
+            f"There is no loss ledger at {session.place}.",
             hint="Check the place: it must be the one the query names in `lossLedger`.",
-            facts={"place": str(place)},
+            facts={"place": str(session.place)},
         )
 
 
@@ -121,7 +114,7 @@ def _make_tables(session: Session) -> None:
     )
 
 
-_TABLES = Tables("losses", LEDGER_VERSION, _make_tables, "loss ledger", "LEDGER_TOO_NEW")
+_TABLES = TableSet("losses", LEDGER_VERSION, _make_tables, "loss ledger", "LEDGER_TOO_NEW")
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -138,8 +131,8 @@ def _clean(text: str) -> str:
     return text if len(text) <= DETAIL_LIMIT else text[: DETAIL_LIMIT - 1] + "…"
 
 
-def _upsert(session: Session, place: Place, rows: list[tuple[object, ...]]) -> None:
-    ensure_tables(session, place, _TABLES)
+def _upsert(session: Session, rows: list[tuple[object, ...]]) -> None:
+    ensure_tables(session, _TABLES)
     grammar, name = session.grammar, session.grammar.name
     old = "{}" if session.dialect == "mysql" else f"{name(TABLE)}.{{}}"
     first, last, times = map(name, _COUNTS)
@@ -152,8 +145,8 @@ def _upsert(session: Session, place: Place, rows: list[tuple[object, ...]]) -> N
     session.execute_many(f"{insert} {grammar.upsert([*map(name, _KEY)], settings)}", rows)
 
 
-def _select(session: Session, place: Place, topic: str | None, since_ms: int | None) -> list[RecordedLoss]:
-    _demand_version(session, place)
+def _select(session: Session, topic: str | None, since_ms: int | None) -> list[RecordedLoss]:
+    _demand_version(session)
     name, mark = session.grammar.name, session.grammar.mark
     wanted = {f"{name('topic')} = {mark}": topic, f"{name('last_seen_ms')} >= {mark}": since_ms}
     filters = {filter_: value for filter_, value in wanted.items() if value is not None}

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import OptionError
-from penstock.core.offsets.offset_store_contract import OffsetStore, demand_offset_store
+from penstock.core.errors import OffsetStoreError, OptionError
+from penstock.core.model import TopicPartition
+from penstock.core.offsets.offset_store_contract import Change, Moved, OffsetStore, demand_offset_store
+from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.sink_contract import Sink, SinkWriter, demand_contract
 from penstock.stores.offsets.memory_store import MemoryOffsetStore
 
@@ -67,6 +69,21 @@ def test_a_store_that_lacks_the_contract_is_refused_with_advice() -> None:
     with pytest.raises(OptionError, match=r"\[OFFSET_STORE_INVALID\] A dict cannot keep offsets.*inherit"):
         demand_offset_store({})  # type: ignore[arg-type]
     assert demand_offset_store(store := MemoryOffsetStore()) is store
+
+
+def test_a_store_that_says_nothing_of_itself_can_be_looked_at_and_moved_by_the_terminal() -> None:
+    store = MemoryOffsetStore()
+    before, after = (StreamPosition({TopicPartition("t", 0): offset}) for offset in (9, 5))
+    store.save("s", before)
+    change = Change(1, "ann", "rewind", before, after)
+    assert (store.preview("s", change), store.load("s")) == (Moved({}), before)
+    assert (store.move("s", change), store.load("s")) == (Moved({}), after)
+    assert (store.list_warnings("s"), store.suggest_place("s"), store.label) == ([], "", "")
+    assert (store.find_file_sink(), store.place, store.keeps_results) == (None, None, False)
+    with pytest.raises(OptionError, match=r"NO_BATCHES_KEPT.*the memory of this process"):
+        store.load_batch("s", 1)
+    with pytest.raises(OffsetStoreError, match="OFFSETS_MOVED"):
+        store.preview("s", change)
 
 
 @pytest.mark.parametrize("contract", [Sink, SinkWriter])

@@ -60,6 +60,16 @@ def add_unnamed_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_limit_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most this many (50)")
+
+
+def _parse_limit(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError("a whole number from 1 to 100000")
+    return int(text)
+
+
 def add_proxy_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trusted-proxy",

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from penstock.cli.shared.spark_session import open_spark
@@ -96,14 +96,12 @@ def make_lines(count: int) -> pa.Table:
     return pa.table({"key": pa.array(clients).cast(pa.binary()), "value": pa.array(lines).cast(pa.binary())})
 
 
-@contextmanager
-def _start_spark(jars: list[str]) -> Iterator[SparkSession]:
+def _start_spark(jars: list[str]) -> AbstractContextManager[SparkSession]:
     say("Starting Spark (local[2]) ...")
     settings = {"spark.log.level": "ERROR"}
     if jars:
         settings["spark.jars"] = ",".join(jars)
-    with open_spark("local[2]", "penstock-demo", settings) as spark:
-        yield spark
+    return open_spark("local[2]", "penstock-demo", settings)
 
 
 def _compare(spark: SparkSession, bootstrap: str, arguments: argparse.Namespace, *, with_peer: bool) -> int:

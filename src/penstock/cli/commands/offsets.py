@@ -35,7 +35,6 @@ from penstock.cli.rewinding.offset_reports import (
     say_position,
     tell_beyond,
 )
-from penstock.cli.rewinding.offset_suggestions import suggest_place
 from penstock.cli.rewinding.offset_targets import (
     add_target_arguments,
     choose_target,
@@ -157,17 +156,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from penstock.stores.offsets.checkpoint_store import CheckpointOffsetStore
-
     store = _open(arguments, arguments.at)
     if arguments.stream is None:
         names = store.list_streams()
         if arguments.json:
             say_json(store=str(store), streams=names)
             return 0
-        kind = "source " if isinstance(store, CheckpointOffsetStore) else ""
-        shown = [f"{kind}{name}" for name in names]
-        for line in shown or [f"No stream has offsets in {store}.", suggest_place(store)]:
+        shown = [f"{store.label}{name}" for name in names]
+        for line in shown or [f"No stream has offsets in {store}.", store.suggest_place()]:
             if line:
                 say(escape(line))
         return 0
@@ -350,7 +346,7 @@ def _demand(store: OffsetStore, stream: str) -> StreamPosition:
     position = store.load(stream)
     if position is not None:
         return position
-    raise unknown_stream(store, stream, store.list_streams(), suggest_place(store, stream))
+    raise unknown_stream(store, stream, store.list_streams(), store.suggest_place(stream))
 
 
 def _file_unusable(path: Path, error: OSError | ValueError) -> OptionError:

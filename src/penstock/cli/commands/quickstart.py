@@ -13,7 +13,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,16 +95,14 @@ def _connect(bootstrap: str) -> ClientSettings:
     return settings
 
 
-@contextmanager
-def _start_spark(folder: Path) -> Iterator[SparkSession]:
+def _start_spark(folder: Path) -> AbstractContextManager[SparkSession]:
     say("Starting Spark (local[1]) ...")
     settings = {
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    with open_spark("local[1]", "penstock-quickstart", settings) as spark:
-        yield spark
+    return open_spark("local[1]", "penstock-quickstart", settings)
 
 
 def _count(spark: SparkSession, settings: ClientSettings, bootstrap: str, checkpoint: Path) -> None:

@@ -128,7 +128,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
         store = SinkOffsetStore(sink)
     else:
         store = open_offset_store(address, create=False, client=client)
-    held = _find_database(sink, store)
+    held = store.place if sink is None else sink  # the database whose locks may block the stream
 
     def look(position: StreamPosition) -> Facts:
         seen = look_at_standing(client, arguments.stream, position, timeout_ms=limit_ms)
@@ -242,13 +242,6 @@ def _look_at_writer(sink: Place | None, stream: str) -> WriterNow | None:
     from penstock.stores.sql.ledger.writer_rows import look_at_writer
 
     return look_at_writer(sink, stream)
-
-
-def _find_database(sink: Place | None, store: OffsetStore) -> Place | None:
-    """Return the database whose locks may block the stream: its sink's, or that of its offsets."""
-    from penstock.stores.offsets.sql_store import SqlOffsetStore
-
-    return store.place if isinstance(store, SqlOffsetStore) else sink
 
 
 def _list_open(database: Place | None) -> tuple[BlockingSession, ...] | None:

@@ -32,7 +32,7 @@ _FIELDS = ("key", "value", "headers", "timestamp_ms", "partition", *_PLACE)
 #: Kafka's value for a record without a time.
 _NO_TIME_MS = -1
 
-Header = tuple[str, bytes | None]
+MessageHeader = tuple[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Message:
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...] = ()
+    headers: tuple[MessageHeader, ...] = ()
     timestamp_ms: int | None = None
     partition: int | None = None
 
@@ -52,7 +52,7 @@ class MessageDefaults:
 
     partition: int | None = None
     timestamp_ms: int | None = None
-    headers: tuple[Header, ...] = ()
+    headers: tuple[MessageHeader, ...] = ()
 
 
 class TextLines:
@@ -178,7 +178,7 @@ def _read_bytes(name: str, given: object) -> bytes | None:
     raise ValueError(f"`{name}` is not a text, null, or bytes such as " + '{"base64": "/w=="}')
 
 
-def _read_headers(given: object) -> tuple[Header, ...]:
+def _read_headers(given: object) -> tuple[MessageHeader, ...]:
     if given is None:
         return ()
     is_list = isinstance(given, list) and all(

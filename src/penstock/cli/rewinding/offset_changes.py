@@ -13,21 +13,13 @@ import os
 import socket
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from penstock.cli.rewinding.offset_reports import plan_to_json, say_json, say_plan
-from penstock.cli.rewinding.offset_suggestions import has_results
 from penstock.core.errors import OffsetStoreError, OptionError, PenstockError
-from penstock.core.offsets.offset_store_contract import Change, OffsetStore
+from penstock.core.offsets.offset_store_contract import Change, Moved, OffsetStore, RowRequest
 from penstock.core.offsets.rewinds import LogBounds, RewindPlan
 from penstock.core.offsets.stream_position import StreamPosition
-
-if TYPE_CHECKING:
-    from penstock.stores.offsets.file_store import FileOffsetStore
-    from penstock.stores.sql.ledger.rewound_rows import RowRequest
-
-#: Folders that are listed by name.
-_SHOWN = 5
+from penstock.core.prose import shorten
 
 
 def show_and_apply(
@@ -40,38 +32,34 @@ def show_and_apply(
     """Show the plan; with --yes, and if the stream does not move, carry it out. Without --yes the same cases
     are refused. Where no offset moves, rows may still be changed."""
     rows = ask_rows(arguments, store)
-    is_empty = plan.changes_nothing and not rows.is_asked
-    is_wanted = getattr(arguments, "yes", False) and not is_empty
+    moved = Moved({}, is_empty=plan.changes_nothing and not rows.is_asked)
+    is_wanted = getattr(arguments, "yes", False) and not moved.is_empty
     who = f"{_find_user()}@{socket.gethostname()}"
     change = Change(time.time_ns() // 1_000_000, who, arguments.verb, plan.before, plan.after)
-    warnings = _warn(store, stream, plan)
-    deleted, told = dict[str, int](), list[str]()
-    if not is_empty and arguments.verb != "plan":  # `plan` is never carried out, and need not wait
+    warnings = [*store.list_warnings(stream), *_warn_of_folders(store, stream, plan)]
+    if not moved.is_empty and arguments.verb != "plan":  # `plan` is never carried out, and need not wait
         _demand_stillness(store, stream, plan.before, arguments.watch)
-    if not is_empty:
+    if not moved.is_empty:
         rows = replace(rows, ends={} if log is None else log.latest)
-        deleted, told, is_empty = _apply(store, stream, change, rows, is_wanted)
-    is_done = is_wanted and not is_empty
-    notes = [*plan.notes, *(() if is_empty else warnings), *told]
+        moved = _apply(store, stream, change, rows, is_wanted)
+    is_done = is_wanted and not moved.is_empty
+    notes = [*plan.notes, *(() if moved.is_empty else warnings), *moved.notes]
     if arguments.json:
         head = {"verb": arguments.verb, "store": str(store), "stream": stream, "applied": is_done}
-        say_json(**head, notes=notes, deletes=deleted, **plan_to_json(plan))
+        say_json(**head, notes=notes, deletes=moved.deleted, **plan_to_json(plan))
     else:
-        say_plan(arguments.verb, store, stream, plan, notes, is_done, is_empty)
+        say_plan(arguments.verb, store, stream, plan, notes, is_done, moved.is_empty)
     return 0
 
 
 def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> RowRequest:
     """Return what is asked for the rows of a sink; raise an error if the store has none."""
-    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-    from penstock.stores.sql.ledger.rewound_rows import RowRequest
-
     asked = RowRequest(
         delete_from=tuple(getattr(arguments, "delete_from", None) or ()),
         rebuild=tuple(getattr(arguments, "rebuild", None) or ()),
         may_count_twice=getattr(arguments, "sums_count_twice", False),
     )
-    if asked.is_asked and not isinstance(store, SinkOffsetStore):
+    if asked.is_asked and not store.keeps_results:
         raise OptionError(
             "NO_RESULTS_HERE",
             f"No results are kept in {store}, so none can be deleted there.",
@@ -81,51 +69,17 @@ def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> RowRequest:
     return asked
 
 
-def _apply(
-    store: OffsetStore, stream: str, change: Change, rows: RowRequest, is_wanted: bool
-) -> tuple[dict[str, int], list[str], bool]:
-    """Make the change, or only check whether it could be made; return the deleted rows, what the user must
-    know, and whether there was nothing to change."""
-    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-
+def _apply(store: OffsetStore, stream: str, change: Change, rows: RowRequest, is_wanted: bool) -> Moved:
+    """Make the change, or only check whether it could be made; return what that does."""
     try:
-        if isinstance(store, SinkOffsetStore):
-            move = store.move if is_wanted else store.preview
-            moved = move(stream, change, rows)
-            return moved.deleted, list(moved.notes), moved.is_empty
-        if is_wanted:
-            store.change(stream, change)
-        else:
-            store.check_change(stream, change)
+        return (store.move if is_wanted else store.preview)(stream, change, rows)
     except PenstockError as error:
         if change.verb != "plan":
             raise
-        return {}, [f"As it is, the move would be refused. {error}"], False
-    return {}, [], False
+        return Moved({}, (f"As it is, the move would be refused. {error}",))
 
 
-def _warn(store: OffsetStore, stream: str, plan: RewindPlan) -> list[str]:
-    from penstock.stores.offsets.checkpoint_store import CheckpointOffsetStore
-    from penstock.stores.offsets.file_store import FileOffsetStore
-    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-
-    if has_results(store, stream):
-        return [f"A sink here has results of {stream}, and they decide where it starts: move sink:."]
-    if isinstance(store, SinkOffsetStore):
-        return ["A writer that still runs is fenced."]
-    if isinstance(store, FileOffsetStore):
-        return _warn_of_folders(store, stream, plan)
-    if not isinstance(store, CheckpointOffsetStore):
-        return []
-    warnings = [
-        f"Batch {each} was planned and is not done; it is planned anew." for each in store.list_planned()
-    ]
-    if store.keeps_state:
-        warnings.append("The query keeps state, which stays as it is: rows that are read again count again.")
-    return warnings
-
-
-def _warn_of_folders(store: FileOffsetStore, stream: str, plan: RewindPlan) -> list[str]:
+def _warn_of_folders(store: OffsetStore, stream: str, plan: RewindPlan) -> list[str]:
     """Return what the user is told about a file sink's batches beyond the new position. A position inside a
     batch is an error: a batch is kept whole or not at all."""
     from penstock.core.sinks.file_batches import choose_dropped, list_logs
@@ -138,11 +92,10 @@ def _warn_of_folders(store: FileOffsetStore, stream: str, plan: RewindPlan) -> l
     beyond = sorted(choose_dropped(list_batches(sink, stream), plan.after, logs))
     if not beyond:
         return []
-    named = ", ".join(each.name for each in beyond[:_SHOWN])
-    more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
     batches = "1 batch" if len(beyond) == 1 else f"{len(beyond)} batches"
+    named = shorten([each.name for each in beyond], 5)
     return [
-        f"What is read again includes {batches} of the file sink {sink}: {named}{more}. Remove these folders "
+        f"What is read again includes {batches} of the file sink {sink}: {named}. Remove these folders "
         "before the stream starts, or it refuses to (FOLDERS_AHEAD): their rows would be there twice. Or "
         "leave all as it is and start the stream with `seek`, which removes them."
     ]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
+from penstock.cli.shared.moments import show_moment
 from penstock.cli.shared.terminal import escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore
 from penstock.core.offsets.rewinds import RewindPlan, plan_replacement
 from penstock.core.offsets.stream_position import StreamPosition, write_position
+from penstock.core.prose import shorten
 
 JSON_VERSION = 1
-#: Partitions that a sentence lists by name.
-_NAMED = 5
 
 
 def say_json(**content: object) -> None:
@@ -36,8 +35,7 @@ def say_position(
     for change in changes:
         plan = plan_replacement(change.before, change.after)
         moved = "; ".join(str(each) for each in plan.moves if each.before != each.after) or "no offset"
-        when = datetime.fromtimestamp(change.at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19]
-        say(f"{when}Z {escape(change.who)}: {escape(change.verb)} {escape(moved)}")
+        say(f"{show_moment(change.at_ms)} {escape(change.who)}: {escape(change.verb)} {escape(moved)}")
 
 
 def _show_lag(at: int, end: int | None) -> tuple[str, str]:
@@ -54,10 +52,9 @@ def find_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) ->
 def tell_beyond(position: StreamPosition, ends: Mapping[TopicPartition, int]) -> str:
     """Return the sentence about such partitions."""
     beyond = find_beyond(position, ends)
-    named = ", ".join(f"{each} at {position.offsets[each]} of {ends[each]}" for each in beyond[:_NAMED])
-    more = f" and {len(beyond) - _NAMED} more" if len(beyond) > _NAMED else ""
+    named = [f"{each} at {position.offsets[each]} of {ends[each]}" for each in beyond]
     return (
-        f"The stream stands beyond the end of the log: {named}{more}. Records were cut off (unclean "
+        f"The stream stands beyond the end of the log: {shorten(named, 5)}. Records were cut off (unclean "
         "election), or the position is of another topic or cluster; it would read nothing. Look at what was "
         "written, then `penstock offsets rewind`."
     )

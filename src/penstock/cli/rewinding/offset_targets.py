@@ -121,18 +121,9 @@ def refuse_left_alone(
 
 
 def _load_batch(store: OffsetStore, arguments: argparse.Namespace) -> StreamPosition:
-    from penstock.stores.offsets.checkpoint_store import CheckpointOffsetStore
-
-    if isinstance(store, CheckpointOffsetStore):
-        position = store.load_batch(arguments.stream, arguments.to_batch)
-        now = store.load(arguments.stream)
-        known = {} if now is None else now.offsets
-        return StreamPosition({each: n for each, n in position.offsets.items() if each in known})
-    raise OptionError(
-        "NO_BATCHES_KEPT",
-        f"Only the last position is kept in {store}, not the ends of batches.",
-        hint="Only a checkpoint of Spark's has them; here move by time, offset or number of records.",
-    )
+    position, now = store.load_batch(arguments.stream, arguments.to_batch), store.load(arguments.stream)
+    known = {} if now is None else now.offsets
+    return StreamPosition({each: n for each, n in position.offsets.items() if each in known})
 
 
 def look_at_log(

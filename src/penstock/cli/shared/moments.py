@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from datetime import UTC, datetime
 
 from penstock.core.options.option_values import (
     find_length_ago,
@@ -20,6 +19,7 @@ from penstock.core.options.option_values import (
     parse_duration_ms,
     parse_time_ms,
 )
+from penstock.core.prose import write_moment
 
 _BARE = re.compile(r"[0-9]+")
 
@@ -58,7 +58,7 @@ def parse_moment(text: str) -> int:
 
 def show_moment(time_ms: int) -> str:
     """Return a moment in UTC, in whole seconds."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19] + "Z"
+    return write_moment(time_ms) + "Z"
 
 
 def parse_wait(text: str) -> float:

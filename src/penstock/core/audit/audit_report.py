@@ -92,7 +92,7 @@ class NotedBatch:
 
 @dataclass(frozen=True, slots=True)
 class NotedRange:
-    """Offsets that a batch names as the origin of its rows."""
+    """Offsets `[start, until)` of a partition that a batch names as the origin of its rows."""
 
     token: str
     generation: int

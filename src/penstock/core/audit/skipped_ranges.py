@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from penstock.core.audit.audit_report import NotedRange, Report, StreamFacts, TableBook
 from penstock.core.audit.replaced_logs import is_other_log
 from penstock.core.audit.tables_after_rewinds import FAR, describe_ranges, subtract_ranges, unite_ranges
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.prose import write_moment
 
 
 def check_gaps(facts: StreamFacts) -> Report:
@@ -45,7 +45,7 @@ def check_gaps(facts: StreamFacts) -> Report:
 
 
 def _describe_move(facts: StreamFacts, change: Change) -> str:
-    when = datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = write_moment(change.at_ms)
     return f"{facts.stream}: moved ahead by hand ({change.who} did `{change.verb}` at {when} UTC), past"
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from penstock.core.audit.audit_report import (
     LEDGER,
@@ -41,6 +40,7 @@ from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
+from penstock.core.prose import shorten, write_moment
 
 #: Modes whose rows add up many records. `mixed`: several modes, at least one of them of these.
 ADDING = frozenset({"merge", "state", "mixed"})
@@ -232,7 +232,7 @@ def _describe_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change])
 
 def describe_adoption(topic: str, change: Change) -> str:
     """Return who said that a topic has the same records as the one before it."""
-    when = datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = write_moment(change.at_ms)
     return f"{topic} was adopted ({change.who} at {when} UTC) as one that holds the same records as before"
 
 
@@ -276,8 +276,7 @@ def _judge(
 def describe_ranges(ranges: Sequence[OffsetRange]) -> str:
     """Return the ranges in words."""
     told = [f"{each.topic_partition} [{each.start}, {each.until})" for each in ranges]
-    more = f" and {len(told) - _SHOWN} ranges more" if len(told) > _SHOWN else ""
-    return f"{', '.join(told[:_SHOWN])}{more}"
+    return shorten(told, _SHOWN, "ranges more")
 
 
 # --- ranges -----------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ advice covers both cases.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+
+from penstock.core.prose import write_moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class HandMove:
     fences: bool = False
 
     def describe(self) -> str:
-        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        when = write_moment(self.at_ms)
         since = "no program has taken it since" if self.fences else "it still stands where that has put it"
         return f"{self.who} moved the stream by hand (`{self.verb}` at {when} UTC), and {since}."
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from penstock.core.errors import OffsetStoreError, OptionError
-from penstock.core.model import is_another
+from penstock.core.model import TopicPartition, is_another
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
+from penstock.core.options.storage_addresses import Place
 
 _LONGEST_NAME = 200
 #: The verb of a change that a program, not a person, makes at its start: it goes on from there.
@@ -38,6 +40,37 @@ class Change:
     verb: str
     before: StreamPosition | None
     after: StreamPosition
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """What is to happen to rows besides the move. `written`: the only tables that the stream fills from now
+    on; None: all that it has filled so far. `ends`: the ends of the logs, as far as they are known."""
+
+    delete_from: tuple[str, ...] = ()
+    rebuild: tuple[str, ...] = ()
+    may_count_twice: bool = False
+    written: frozenset[str] | None = None
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether anything is to happen to rows."""
+        return bool(self.delete_from or self.rebuild or self.may_count_twice)
+
+
+#: Delete nothing.
+KEEP_ROWS = RowRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move does, or would do, to rows: how many are deleted from which table, and what the user must
+    know. `is_empty`: it changes nothing at all, so it is not made and fences no writer."""
+
+    deleted: dict[str, int]
+    notes: tuple[str, ...] = ()
+    is_empty: bool = False
 
 
 def plan_change(
@@ -78,6 +111,45 @@ class OffsetStore(Protocol):
         """Raise what `change` would raise; change nothing."""
         refuse_moved(stream, self.load(stream), change)
 
+    #: Whether results are kept here with the offsets, so that a move may also delete rows.
+    keeps_results: ClassVar[bool] = False
+
+    def move(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
+        """Make the change and return what that did to rows. `rows`: only for a store that `keeps_results`."""
+        self.change(stream, change)
+        return Moved({})
+
+    def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
+        """Return what `move` would do, or raise what it would raise; change nothing."""
+        self.check_change(stream, change)
+        return Moved({})
+
+    def list_warnings(self, stream: str) -> list[str]:
+        """Return sentences that a person must know who is about to move the stream."""
+        return []
+
+    def load_batch(self, stream: str, batch: int) -> StreamPosition:
+        """Return the position where this batch ended, which most stores do not keep."""
+        raise OptionError(
+            "NO_BATCHES_KEPT",
+            f"Only the last position is kept in {self}, not the ends of batches.",
+            hint="Only a checkpoint of Spark's has them; here move by time, offset or number of records.",
+            facts={"stream": stream, "batch": batch},
+        )
+
+    def suggest_place(self, stream: str | None = None) -> str:
+        """Return a sentence that names a place beside this one, looked up there, which was probably meant for
+        the stream, or for any; "" if there is none."""
+        return ""
+
+    def find_file_sink(self) -> Path | None:
+        """Return the folder of the file sink that owns these offsets; None: no file sink does."""
+        return None
+
+    #: What a list of the streams here writes before each name.
+    label: ClassVar[str] = ""
+    #: The database whose locks a save may wait for; None: there is none.
+    place: Place | None = None
     #: Whether `save_async` returns before the position is stored. Only then may a program commit that way.
     is_async: ClassVar[bool] = False
 

@@ -16,6 +16,7 @@ Several hosts, `postgresql://me@db1,db2:5433/stats`, are one database that may m
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ class ServerPlace:
 
 
 Place: TypeAlias = FilePlace | ServerPlace
+GivenPlace: TypeAlias = str | os.PathLike[str] | Place
+
+
+def as_place(given: GivenPlace) -> Place:
+    """Return the place itself, or the one that a path or an address names."""
+    return parse_place(os.fspath(given)) if isinstance(given, str | os.PathLike) else given
 
 
 def parse_place(text: str) -> Place:

@@ -34,7 +34,7 @@ from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
 from penstock.core.streaming.next_batch import count_records
 from penstock.stores.sql.audit.provenance_digests import parse_digests, write_digests
 from penstock.stores.sql.sink.sink_writer import SqlWriter
-from penstock.stores.sql.sink.sql_sink import Strategy
+from penstock.stores.sql.sink.sql_sink import RowTransport
 from penstock.stores.sql.sink.staging_tables import StageReport, Staging
 from penstock.stores.sql.sink.task_staging import fill_stage
 
@@ -219,7 +219,7 @@ def pack(batches: list[pa.RecordBatch]) -> bytes:
     return bytes(target.getvalue())
 
 
-def choose_strategy(writer: SqlWriter) -> Strategy:
+def choose_strategy(writer: SqlWriter) -> RowTransport:
     """Return the strategy to use. SQLite has one writer at a time, and its file is on one computer."""
     asked = writer.sink.strategy
     if not isinstance(writer.sink.place, FilePlace):

@@ -38,6 +38,8 @@ class CheckpointOffsetStore(OffsetStore):
     It does not notice a running stream unless the stream moves: stop the query first.
     """
 
+    label = "source "
+
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         if not (self._folder / "offsets").is_dir():
@@ -54,10 +56,14 @@ class CheckpointOffsetStore(OffsetStore):
     def __str__(self) -> str:
         return f"the checkpoint {self._folder}"
 
-    @property
-    def keeps_state(self) -> bool:
-        """Return whether the query has state, which a move leaves as it is."""
-        return (self._folder / "state").is_dir()
+    def list_warnings(self, stream: str) -> list[str]:  # noqa: ARG002
+        planned = self.list_planned()
+        warnings = [f"Batch {each} was planned and is not done; it is planned anew." for each in planned]
+        if (self._folder / "state").is_dir():
+            warnings.append(
+                "The query keeps state, which stays as it is: rows that are read again count again."
+            )
+        return warnings
 
     def list_batches(self) -> list[int]:
         """Return the batches that are done and whose end is still known."""

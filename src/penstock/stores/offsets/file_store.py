@@ -68,13 +68,11 @@ class FileOffsetStore(OffsetStore):
     def __str__(self) -> str:
         return f"the folder {self._folder}"
 
-    def find_inner(self) -> Path | None:
-        """Return the folder of offsets inside, if this is the folder of a file sink and not a store."""
+    def suggest_place(self, stream: str | None = None) -> str:  # noqa: ARG002
         inner = self._folder / "_penstock" / "offsets"
-        return inner if inner.is_dir() else None
+        return f"It is the folder of a file sink, whose offsets are in {inner}." if inner.is_dir() else ""
 
     def find_file_sink(self) -> Path | None:
-        """Return the folder of the file sink that owns these offsets; None if this is a store of its own."""
         own = self._folder.absolute().parent
         return own.parent if self._folder.name == "offsets" and own.name == "_penstock" else None
 

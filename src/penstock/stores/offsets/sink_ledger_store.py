@@ -13,15 +13,21 @@ records that are read again can be deleted in the same transaction; tables of su
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from typing import NoReturn
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
-from penstock.core.offsets.offset_store_contract import Change, OffsetStore, check_stream_name, refuse_moved
+from penstock.core.offsets.offset_store_contract import (
+    KEEP_ROWS,
+    Change,
+    Moved,
+    OffsetStore,
+    RowRequest,
+    check_stream_name,
+    refuse_moved,
+)
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.core.sinks.ledger_positions import find_ledger_position
 from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry
 from penstock.stores.offsets.sql_store import SqlOffsetStore, note_change
@@ -39,27 +45,19 @@ from penstock.stores.sql.ledger.ledger_tables import (
     read_generation,
     write_entries,
 )
-from penstock.stores.sql.ledger.rewound_rows import KEEP_ROWS, RowPlan, RowRequest, delete_rows, plan_rows
+from penstock.stores.sql.ledger.rewound_rows import RowPlan, delete_rows, plan_rows
 
 #: The namespace of the changes, in the tables of the offset store in the same database.
 NAMESPACE = "sink ledger"
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a move does, or would do, to rows: how many are deleted from which table, and what the user must
-    know. `is_empty`: it changes nothing at all, so it is not made and fences no writer."""
-
-    deleted: dict[str, int]
-    notes: tuple[str, ...] = ()
-    is_empty: bool = False
-
-
 class SinkOffsetStore(OffsetStore):
     """The offset store in a SQL sink's database. It creates nothing but the table of changes."""
 
-    def __init__(self, place: str | os.PathLike[str] | Place) -> None:
-        self._place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+    keeps_results = True
+
+    def __init__(self, place: GivenPlace) -> None:
+        self._place = as_place(place)
         self._database = Database(self._place)
         self._database.run(self._demand_ledger)
 
@@ -122,6 +120,9 @@ class SinkOffsetStore(OffsetStore):
     def check_change(self, stream: str, change: Change) -> None:
         self.preview(stream, change)
 
+    def list_warnings(self, stream: str) -> list[str]:  # noqa: ARG002
+        return ["A writer that still runs is fenced."]
+
     def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
         """Return what `move` would do, or raise what it would raise. Change nothing and wait for no lock."""
         check_stream_name(stream)
@@ -165,7 +166,7 @@ class SinkOffsetStore(OffsetStore):
         return store.list_changes(stream, after=since)  # a change is numbered by the epoch that it has raised
 
     def _demand_ledger(self, session: Session) -> None:
-        if read_version(session, self._place, LEDGER) is None:
+        if read_version(session, LEDGER) is None:
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
                 f"There is no ledger of a sink at {self._place}.",

@@ -14,7 +14,6 @@ text, so that plain SQL can read a stream's position beside the results.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,11 +27,11 @@ from penstock.core.offsets.offset_store_contract import (
     refuse_moved,
 )
 from penstock.core.offsets.stream_position import StreamPosition, read_position, write_position
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
-from penstock.stores.sql.ledger.ledger_tables import LEDGER
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
+from penstock.stores.sql.ledger.ledger_tables import LEDGER, WRITERS, read_entries
 
 VERSION = 1
 STREAMS, OFFSETS, CHANGES = "penstock_streams", "penstock_offsets", "penstock_offset_changes"
@@ -49,16 +48,16 @@ class SqlOffsetStore(OffsetStore):
 
     def __init__(
         self,
-        place: str | os.PathLike[str] | Place,
+        place: GivenPlace,
         *,
         namespace: str = "default",
         create: bool = True,
     ) -> None:
-        self.place = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+        self.place = as_place(place)
         self._namespace = check_stream_name(namespace)
         self._database = Database(self.place)
         if create:
-            self._database.run(lambda session: ensure_tables(session, self.place, _TABLES), writes=True)
+            self._database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
         else:
             self._database.run(self._demand_tables)
         # The database was reached. From now on its restarts and fail-overs are waited out.
@@ -119,11 +118,19 @@ class SqlOffsetStore(OffsetStore):
             if int(number) > after
         ]
 
+    def list_warnings(self, stream: str) -> list[str]:
+        told = f"A sink here has results of {stream}, and they decide where it starts: move sink:."
+        return [told] if self._database.run(lambda session: _has_results(session, stream)) else []
+
+    def suggest_place(self, stream: str | None = None) -> str:
+        is_sink = self._database.run(lambda session: _has_results(session, stream))
+        return f"A sink keeps offsets there with its results: say sink:{self.place}." if is_sink else ""
+
     # --- inside a transaction -----------------------------------------------------------------------------
 
     def _demand_tables(self, session: Session) -> None:
-        if read_version(session, self.place, _TABLES) is None:
-            is_sink = read_version(session, self.place, LEDGER) is not None
+        if read_version(session, _TABLES) is None:
+            is_sink = read_version(session, LEDGER) is not None
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
                 f"There are no tables for offsets at {self.place}.",
@@ -169,6 +176,15 @@ class SqlOffsetStore(OffsetStore):
         return session.execute(
             f"SELECT {', '.join(map(name, columns))} FROM {name(table)} WHERE {where}", list(wanted.values())
         )
+
+
+def _has_results(session: Session, stream: str | None) -> bool:
+    """Return whether a sink in the same database has results, of this stream or of any."""
+    if read_version(session, LEDGER) is None:
+        return False
+    if stream is None:
+        return bool(session.execute(f"SELECT 1 FROM {WRITERS}"))
+    return bool(read_entries(session, stream, locked=False))
 
 
 def note_change(session: Session, namespace: str, stream: str, number: int, change: Change) -> None:
@@ -244,4 +260,4 @@ def _make_tables(session: Session) -> None:
         session.execute(f"CREATE TABLE IF NOT EXISTS {name(table)} ({', '.join(lines)}){end}")
 
 
-_TABLES = Tables("offsets", VERSION, _make_tables, "offset store", "OFFSETS_TOO_NEW")
+_TABLES = TableSet("offsets", VERSION, _make_tables, "offset store", "OFFSETS_TOO_NEW")

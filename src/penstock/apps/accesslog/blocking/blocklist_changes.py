@@ -21,7 +21,7 @@ from penstock.apps.accesslog.blocking.blocklists import Ban, Gate, demand_decisi
 from penstock.apps.accesslog.events.networks import Network, parse_network
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 LISTED = "accesslog_blocklist"
 CHANGES = "accesslog_blocklist_changes"
@@ -77,7 +77,7 @@ def advance(place: Place, *, now_us: int, known: Listed | None = None) -> Listed
     `known` is an answer from before, which saves reading the list again that it holds.
     """
     database = Database(place)
-    found = database.run(lambda session: _find_changes(session, place, now_us, known))
+    found = database.run(lambda session: _find_changes(session, now_us, known))
     if found is not None and found.is_listed:
         return Listed(place, found.cursor, found.bans)  # the usual case: nothing is written, no lock is taken
     return database.run(lambda session: _advance(session, place, now_us, found), writes=True)
@@ -104,9 +104,9 @@ class _Found:
         return self.cursor > 0 and self.bans == self.listed
 
 
-def _find_changes(session: Session, place: Place, now_us: int, known: Listed | None) -> _Found | None:
+def _find_changes(session: Session, now_us: int, known: Listed | None) -> _Found | None:
     """Return the bans of this moment beside those written down; None if there are no tables yet."""
-    if read_version(session, place, _TABLES) is None:
+    if read_version(session, _TABLES) is None:
         demand_decisions(session)
         return None
     cursor, _ = _read_cursor(session, hold=False)
@@ -117,7 +117,7 @@ def _find_changes(session: Session, place: Place, now_us: int, known: Listed | N
 
 
 def _advance(session: Session, place: Place, now_us: int, found: _Found | None) -> Listed:
-    ensure_tables(session, place, _TABLES)
+    ensure_tables(session, _TABLES)
     cursor, floor = _read_cursor(session, hold=True)
     if found is None or found.cursor != cursor:  # somebody else was here since we looked
         found = _Found(cursor, tuple(read_bans(session, now_us=now_us)), tuple(_read_listed(session)))
@@ -226,4 +226,4 @@ def _make_tables(session: Session) -> None:
         session.execute(f"INSERT INTO {CURSOR} (id, cursor_number, floor_number) VALUES (1, 0, 0)")
 
 
-_TABLES = Tables("accesslog blocklist", 1, _make_tables, "blocklist", "BLOCKLIST_TOO_NEW")
+_TABLES = TableSet("accesslog blocklist", 1, _make_tables, "blocklist", "BLOCKLIST_TOO_NEW")

@@ -21,7 +21,7 @@ from penstock.apps.accesslog.blocking.blocklist_formats import find_format
 from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.operator_orders import ORDERS
 from penstock.core.errors import SinkError
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.stores.durable_files import flush_to_disk, write_to_disk
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
@@ -35,7 +35,7 @@ class BlocklistWriter:
 
     def __init__(
         self,
-        place: str | os.PathLike[str] | Place,
+        place: GivenPlace,
         directory: str | os.PathLike[str],
         formats: Sequence[str] = ("text", "json"),
         *,
@@ -45,8 +45,7 @@ class BlocklistWriter:
         block_private: bool = False,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        if isinstance(place, str | os.PathLike):
-            place = parse_place(os.fspath(place))
+        place = as_place(place)
         self.place = place
         self.directory = Path(directory)
         self._formats = [find_format(name) for name in formats]

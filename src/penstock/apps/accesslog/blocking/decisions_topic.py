@@ -13,7 +13,6 @@ time or an offset as a cursor would miss a decision that was committed late.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -23,11 +22,11 @@ import pyarrow as pa
 from penstock.apps.accesslog.blocking.decision_records import Decision, make_decisions, read_unsent
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.writing.plain_producer import Writer
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables
 
 SENT = "accesslog_decisions_sent"
 JSON_VERSION = 1
@@ -39,21 +38,20 @@ class DecisionsTopic:
 
     def __init__(
         self,
-        place: str | os.PathLike[str] | Place,
+        place: GivenPlace,
         settings: ClientSettings,
         topic: str,
         *,
         patience_ms: int = 120_000,
     ) -> None:
-        if isinstance(place, str | os.PathLike):
-            place = parse_place(os.fspath(place))
+        place = as_place(place)
         self.topic = topic
         self._database = Database(place)
         self._settings = replace(
             settings, default_api_timeout_ms=min(settings.default_api_timeout_ms, patience_ms)
         )
         self._writer = Writer(self._settings, delivery_timeout_ms=patience_ms)
-        self._database.run(lambda session: ensure_tables(session, place, _TABLES), writes=True)
+        self._database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
 
     def demand_topic(self) -> None:
         """Raise an error now if the topic is missing, and not at the first decision."""
@@ -120,4 +118,4 @@ def _make_tables(session: Session) -> None:
     )
 
 
-_TABLES = Tables("accesslog topic", 1, _make_tables, "notes on sent decisions", "DECISIONS_SENT_TOO_NEW")
+_TABLES = TableSet("accesslog topic", 1, _make_tables, "notes on sent decisions", "DECISIONS_SENT_TOO_NEW")

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import socket
 import threading
@@ -47,7 +46,7 @@ from penstock.apps.accesslog.blocking.enforcement_guards import (
 from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
 from penstock.core.errors import OptionError, PenstockError
 from penstock.core.log_lines import get_logger
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.stores.sql.connections.sql_sessions import Database
 
 log = get_logger(__name__)
@@ -170,7 +169,7 @@ class EnforcementApi:
 
     def __init__(
         self,
-        place: str | os.PathLike[str] | Place,
+        place: GivenPlace,
         *,
         listen: str = DEFAULT_LISTEN,
         token: str | None = None,
@@ -183,8 +182,7 @@ class EnforcementApi:
         stale_after_s: float = STALE_AFTER_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        if isinstance(place, str | os.PathLike):
-            place = parse_place(os.fspath(place))
+        place = as_place(place)
         host, port = parse_listen(listen)
         names = [*hosts, *((host,) if host not in _ANYWHERE else ())]
         if is_loopback(host):

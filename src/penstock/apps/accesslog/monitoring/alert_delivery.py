@@ -24,7 +24,7 @@ from penstock.apps.accesslog.stream.pipeline_tables import ALERTS
 from penstock.core.errors import PenstockError, SinkError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 TOLD = "accesslog_alerts_told"
 
@@ -41,8 +41,8 @@ class AlertSender:
         self._is_closed = self._has_left = False
 
         def prepare(session: Session) -> None:
-            is_first = read_version(session, place, _TABLES) is None
-            ensure_tables(session, place, _TABLES)
+            is_first = read_version(session, _TABLES) is None
+            ensure_tables(session, _TABLES)
             if is_first:
                 _note_sent(session, [each.event_id for each in _read_events(session)])
 
@@ -134,4 +134,4 @@ def _make_table(session: Session) -> None:
     )
 
 
-_TABLES = Tables("accesslog alerts told", 1, _make_table, "list of alerts that were told", "TOLD_TOO_NEW")
+_TABLES = TableSet("accesslog alerts told", 1, _make_table, "list of alerts that were told", "TOLD_TOO_NEW")

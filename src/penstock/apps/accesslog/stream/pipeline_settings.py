@@ -9,7 +9,6 @@ They are complete: the same settings on the same log make the same decisions.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +24,7 @@ from penstock.core.errors import OptionError
 from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.options.option_table import invalid
 from penstock.core.options.option_values import parse_duration_ms
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 
 ISOLATION = "isolation.level"
 STARTS = ("earliest", "latest")
@@ -41,7 +40,7 @@ class PipelineSettings:
     and link-local addresses."""
 
     topic: str
-    database: str | os.PathLike[str] | Place = field(repr=False)  # may hold a password
+    database: GivenPlace = field(repr=False)  # may hold a password
     kafka: Mapping[str, str] = field(repr=False)
     name: str = "accesslog"
     log_format: str = "auto"
@@ -86,8 +85,7 @@ class PipelineSettings:
 
     @cached_property
     def place(self) -> Place:
-        given = self.database
-        return parse_place(os.fspath(given)) if isinstance(given, str | os.PathLike) else given
+        return as_place(self.database)
 
     @cached_property
     def lateness_us(self) -> int:

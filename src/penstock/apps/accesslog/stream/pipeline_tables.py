@@ -11,7 +11,6 @@ newer one is refused, never guessed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -22,11 +21,11 @@ from penstock.apps.accesslog.monitoring.minute_tables import MINUTE_ROWS, SECOND
 from penstock.apps.accesslog.stream import dead_letter_rows, operator_orders
 from penstock.apps.accesslog.stream.lane_stage import LANE_COUNTS, LANE_LEVELS
 from penstock.core.errors import OffsetStoreError
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.sinks import SqlSink, Table
 from penstock.sinks import create_tables as make_tables
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.connections.versioned_tables import Tables, ensure_tables, read_version
+from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
 STATE = "accesslog_state"
 CLOCKS = "accesslog_clocks"
@@ -90,29 +89,29 @@ TABLES: Mapping[Table, pa.Schema] = {
 }
 
 
-def make_sink(place: str | os.PathLike[str] | Place) -> SqlSink:
+def make_sink(place: GivenPlace) -> SqlSink:
     """Return a sink for all tables of the pipeline. Rows go through the driver: they are few."""
     return SqlSink(place, *TABLES, strategy="driver")
 
 
-def create_tables(place: str | os.PathLike[str] | Place) -> None:
+def create_tables(place: GivenPlace) -> None:
     """Make the tables that are not there yet."""
     sink = make_sink(place)
     make_tables(sink, {table.name: schema for table, schema in TABLES.items()})
 
     def make(session: Session) -> None:
-        ensure_tables(session, sink.place, _VERSIONED)
-        session.lock_schema(sink.place)
+        ensure_tables(session, _VERSIONED)
+        session.lock_schema()
         _make_indexes(session)  # also where the tables are older than an index
 
     Database(sink.place).run(make, writes=True)
 
 
-def check_tables(place: str | os.PathLike[str] | Place) -> None:
+def check_tables(place: GivenPlace) -> None:
     """Refuse a place without tables, or with those of a newer version."""
-    found = parse_place(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+    found = as_place(place)
     try:
-        version = Database(found).run(lambda session: read_version(session, found, _VERSIONED))
+        version = Database(found).run(lambda session: read_version(session, _VERSIONED))
     except OffsetStoreError as error:
         if error.condition != "DATABASE_NOT_FOUND":
             raise
@@ -154,4 +153,4 @@ def _make_nothing(session: Session) -> None:
     """Make nothing: the sink's own step made the tables, `create_tables` makes the indexes."""
 
 
-_VERSIONED = Tables("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")
+_VERSIONED = TableSet("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")

@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from penstock.apps.accesslog.stream.dead_letter_rows import DEAD_LETTERS
-from penstock.cli.accesslog.database_arguments import add_database_argument, find_database
+from penstock.cli.accesslog.database_arguments import add_database_argument, add_limit_argument, find_database
 from penstock.cli.shared.terminal import complain, count, escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.errors import OffsetStoreError
@@ -28,7 +28,7 @@ _SHOWN_LETTERS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
-    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most this many (50)")
+    add_limit_argument(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
@@ -79,9 +79,3 @@ def _read(session: Session, limit: int) -> tuple[list[tuple[Any, ...]], int]:
     )
     [[total]] = session.execute(f"SELECT COUNT(*) FROM {name(DEAD_LETTERS)}")
     return rows, int(total)
-
-
-def _parse_limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
-        raise argparse.ArgumentTypeError("a whole number from 1 to 100000")
-    return int(text)

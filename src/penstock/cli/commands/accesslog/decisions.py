@@ -33,7 +33,12 @@ from penstock.apps.accesslog.blocking.decision_records import (
     relate,
     show_moments,
 )
-from penstock.cli.accesslog.database_arguments import add_database_argument, describe_unlisted, find_database
+from penstock.cli.accesslog.database_arguments import (
+    add_database_argument,
+    add_limit_argument,
+    describe_unlisted,
+    find_database,
+)
 from penstock.cli.accesslog.run_outputs import TOPIC_PATIENCE_MS
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, connect
 from penstock.cli.shared.moments import parse_moment
@@ -67,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since", type=parse_moment, default=0, metavar="WHEN", help="1h, 2d, or 2026-01-31T12:00:00Z"
     )
-    parser.add_argument("--limit", type=_parse_limit, default=50, metavar="N", help="at most this many (50)")
+    add_limit_argument(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
     parser.add_argument("--to-topic", metavar="TOPIC", default=None, help="send decisions not sent there yet")
     parser.add_argument("--follow", action="store_true", help="go on sending until Ctrl-C")
@@ -264,9 +269,3 @@ def _show(decision: Decision, column: str) -> str:
     if column in MOMENTS:
         return show_time(int(value)) if value else "-"
     return f"{value:.1f}" if isinstance(value, float) else str(value)
-
-
-def _parse_limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
-        raise argparse.ArgumentTypeError("a whole number from 1 to 100000")
-    return int(text)

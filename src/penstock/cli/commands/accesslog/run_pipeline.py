@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -249,8 +249,7 @@ def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
         yield f"That was {max(ago_s, 0):.0f} s ago: if that run still goes, this one takes over and it ends."
 
 
-@contextmanager
-def start_spark(master: str) -> Iterator[SparkSession]:
+def start_spark(master: str) -> AbstractContextManager[SparkSession]:
     settings = {"spark.driver.memory": "2g"}
     if master.startswith("local"):
         settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
@@ -258,5 +257,4 @@ def start_spark(master: str) -> Iterator[SparkSession]:
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_SPARK.as_uri()}"
     else:
         settings["spark.log.level"] = "ERROR"
-    with open_spark(master, "penstock-accesslog", settings) as spark:
-        yield spark
+    return open_spark(master, "penstock-accesslog", settings)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import stat
 import threading
 
@@ -26,6 +25,7 @@ from penstock.cli.accesslog.database_arguments import (
     gather_allowed,
 )
 from penstock.cli.shared.option_texts import read_file
+from penstock.cli.shared.stop_signals import hearing_signals
 from penstock.cli.shared.terminal import say
 from penstock.core.errors import OptionError
 from penstock.core.options.option_values import parse_duration_ms, parse_rate_above_zero
@@ -76,9 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         stale_after_s=stale_after_ms / 1000,
     )
     told = threading.Event()
-    with api:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: told.set())
+    with hearing_signals(lambda _: told.set()), api:
         api.start()
         say(json.dumps({"version": 1, "url": api.url}) if arguments.json else f"Serving at {api.url}")
         told.wait()

@@ -8,12 +8,12 @@ a table of any size costs a few scans in the database. Where a digest differs, a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from penstock.core.audit.audit_report import NotedBatch, NotedRange, Spoiled, StreamFacts, TableFacts
+from penstock.core.audit.audit_report import NotedBatch, Spoiled, StreamFacts, TableFacts
 from penstock.core.audit.tables_after_rewinds import unite_ranges
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.model import OffsetRange, TopicPartition
@@ -21,19 +21,23 @@ from penstock.core.offsets.offset_store_contract import Change, unknown_stream
 from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest, sum_digests
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-from penstock.stores.sql.audit.provenance_digests import read_digests
+from penstock.stores.sql.audit.provenance_digests import digest_range, read_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
-from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections.sql_connections import BULK_TIMEOUT_S
 from penstock.stores.sql.connections.sql_names import check_table_name, quote
-from penstock.stores.sql.connections.sql_sessions import Database, Session
-from penstock.stores.sql.ledger.batch_accounts import Account, join_account_modes, make_books, read_accounts
+from penstock.stores.sql.connections.sql_sessions import Database, Session, open_session
+from penstock.stores.sql.ledger.batch_accounts import (
+    BatchAccounts,
+    join_account_modes,
+    make_books,
+    read_accounts,
+)
 from penstock.stores.sql.ledger.ledger_tables import read_entries, read_generation
 from penstock.stores.sql.ledger.publish_history import History, select_history
 from penstock.stores.sql.sink.sql_sink import PROVENANCE, Table
 from penstock.stores.sql.sink.target_tables import Target, find_target
 
 Result = TypeVar("Result")
-Books = Mapping[tuple[str, str], Sequence[Account]]
 
 #: Conditions per statement: SQLite takes no expression of more than a thousand parts.
 _CONDITIONS = 100
@@ -97,19 +101,14 @@ def find_table(place: Place, name: str) -> Target:
 
 def read_in_snapshot(place: Place, work: Callable[[Session], Result]) -> Result:
     """Return what `work` returns, from one transaction that sees one moment, however long it takes."""
-    with (
-        sql_connections.translate_errors(place),
-        contextlib.closing(sql_connections.connect(place, writes=False)) as connection,
-        sql_connections.limit_silence(place, connection, sql_connections.BULK_TIMEOUT_S),
-    ):
-        session = Session(connection, place)
+    with open_session(place, limit_s=BULK_TIMEOUT_S) as session:
         if place.dialect != "sqlite":
-            connection.rollback()  # the isolation level is chosen before the first statement
+            session.connection.rollback()  # the isolation level is chosen before the first statement
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if place.dialect == "mysql":
             session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         result = work(session)
-        connection.rollback()
+        session.connection.rollback()
         return result
 
 
@@ -117,14 +116,14 @@ def read_in_snapshot(place: Place, work: Callable[[Session], Result]) -> Result:
 
 
 def _read_stream(
-    session: Session, stream: str, history: History, books: Books, changes: tuple[Change, ...]
+    session: Session, stream: str, history: History, books: BatchAccounts, changes: tuple[Change, ...]
 ) -> StreamFacts:
     entries = read_entries(session, stream, locked=False)
     return StreamFacts(
         stream,
         read_generation(session, stream),
         {each: entry.offset for each, entry in entries.items()},
-        tuple(NotedRange(each.token, each.generation, each.range) for each in history.ranges),
+        history.ranges,
         tuple(
             NotedBatch(
                 each.token,
@@ -145,7 +144,7 @@ def _read_stream(
 
 
 def _read_table(
-    session: Session, name: str, books: Books, histories: Mapping[str, History], chosen: Sequence[str]
+    session: Session, name: str, books: BatchAccounts, histories: Mapping[str, History], chosen: Sequence[str]
 ) -> TableFacts:
     mine = [(owner, each) for (owner, _), some in books.items() for each in some if each.table == name]
     streams = tuple(sorted({owner for owner, _ in mine})) or tuple(chosen)
@@ -231,7 +230,7 @@ def _list_spans(
     table: str,
     partition: TopicPartition,
     streams: Iterable[str],
-    books: Books,
+    books: BatchAccounts,
     histories: Mapping[str, History],
 ) -> list[_Span]:
     """Return what each batch read of the partition, with the digest of its rows; none if they overlap."""
@@ -261,12 +260,7 @@ def _search(session: Session, target: Target, spans: Sequence[_Span], spoiled: l
     booked = OffsetDigest()
     for _, digest in spans:
         booked += digest
-    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
-    mark = session.grammar.mark
-    which = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark} AND {offset} < {mark}"
-    values = (first.topic, first.partition, first.start, last.until)
-    found = read_digests(session, target.quoted, which, values).get(first.topic_partition)
-    held = OffsetDigest() if found is None else found.digest
+    held = digest_range(session, target.quoted, replace(first, until=last.until))
     if held == booked:
         return
     if len(spans) == 1:

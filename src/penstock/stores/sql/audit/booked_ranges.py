@@ -20,11 +20,9 @@ from penstock.core.audit.tables_after_rewinds import FAR
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests
-from penstock.stores.sql.audit.provenance_digests import read_digests
-from penstock.stores.sql.connections.sql_names import quote
+from penstock.stores.sql.audit.provenance_digests import digest_range
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger.batch_accounts import DELETED, Account, make_books, parse_move_token
-from penstock.stores.sql.sink.sql_sink import PROVENANCE
 from penstock.stores.sql.sink.target_tables import Target
 
 
@@ -51,19 +49,19 @@ def digest_booked(
     partition, offset = start
     beyond_all = OffsetRange(partition.topic, partition.partition, offset, FAR)
     mine = sum_digests(each.digests for some in accounts.values() for each in some if each.table == table)
-    if mine.get(partition) == _digest_found(session, target, replace(beyond_all, start=0)):
-        return _digest_found(session, target, beyond_all)
+    if mine.get(partition) == digest_range(session, target.quoted, replace(beyond_all, start=0)):
+        return digest_range(session, target.quoted, beyond_all)
     pieces = _list_pieces(table, accounts, ranges, changes, partition)
     beyond = [each for each in pieces or () if each.range.until > offset]
     if pieces is None or any(one.range.until > other.range.start for one, other in pairwise(beyond)):
-        return _digest_found(session, target, beyond_all)
+        return digest_range(session, target.quoted, beyond_all)
     booked = OffsetDigest()
     for each in beyond:
         if each.digest is not None and each.range.start >= offset:
             booked += each.digest
         else:
             there = replace(each.range, start=max(offset, each.range.start))
-            booked += _digest_found(session, target, there)
+            booked += digest_range(session, target.quoted, there)
     return booked
 
 
@@ -101,12 +99,3 @@ def _list_pieces(
         elif until > span.start:
             pieces.append(_Piece(replace(span, until=until), None))
     return sorted(pieces, key=lambda each: each.range)
-
-
-def _digest_found(session: Session, target: Target, where: OffsetRange) -> OffsetDigest:
-    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
-    mark = session.grammar.mark
-    which = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark} AND {offset} < {mark}"
-    values = (where.topic, where.partition, where.start, where.until)
-    found = read_digests(session, target.quoted, which, values).get(where.topic_partition)
-    return OffsetDigest() if found is None else found.digest

@@ -12,7 +12,7 @@ import json
 
 import pyarrow as pa
 
-from penstock.core.model import TopicPartition
+from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.sinks.offset_digests import FIRST, MODULUS, SECOND, SHIFT, HeldOffsets, OffsetDigest
 from penstock.stores.sql.connections.sql_names import quote
 from penstock.stores.sql.connections.sql_sessions import Session
@@ -75,3 +75,13 @@ def read_digests(
         )
         for topic, part, count, distinct, first, last, total, mixed in rows
     }
+
+
+def digest_range(session: Session, table: str, where: OffsetRange) -> OffsetDigest:
+    """Return the digest of the rows that a table (quoted) with provenance has from these offsets."""
+    topic, partition, offset = (quote(session.dialect, column) for column in PROVENANCE)
+    mark = session.grammar.mark
+    which = f"{topic} = {mark} AND {partition} = {mark} AND {offset} >= {mark} AND {offset} < {mark}"
+    values = (where.topic, where.partition, where.start, where.until)
+    found = read_digests(session, table, which, values).get(where.topic_partition)
+    return OffsetDigest() if found is None else found.digest

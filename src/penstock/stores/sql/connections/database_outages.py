@@ -28,7 +28,7 @@ RECONNECT_PAUSE_S = 0.2
 
 log = get_logger(__name__)
 
-Connection = TypeVar("Connection")
+Opened = TypeVar("Opened")
 
 
 def find_wait_s() -> float:
@@ -38,7 +38,7 @@ def find_wait_s() -> float:
     return TOLD_AFTER_S if patience is not None and patience.limit_s else RECONNECT_TIMEOUT_S
 
 
-def wait_out(place: Place, connect: Callable[[], Connection], wait_s: float) -> Connection:
+def wait_out(place: Place, connect: Callable[[], Opened], wait_s: float) -> Opened:
     """Return what `connect` returns; while the database is away, call it again until the time is over."""
     begun = time.monotonic()
     is_told = False

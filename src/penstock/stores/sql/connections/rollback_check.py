@@ -10,29 +10,21 @@ as the results and has no user triggers.
 
 from __future__ import annotations
 
-import contextlib
-
 from penstock.core.errors import SinkError
 from penstock.core.model import TopicPartition
 from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.ledger_rules import LedgerEntry
-from penstock.stores.sql.connections import sql_connections
-from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.stores.sql.connections.sql_sessions import Database, Session, open_session
 from penstock.stores.sql.ledger.ledger_tables import POSITIONS, WRITERS, lock_writer, write_entries
 
 
 def check_rollback(place: Place, probe: str) -> None:
     """Write a row, roll back, and look for the row. `probe` is a name that no other program uses."""
     stream = f"penstock.rollback.{probe}"
-    with (
-        sql_connections.translate_errors(place),
-        contextlib.closing(sql_connections.connect(place, writes=True)) as connection,
-        sql_connections.limit_silence(place, connection),
-    ):
-        session = Session(connection, place)
+    with open_session(place, writes=True) as session:
         lock_writer(session, stream)
         write_entries(session, stream, ((TopicPartition("probe", 0), LedgerEntry(0)),))
-        connection.rollback()
+        session.connection.rollback()
     if Database(place).run(lambda session: _remove(session, stream), writes=True):
         raise SinkError(
             "ROLLBACK_NOT_KEPT",

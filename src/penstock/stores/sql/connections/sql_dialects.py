@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.core.options.storage_addresses import Dialect
 
-_MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default treats `a` and `A` as one key
+MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default treats `a` and `A` as one key
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ GRAMMARS: Mapping[Dialect, Grammar] = {
     "sqlite": Grammar("?", '"', "TEXT", "", "MAX", "MIN", ("INSERT OR IGNORE", "")),
     "postgresql": Grammar("%s", '"', "TEXT", "", "GREATEST", "LEAST", ("INSERT", " ON CONFLICT DO NOTHING")),
     "mysql": Grammar(
-        *("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {_MYSQL_TEXT}", "GREATEST", "LEAST"),
+        *("%s", "`", "VARCHAR(255)", f" ENGINE=InnoDB {MYSQL_TEXT}", "GREATEST", "LEAST"),
         missing=("INSERT IGNORE", ""),
         conflict="ON DUPLICATE KEY UPDATE {1}",
         ignored="ON DUPLICATE KEY UPDATE {1} = {1}",

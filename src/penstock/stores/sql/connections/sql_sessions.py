@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,7 +77,7 @@ class Session:
             query = f"SELECT 1 FROM information_schema.tables WHERE table_name = %s AND table_schema {here}"
         return bool(self.execute(query, [name]))
 
-    def lock_schema(self, place: Place) -> None:
+    def lock_schema(self) -> None:
         """Lock out other creators of tables: of two at the same time, `IF NOT EXISTS` fails for one."""
         if self.dialect == "postgresql":
             self.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
@@ -88,11 +88,29 @@ class Session:
             if got[0][0] != 1:
                 raise OffsetStoreError(
                     "DATABASE_BUSY",
-                    f"Another process has been making tables at {place} for more than {LOCK_TIMEOUT_S} s.",
+                    f"Another process has been making tables at {self.place} for more than "
+                    f"{LOCK_TIMEOUT_S} s.",
                     hint="Look at what it waits for (SHOW PROCESSLIST), then try again.",
-                    facts={"place": str(place)},
+                    facts={"place": str(self.place)},
                     retriable=True,
                 )
+
+
+@contextlib.contextmanager
+def open_session(place: Place, *, writes: bool = False, limit_s: float | None = None) -> Iterator[Session]:
+    """Open a connection for the block, which commits if it wants to; roll back if the block fails."""
+    with (
+        translate_errors(place),
+        contextlib.closing(connect(place, writes=writes)) as connection,
+        limit_silence(place, connection, limit_s),
+    ):
+        try:
+            yield Session(connection, place)
+        except BaseException:
+            # A lock timeout of MySQL's undoes one statement and keeps the earlier ones.
+            with contextlib.suppress(*foreign_errors()):
+                connection.rollback()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +155,8 @@ class Database:
         limit_s: float | None,
     ) -> Result:
         """Do `work` once and return its result. `commits` gets the session that was asked to commit."""
-        with (
-            translate_errors(self.place),
-            contextlib.closing(connect(self.place, writes=writes)) as connection,
-            limit_silence(self.place, connection, limit_s),
-        ):
-            try:
-                session = Session(connection, self.place)
-                result = work(session)
-                commits.append(session)
-                connection.commit()
-            except BaseException:
-                # A lock timeout of MySQL's undoes one statement and keeps the earlier ones.
-                with contextlib.suppress(*foreign_errors()):
-                    connection.rollback()
-                raise
+        with open_session(self.place, writes=writes, limit_s=limit_s) as session:
+            result = work(session)
+            commits.append(session)
+            session.connection.commit()
             return result

@@ -3,7 +3,7 @@
 Rule: each part of Penstock that keeps tables has one row in `penstock_meta`, written after its tables exist.
 Why not look at the tables themselves: an old table and a new one may differ in what a column means.
 
-    ensure_tables(session, place, Tables("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
+    ensure_tables(session, TableSet("losses", 1, make_tables, "loss ledger", "LEDGER_TOO_NEW"))
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Session
 
 VERSIONS_TABLE = "penstock_meta"
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TableSet:
     """The tables of one part: its name, the version of its tables and how they are made; and, for an error,
     the name users know and the condition that says the tables are too new."""
 
@@ -30,7 +29,7 @@ class Tables:
     too_new: str
 
 
-def read_version(session: Session, place: Place, tables: Tables) -> int | None:
+def read_version(session: Session, tables: TableSet) -> int | None:
     """Return the version that is there, None where nothing is. Refuse a version newer than ours."""
     if not session.has_table(VERSIONS_TABLE):
         return None
@@ -45,18 +44,19 @@ def read_version(session: Session, place: Place, tables: Tables) -> int | None:
     if version > tables.version:
         raise OffsetStoreError(
             tables.too_new,
-            f"The {tables.called} at {place} has version {version}; this Penstock knows {tables.version}.",
+            f"The {tables.called} at {session.place} has version {version}; this Penstock knows "
+            f"{tables.version}.",
             hint="Use the Penstock that wrote it or a newer one, or name another place.",
-            facts={"place": str(place), "version": version, "known": tables.version},
+            facts={"place": str(session.place), "version": version, "known": tables.version},
         )
     return version
 
 
-def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
+def ensure_tables(session: Session, tables: TableSet) -> None:
     """Create the tables unless they exist. The transaction must be one that writes."""
-    if read_version(session, place, tables) is not None:
+    if read_version(session, tables) is not None:
         return  # the usual case needs no right to create tables
-    session.lock_schema(place)
+    session.lock_schema()
     name, text = session.grammar.name, session.grammar.key_text
     session.execute(
         f"CREATE TABLE IF NOT EXISTS {name(VERSIONS_TABLE)} ("
@@ -64,7 +64,7 @@ def ensure_tables(session: Session, place: Place, tables: Tables) -> None:
         + session.grammar.table_end
     )
     tables.make(session)
-    if read_version(session, place, tables) is None:  # another program may have had the lock before us
+    if read_version(session, tables) is None:  # another program may have had the lock before us
         session.execute(
             session.grammar.insert(name(VERSIONS_TABLE), (name("component"), name("version"))),
             [tables.component, tables.version],

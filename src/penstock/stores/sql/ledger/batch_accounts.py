@@ -15,6 +15,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from penstock.core.audit.audit_report import TableBook
 from penstock.core.audit.tables_after_rewinds import join_modes
@@ -45,6 +46,10 @@ class Account:
     mode: str
     rows: int
     digests: Digests = field(default_factory=dict)
+
+
+#: Accounts by stream and token.
+BatchAccounts: TypeAlias = Mapping[tuple[str, str], Sequence[Account]]
 
 
 def note_accounts(session: Session, stream: str, token: str, accounts: Iterable[Account]) -> None:

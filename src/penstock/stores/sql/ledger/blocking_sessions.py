@@ -27,7 +27,7 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import Place
 from penstock.core.redaction import redact_statement
 from penstock.stores.sql.connections import sql_connections
-from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.connections.sql_sessions import Session, open_session
 from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
 #: How long our session queues for the row, at most, and how often the other one looks.
@@ -92,12 +92,7 @@ def find_open_sessions(place: Place) -> tuple[BlockingSession, ...] | None:
     if place.dialect == "sqlite":
         return None
     try:
-        with (
-            sql_connections.translate_errors(place),
-            contextlib.closing(sql_connections.connect(place, writes=False)) as connection,
-            sql_connections.limit_silence(place, connection),
-        ):
-            session = Session(connection, place)
+        with open_session(place) as session:
             if place.dialect == "postgresql":
                 rows = session.execute(_POSTGRESQL_OPEN)
                 return tuple(replace(_read_postgresql(*row[:7]), tables=tuple(row[7])) for row in rows)
@@ -116,13 +111,8 @@ def find_blockers(place: Place, stream: str) -> tuple[BlockingSession, ...]:
     if place.dialect == "sqlite":
         return ()
     try:
-        with (
-            sql_connections.translate_errors(place),
-            contextlib.closing(sql_connections.connect(place, writes=False)) as waiting,
-            contextlib.closing(sql_connections.connect(place, writes=False)) as looking,
-            sql_connections.limit_silence(place, looking),
-        ):
-            return _follow(place, stream, Session(waiting, place), Session(looking, place))
+        with open_session(place) as waiting, open_session(place) as looking:
+            return _follow(place, stream, waiting, looking)
     except OffsetStoreError as error:
         if error.condition not in ("DATABASE_REFUSED", "DATABASE_FAILED"):
             raise

@@ -4,7 +4,7 @@ Rule: one row per stream says who may publish, one row per partition how far the
 written only inside the transaction that holds the stream's writer row, so two of them never mix. What was
 published is noted too (batches, the ranges they came from, what went into each table) for audits only.
 
-    ensure_tables(session, place, LEDGER)
+    ensure_tables(session, LEDGER)
     epoch = lock_writer(session, "visits")
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from penstock.core.model import TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerEntry
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.connections.versioned_tables import Tables
+from penstock.stores.sql.connections.versioned_tables import TableSet
 
 LEDGER_VERSION = 1
 WRITERS = "penstock_sink_writers"
@@ -73,7 +73,7 @@ def _make_tables(session: Session) -> None:
         )
 
 
-LEDGER = Tables("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_LEDGER_TOO_NEW")
+LEDGER = TableSet("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_LEDGER_TOO_NEW")
 
 
 def lock_writer(session: Session, stream: str) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.core.audit.audit_report import NotedRange
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.sinks.ledger_rules import LedgerBatch
 from penstock.stores.sql.connections.sql_sessions import Session
@@ -40,20 +41,11 @@ class PublishedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRange:
-    """Offsets `[start, until)` of a partition that a batch's rows came from."""
-
-    token: str
-    generation: int
-    range: OffsetRange
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """All that is known of a stream's batches, the oldest first."""
 
     batches: tuple[PublishedBatch, ...]
-    ranges: tuple[PublishedRange, ...]
+    ranges: tuple[NotedRange, ...]
 
 
 def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) -> None:
@@ -75,7 +67,7 @@ def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) ->
         session,
         batch.stream,
         [
-            PublishedRange(batch.token, generation, OffsetRange(each.topic, each.partition, start, until))
+            NotedRange(batch.token, generation, OffsetRange(each.topic, each.partition, start, until))
             for each, start, until in ranges
         ],
     )
@@ -101,7 +93,7 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
         )
         delete_batches(session, (BATCHES, RANGES), stream, tokens)
         _insert_batches(session, stream, [merged])
-        _insert_ranges(session, stream, [PublishedRange(last.token, generation, each) for each in ranges])
+        _insert_ranges(session, stream, [NotedRange(last.token, generation, each) for each in ranges])
         merge_accounts(session, stream, tokens, into=last.token)
 
 
@@ -130,7 +122,7 @@ def select_history(session: Session, stream: str) -> History:
     batches.sort(key=lambda each: (each.generation, each.epoch, each.published_ms))
     order = {each.token: number for number, each in enumerate(batches)}
     ranges = [
-        PublishedRange(token, generation, OffsetRange(topic, partition, start, until))
+        NotedRange(token, generation, OffsetRange(topic, partition, start, until))
         for token, generation, topic, partition, start, until in session.execute(
             f"SELECT {', '.join(_RANGE)} FROM {RANGES} {where}", [stream]
         )
@@ -153,7 +145,7 @@ def _insert_batches(session: Session, stream: str, batches: Sequence[PublishedBa
     )
 
 
-def _insert_ranges(session: Session, stream: str, ranges: Sequence[PublishedRange]) -> None:
+def _insert_ranges(session: Session, stream: str, ranges: Sequence[NotedRange]) -> None:
     session.execute_many(
         session.grammar.insert(RANGES, ("stream", *_RANGE)),
         [

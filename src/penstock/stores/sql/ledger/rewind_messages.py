@@ -26,6 +26,7 @@ from penstock.core.audit.tables_after_rewinds import (
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.prose import shorten
 
 #: Partitions that a sentence lists by name.
 _SHOWN = 5
@@ -130,8 +131,8 @@ def describe_earlier(book: TableBook, needed: Rebuild, change: Change) -> list[s
     ]
     if not earlier:
         return []
-    more = f" and {len(earlier) - _SHOWN} partitions more" if len(earlier) > _SHOWN else ""
+    named = shorten(earlier, _SHOWN, "partitions more")
     return [
-        f"{book.name} will hold more than before: records of {', '.join(earlier[:_SHOWN])}{more}. To fill it "
-        "with what it held, name these offsets (--offset)."
+        f"{book.name} will hold more than before: records of {named}. To fill it with what it held, name "
+        "these offsets (--offset)."
     ]

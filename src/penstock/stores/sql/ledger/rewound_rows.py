@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from penstock.core.audit.audit_report import NotedRange, TableBook
 from penstock.core.audit.replaced_logs import list_adopted, list_lost
@@ -35,7 +34,7 @@ from penstock.core.audit.tables_after_rewinds import (
 )
 from penstock.core.errors import OptionError
 from penstock.core.model import OffsetRange, TopicPartition
-from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.offset_store_contract import Change, RowRequest
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.offset_digests import OffsetDigest
 from penstock.stores.sql.audit.booked_ranges import digest_booked
@@ -48,6 +47,7 @@ from penstock.stores.sql.ledger.batch_accounts import (
     DELETED,
     EMPTIED,
     Account,
+    BatchAccounts,
     make_books,
     read_accounts,
     sum_accounts,
@@ -63,31 +63,8 @@ from penstock.stores.sql.ledger.rewind_messages import (
 from penstock.stores.sql.sink.sql_sink import PROVENANCE, Table
 from penstock.stores.sql.sink.target_tables import Target, find_target
 
-#: Accounts by stream and token.
-Books: TypeAlias = Mapping[tuple[str, str], Sequence[Account]]
-
-
-@dataclass(frozen=True, slots=True)
-class RowRequest:
-    """What is to happen to rows besides the move. `written`: the only tables that the stream fills from now
-    on; None: all that it has filled so far. `ends`: the ends of the logs, as far as they are known."""
-
-    delete_from: tuple[str, ...] = ()
-    rebuild: tuple[str, ...] = ()
-    may_count_twice: bool = False
-    written: frozenset[str] | None = None
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-    @property
-    def is_asked(self) -> bool:
-        """Return whether anything is to happen to rows."""
-        return bool(self.delete_from or self.rebuild or self.may_count_twice)
-
-
 #: Partitions that a sentence lists by name.
 _SHOWN = 5
-#: Delete nothing.
-KEEP_ROWS = RowRequest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +102,7 @@ def plan_rows(
     asked = _spell(session, accounts, asked)
     _refuse_twice((*asked.delete_from, *asked.rebuild))
     mine = {token: some for (owner, token), some in accounts.items() if owner == stream}
-    books, ranges = make_books(mine), list_noted_ranges(session, stream)
+    books, ranges = make_books(mine), select_history(session, stream).ranges
     rebuilt = [_demand_book(books, stream, name) for name in asked.rebuild]
     for book in rebuilt:
         _refuse_other_streams(accounts, stream, book.name)
@@ -169,7 +146,7 @@ def refuse_repeats(
     books = make_books({token: some for (_, token), some in accounts.items()})
     spelled = spell_alike(session, [*(each.name for each in books), *(each.name for each in listed)])
     modes = {spelled[each.name]: each.mode for each in listed}
-    ranges = list_noted_ranges(session, stream)
+    ranges = select_history(session, stream).ranges
     sums = [each for each in books if join_modes((each.mode, modes.get(each.name, "append"))) in ADDING]
     repeated = {
         each.name: list_repeated(each, ranges, changes, position) for each in sums if each.name in modes
@@ -178,12 +155,6 @@ def refuse_repeats(
     if sums:
         stands = name_offsets(position.offsets)
         raise explain_sums(stream, sums, ranges, changes, repeated, (), stands)
-
-
-def list_noted_ranges(session: Session, stream: str) -> list[NotedRange]:
-    """Return the ranges that the stream's batches are noted to have read, in order."""
-    history = select_history(session, stream)
-    return [NotedRange(each.token, each.generation, each.range) for each in history.ranges]
 
 
 def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
@@ -201,7 +172,7 @@ def delete_rows(session: Session, plan: RowPlan) -> list[Account]:
 # --- names ------------------------------------------------------------------------------------------------
 
 
-def _spell(session: Session, accounts: Books, asked: RowRequest) -> RowRequest:
+def _spell(session: Session, accounts: BatchAccounts, asked: RowRequest) -> RowRequest:
     """Return the request with each table named as the ledger names it."""
     known = sorted({each.table for some in accounts.values() for each in some})
     names = (*asked.delete_from, *asked.rebuild, *sorted(asked.written or ()))
@@ -255,7 +226,7 @@ def _demand_book(books: Sequence[TableBook], stream: str, name: str) -> TableBoo
 
 
 def _list_others(
-    accounts: Books, stream: str, table: str, going: Collection[TopicPartition] | None = None
+    accounts: BatchAccounts, stream: str, table: str, going: Collection[TopicPartition] | None = None
 ) -> list[str]:
     """Return the other streams that have filled the table; with `going`, from one of these partitions."""
     return sorted(
@@ -268,7 +239,7 @@ def _list_others(
     )
 
 
-def _refuse_other_streams(accounts: Books, stream: str, table: str) -> None:
+def _refuse_other_streams(accounts: BatchAccounts, stream: str, table: str) -> None:
     others = _list_others(accounts, stream, table)
     if others:
         raise OptionError(
@@ -358,7 +329,7 @@ def _plan_deleting(
     return Deletion(target, behind, tuple(back), rows, _negate(account))
 
 
-def _refuse_sums(accounts: Books, table: str) -> None:
+def _refuse_sums(accounts: BatchAccounts, table: str) -> None:
     """Refuse a table whose rows combine many records: only the last of them would be read again."""
     modes = {each.mode for some in accounts.values() for each in some if each.table == table} & ADDING
     if modes:
@@ -373,7 +344,9 @@ def _refuse_sums(accounts: Books, table: str) -> None:
         )
 
 
-def _refuse_others(accounts: Books, stream: str, table: str, back: Sequence[tuple[str, int, int]]) -> None:
+def _refuse_others(
+    accounts: BatchAccounts, stream: str, table: str, back: Sequence[tuple[str, int, int]]
+) -> None:
     """Refuse a table that other streams fill too: rows say which record they came from, not which stream."""
     others = _list_others(accounts, stream, table, {TopicPartition(*each[:2]) for each in back})
     if others:

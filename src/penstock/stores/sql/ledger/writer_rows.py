@@ -11,17 +11,16 @@ offsets rewind`).
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from penstock.core.diagnosis.manual_moves import HandMove
 from penstock.core.diagnosis.standstill import WriterNow
 from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.offsets.offset_store_contract import SEEK, Change
 from penstock.core.options.storage_addresses import FilePlace, Place
-from penstock.stores.sql.connections import sql_connections
-from penstock.stores.sql.connections.sql_sessions import Database, Session
+from penstock.core.prose import write_moment
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+from penstock.stores.sql.connections.sql_sessions import Database, Session, open_session
 from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
 
@@ -63,7 +62,7 @@ def explain_fence(place: Place, stream: str, epoch: int, fenced: SinkError) -> S
     if not moves:
         return fenced
     who, verb = moves[-1].who, moves[-1].verb
-    when = datetime.fromtimestamp(moves[-1].at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = write_moment(moves[-1].at_ms)
     return SinkError(
         "WRITER_FENCED",
         f"The stream {stream} was moved by hand: {who} did `{verb}` at {when} UTC. A writer that ran then "
@@ -75,30 +74,24 @@ def explain_fence(place: Place, stream: str, epoch: int, fenced: SinkError) -> S
 
 
 def _list_hand_moves(place: Place, stream: str, *, since: int) -> list[Change]:
-    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-
     return [each for each in SinkOffsetStore(place).list_moves(stream, since=since) if each.verb != SEEK]
 
 
 def _is_locked(place: Place, stream: str) -> bool:
-    with contextlib.closing(sql_connections.connect(place, writes=False)) as connection:
-        session = Session(connection, place)
-        try:
-            with sql_connections.translate_errors(place), sql_connections.limit_silence(place, connection):
-                if place.dialect == "sqlite":
-                    connection.rollback()
-                    connection.execute("PRAGMA busy_timeout = 0")
-                    connection.execute("BEGIN IMMEDIATE")
-                else:
-                    mark = session.grammar.mark
-                    session.execute(
-                        f"SELECT epoch FROM {WRITERS} WHERE stream = {mark} FOR UPDATE NOWAIT", [stream]
-                    )
-        except OffsetStoreError as error:
-            if error.condition != "DATABASE_BUSY":
-                raise
-            return True
-        finally:
-            with contextlib.suppress(*sql_connections.foreign_errors()):
-                connection.rollback()
-        return False
+    try:
+        with open_session(place) as session:
+            if place.dialect == "sqlite":
+                session.connection.rollback()
+                session.execute("PRAGMA busy_timeout = 0")
+                session.execute("BEGIN IMMEDIATE")
+            else:
+                mark = session.grammar.mark
+                session.execute(
+                    f"SELECT epoch FROM {WRITERS} WHERE stream = {mark} FOR UPDATE NOWAIT", [stream]
+                )
+            session.connection.rollback()  # release the row now: a server notices a closed connection later
+    except OffsetStoreError as error:
+        if error.condition != "DATABASE_BUSY":
+            raise
+        return True
+    return False

@@ -38,7 +38,7 @@ from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger import ledger_tables
 from penstock.stores.sql.ledger.batch_accounts import make_accounts, note_accounts
 from penstock.stores.sql.ledger.publish_history import KEPT_BATCHES, merge_history, note_batch
-from penstock.stores.sql.sink.publish_counts import insert_held, insert_stages
+from penstock.stores.sql.sink.publish_statements import insert_held, insert_stages
 from penstock.stores.sql.sink.staging_tables import HeldRows, StagedRows, drop_stagings, list_dead_stagings
 from penstock.stores.sql.sink.target_tables import Target
 

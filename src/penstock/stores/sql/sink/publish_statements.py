@@ -3,9 +3,11 @@
 Rule: each mode is one INSERT ... SELECT (and for a state table one DELETE before it), and sees all stages of
 the batch at once: two tasks may have rows with the same key, and which one is used must not depend on which
 task was slower. With provenance columns the last by (topic, partition, offset) is used; without them two rows
-with one key are an error, unless they are only added up.
+with one key are an error, unless they are only added up. The counts are the database's own, stage by stage,
+in the publishing transaction: a staging table that a restart has emptied, or that is half filled by another
+attempt, is noticed here.
 
-    insert_rows(session, target, RowSource("penstock_stage_x", columns, "penstock_stage IN (4, 7)"))
+    counts = insert_stages(session, target, [StagedRows(staging, 4), StagedRows(staging, 7)])
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from dataclasses import dataclass
 from penstock.core.errors import SinkError
 from penstock.stores.sql.connections.sql_names import quote, quote_all
 from penstock.stores.sql.connections.sql_sessions import Session
+from penstock.stores.sql.sink.bulk_loading import load_rows, normalise_rows
 from penstock.stores.sql.sink.sql_sink import DELETED, PROVENANCE
+from penstock.stores.sql.sink.staging_tables import STAGE, HeldRows, StagedRows, declare_columns
 from penstock.stores.sql.sink.target_tables import Target
 
 _RANK = "penstock_rank"
+_HELD = "penstock_held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,50 @@ def insert_rows(session: Session, target: Target, staged: RowSource) -> int:
         f"SELECT {_select(session, target, columns)} FROM ({picked}) picked WHERE 1 = 1 "
         + _on_conflict(session, target, columns)
     )
+
+
+def insert_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tuple[int, ...]:
+    """Insert rows that the driver holds; return how many were stored of each. Rows that are only added go
+    straight into the table, others through a temporary one."""
+    counts = []
+    for each in held:
+        rows = normalise_rows(each.rows)
+        if target.table.mode == "append":
+            counts.append(_check_taken(target, load_rows(session, target.quoted, rows), rows.num_rows))
+            continue
+        name = quote(session.dialect, _HELD)
+        kind, end = (
+            ("TEMP TABLE", " ON COMMIT DROP") if session.dialect == "postgresql" else ("TEMPORARY TABLE", "")
+        )
+        session.execute(f"CREATE {kind} {name} ({declare_columns(target, rows.schema)}){end}")
+        counts.append(load_rows(session, name, rows))
+        insert_rows(session, target, RowSource(name, tuple(rows.column_names)))
+        session.execute(f"DROP {'TEMPORARY ' if session.dialect == 'mysql' else ''}TABLE {name}")
+    return tuple(counts)
+
+
+def insert_stages(session: Session, target: Target, staged: Sequence[StagedRows]) -> tuple[int, ...]:
+    """Insert rows that tasks have staged in one table; return how many each stage had."""
+    (staging,) = {each.staging.table: each.staging for each in staged}.values()
+    numbers = [each.number for each in staged]
+    table, stage = quote(session.dialect, staging.table), quote(session.dialect, STAGE)
+    which = f"{stage} IN ({', '.join(map(str, numbers))})"
+    found = dict(session.execute(f"SELECT {stage}, COUNT(*) FROM {table} WHERE {which} GROUP BY {stage}"))
+    changed = insert_rows(session, target, RowSource(table, tuple(staging.schema.names), which))
+    if target.table.mode == "append":
+        _check_taken(target, changed, sum(found.values()))
+    return tuple(int(found.get(number, 0)) for number in numbers)
+
+
+def _check_taken(target: Target, taken: int, given: int) -> int:
+    if taken != given:
+        raise SinkError(
+            "ROWS_NOT_TAKEN",
+            f"{target.name} has taken {taken} of {given} rows.",
+            hint="A trigger or a rule there leaves rows out; nothing of the batch was kept.",
+            facts={"table": target.name, "taken": taken},
+        )
+    return taken
 
 
 # --- which rows count -------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from penstock.core.sinks import sql_commit_protocol as protocol
 from penstock.core.sinks.ledger_positions import find_ledger_position, plan_ledger_moves
 from penstock.core.sinks.ledger_rules import Ledger, LedgerBatch, Stage, name_state
 from penstock.core.sinks.sink_contract import BatchOutcome, SinkWriter
+from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql.audit.provenance_digests import digest_rows
 from penstock.stores.sql.connections.database_outages import find_wait_s
 from penstock.stores.sql.connections.rollback_check import check_rollback
@@ -284,7 +285,7 @@ def open_writer(
     check_stream_name(stream)
 
     def prepare(session: Session) -> tuple[dict[str, Target], bool]:
-        ensure_tables(session, sink.place, LEDGER)
+        ensure_tables(session, LEDGER)
         targets = {table.name: find_target(session, table) for table in sink.tables}
         return targets, was_moved(session, stream)
 
@@ -304,8 +305,6 @@ def open_writer(
 
 def _check_sums(sink: SqlSink, stream: str) -> None:
     """Refuse to add records to sums that already hold them because the stream was moved back."""
-    from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-
     try:
         changes = SinkOffsetStore(sink.place).list_changes(stream)
     except OffsetStoreError as error:

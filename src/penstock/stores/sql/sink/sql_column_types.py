@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.core.errors import SinkError
 from penstock.core.options.storage_addresses import Dialect
+from penstock.stores.sql.connections.sql_dialects import MYSQL_TEXT
 
 Kind: TypeAlias = Literal[
     "boolean", "integer", "float", "decimal", "text", "binary", "date", "timestamp", "other"
@@ -101,11 +102,10 @@ def name_type(dialect: Dialect, arrow: pa.DataType, *, in_key: bool = False) -> 
     if kind == "integer":
         return {16: "SMALLINT", 32: "INTEGER", 64: "BIGINT"}[arrow.bit_width]
     if dialect == "mysql":
-        text = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         return {
             "boolean": "BOOLEAN",
             "float": "FLOAT" if arrow == pa.float32() else "DOUBLE",
-            "text": f"VARCHAR(255) {text}" if in_key else f"LONGTEXT {text}",
+            "text": f"VARCHAR(255) {MYSQL_TEXT}" if in_key else f"LONGTEXT {MYSQL_TEXT}",
             "binary": "VARBINARY(255)" if in_key else "LONGBLOB",
             "date": "DATE",
             "timestamp": "DATETIME(6)",

@@ -13,15 +13,14 @@ without its password.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock.core.errors import OffsetStoreError, OptionError
-from penstock.core.offsets.offset_store_contract import Change
+from penstock.core.offsets.offset_store_contract import Change, RowRequest
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.storage_addresses import Place, parse_place
+from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.core.sinks.sink_contract import Sink
 from penstock.stores.sql.connections.sql_names import check_name, check_table_name
 
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from penstock.stores.sql.sink.sink_writer import SqlWriter
 
 Mode: TypeAlias = Literal["append", "upsert", "merge", "state"]
-Strategy: TypeAlias = Literal["auto", "driver", "single", "parallel"]
+RowTransport: TypeAlias = Literal["auto", "driver", "single", "parallel"]
 MODES: tuple[Mode, ...] = ("append", "upsert", "merge", "state")
-STRATEGIES: tuple[Strategy, ...] = ("auto", "driver", "single", "parallel")
+STRATEGIES: tuple[RowTransport, ...] = ("auto", "driver", "single", "parallel")
 #: The column that says which rows of a state table are deleted.
 DELETED = "penstock_deleted"
 #: Where a row came from: the columns of a table that keeps provenance.
@@ -90,14 +89,10 @@ class SqlSink(Sink):
 
     place: Place
     tables: tuple[Table, ...]
-    strategy: Strategy
+    strategy: RowTransport
 
-    def __init__(
-        self, place: str | os.PathLike[str] | Place, *tables: Table, strategy: Strategy = "auto"
-    ) -> None:
-        if isinstance(place, str | os.PathLike):
-            place = parse_place(os.fspath(place))
-        object.__setattr__(self, "place", place)
+    def __init__(self, place: GivenPlace, *tables: Table, strategy: RowTransport = "auto") -> None:
+        object.__setattr__(self, "place", as_place(place))
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "strategy", strategy)
         names = [table.name for table in tables]
@@ -135,7 +130,6 @@ class SqlSink(Sink):
         sink adds up records that the stream would read again; a new table does not hold them.
         """
         from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
-        from penstock.stores.sql.ledger.rewound_rows import RowRequest
 
         try:
             ledger = SinkOffsetStore(self.place)

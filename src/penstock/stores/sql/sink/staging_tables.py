@@ -107,7 +107,7 @@ def ensure_staging(session: Session, staging: Staging) -> None:
     """Create the table unless another task has."""
     if session.has_table(staging.table):
         return
-    session.lock_schema(staging.place)
+    session.lock_schema()
     # Unlogged takes half the time, and the row count shows what a crash has emptied.
     kind = "UNLOGGED TABLE" if session.dialect == "postgresql" else "TABLE"
     end = " ENGINE=InnoDB" if session.dialect == "mysql" else ""

@@ -36,8 +36,8 @@ def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
     ]
 
     def make(session: Session) -> None:
-        ensure_tables(session, sink.place, LEDGER)
-        session.lock_schema(sink.place)
+        ensure_tables(session, LEDGER)
+        session.lock_schema()
         for statement in statements:
             session.execute(statement)
 

@@ -47,7 +47,7 @@ def note_batch(place: Place, stream: str, at_ms: int) -> None:
     """What a batch of this stream leaves in the ledger; the pipeline's is named in its settings."""
 
     def write(session: Session) -> None:
-        ensure_tables(session, place, LEDGER)
+        ensure_tables(session, LEDGER)
         session.execute(
             "INSERT OR REPLACE INTO accesslog_settings (name, value) VALUES ('name', 'accesslog')"
         )
