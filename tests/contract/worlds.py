@@ -19,7 +19,7 @@ from penstock.kafka.metadata import topic_admin
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
-from tests.support.topic_filling import commit_positions, delete_before, wait_until
+from tests.support.kafka.topic_filling import commit_positions, delete_before, wait_until
 
 _numbers = itertools.count()
 

@@ -26,7 +26,7 @@ from penstock.cli.shared.terminal import complain
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.direct import BatchReport
 from penstock.stores.sql.connections.sql_sessions import Session
-from tests.support.decisions_database import NOW_US, add_decisions, make_database, make_decision
+from tests.support.accesslog.decisions_database import NOW_US, add_decisions, make_database, make_decision
 
 DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 

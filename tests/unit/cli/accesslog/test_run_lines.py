@@ -24,7 +24,13 @@ from penstock.core.model import OffsetRange
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.direct import BatchReport
 from penstock.stores.sql.connections.sql_sessions import Database
-from tests.support.decisions_database import NOW_US, SECOND_US, add_decisions, make_database, make_decision
+from tests.support.accesslog.decisions_database import (
+    NOW_US,
+    SECOND_US,
+    add_decisions,
+    make_database,
+    make_decision,
+)
 
 
 def make_report(records: int = 0, attempts: int = 1) -> BatchReport:

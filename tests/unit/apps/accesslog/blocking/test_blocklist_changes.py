@@ -15,7 +15,7 @@ from penstock.apps.accesslog.blocking.blocklist_changes import Delta, advance, r
 from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.core.options.storage_addresses import Place
-from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
+from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide, make_database
 
 NOTHING = Gate()
 

@@ -15,7 +15,7 @@ from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, de
 from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.options.storage_addresses import Place
-from tests.support.decisions_database import (
+from tests.support.accesslog.decisions_database import (
     NOW_US,
     SECOND_US,
     add_decisions,

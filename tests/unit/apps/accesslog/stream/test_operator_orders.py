@@ -21,7 +21,7 @@ from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
+from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide, make_database
 
 HOUR_US = 3600 * SECOND_US
 
