@@ -42,12 +42,6 @@ def place(tmp_path: Path) -> Place:
     return make_database(tmp_path / "results.db")
 
 
-@pytest.fixture
-def settings(kafka: Any) -> ClientSettings:
-    host, port = kafka.bootstrap.split(":")
-    return ClientSettings(((host, int(port)),))
-
-
 def read_decisions(kafka: Any, name: str, count: int) -> list[tuple[str, dict[str, Any]]]:
     records = read_back(kafka.bootstrap, name, count)
     return [(each.key().decode(), json.loads(each.value())) for each in records]

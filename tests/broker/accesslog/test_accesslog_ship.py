@@ -31,6 +31,7 @@ from penstock.kafka.writing.transactional_producer import TransactionalWriter
 from penstock.kernels.byte_columns import byte_column
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.librdkafka import read_partition
 from tests.support.kafka.topic_filling import await_markers, open_transaction, produce, send, wait_until
 
@@ -39,16 +40,6 @@ pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of the
 PRODUCE, LIST_OFFSETS, END_TXN = 0, 2, 26
 #: What a broker takes by default; the cluster of the tests takes more.
 DEFAULT_LIMIT = {"max.message.bytes": "1048588"}
-
-
-def settings_for(bootstrap: str, **changes: Any) -> ClientSettings:
-    host, port = bootstrap.split(":")
-    return ClientSettings(((host, int(port)),), **changes)
-
-
-@pytest.fixture
-def client(kafka: Any) -> ClientSettings:
-    return settings_for(kafka.bootstrap)
 
 
 def line_of(number: int) -> str:
@@ -335,19 +326,12 @@ def test_no_file_at_all_is_an_error_when_nothing_is_waited_for(
         ship_once(client, order_for(tmp_path / "none.log", topic(1), once=True))
 
 
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[FaultProxy, LocalKafka]]:
-    with FaultProxy(kafka=True) as proxy, LocalKafka(advertise={0: proxy.address}) as cluster:
-        proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
-        yield proxy, cluster
-
-
 def test_another_shippers_open_transaction_does_not_hide_the_position(
-    proxied: tuple[FaultProxy, LocalKafka], tmp_path: Path
+    proxied_kafka: tuple[LocalKafka, FaultProxy], tmp_path: Path
 ) -> None:
     """Committed readers stop at the oldest open transaction; the position behind it must not be missed."""
-    proxy, cluster = proxied
-    name, log, client = "beside-another", tmp_path / "access.log", settings_for(proxy.bootstrap)
+    cluster, proxy = proxied_kafka
+    name, log, client = "beside-another", tmp_path / "access.log", settings_of(proxy.bootstrap)
     positions = f"{name}-positions"
     create_topic(client, name, partitions=1)
     create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
@@ -368,11 +352,11 @@ def test_another_shippers_open_transaction_does_not_hide_the_position(
 
 @pytest.mark.parametrize("fault", ["before EndTxn", "after EndTxn", "no answer to EndTxn", "after Produce"])
 def test_a_cut_connection_makes_neither_loss_nor_duplicate(
-    proxied: tuple[FaultProxy, LocalKafka], tmp_path: Path, fault: str
+    proxied_kafka: tuple[LocalKafka, FaultProxy], tmp_path: Path, fault: str
 ) -> None:
-    proxy, cluster = proxied
+    cluster, proxy = proxied_kafka
     name, log = fault.replace(" ", "-").lower(), tmp_path / "access.log"
-    client = settings_for(proxy.bootstrap, request_timeout_ms=1_000)
+    client = settings_of(proxy.bootstrap, request_timeout_ms=1_000)
     create_topic(client, name, partitions=1)
     append(log, *range(10))
     with shipping(client, order_for(log, name)) as failures:
@@ -409,7 +393,7 @@ def test_a_transaction_that_took_too_long_is_taken_back_and_done_again(tmp_path:
         LocalKafka(advertise={0: proxy.address}, broker_settings=soon) as cluster,
     ):
         proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
-        client = settings_for(proxy.bootstrap)
+        client = settings_of(proxy.bootstrap)
         create_topic(client, "lines", partitions=1)
         append(log, 0)
         with shipping(client, order_for(log, "lines", transaction_timeout_ms=1_000)) as failures:
@@ -428,7 +412,7 @@ def test_a_transaction_that_took_too_long_is_taken_back_and_done_again(tmp_path:
 def test_it_waits_for_a_broker_that_is_away_and_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     with LocalKafka() as cluster:
-        client = settings_for(cluster.bootstrap, request_timeout_ms=2_000, default_api_timeout_ms=4_000)
+        client = settings_of(cluster.bootstrap, request_timeout_ms=2_000, default_api_timeout_ms=4_000)
         create_topic(client, "lines", partitions=1)
         append(log, 0)
         with shipping(client, order_for(log, "lines")) as failures:
@@ -450,7 +434,7 @@ def test_a_shipper_stops_soon_though_the_brokers_are_away(
     log = tmp_path / "access.log"
     stopping, has_sent = threading.Event(), threading.Event()
     with LocalKafka() as cluster:
-        client = settings_for(cluster.bootstrap)
+        client = settings_of(cluster.bootstrap)
         create_topic(client, "lines", partitions=1)
         append(log, 0)
         shipper = Shipper(

@@ -23,17 +23,11 @@ from tests.broker.accesslog.test_accesslog_ship import (
     append,
     numbers_in,
     order_for,
-    settings_for,
     ship_once,
     shipping,
 )
 from tests.conftest import MakeTopic
 from tests.support.kafka.topic_filling import wait_until
-
-
-@pytest.fixture
-def client(kafka: Any) -> ClientSettings:
-    return settings_for(kafka.bootstrap)
 
 
 class KilledShipper(Shipper):

@@ -19,7 +19,7 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.kafka.metadata.topic_admin import create_topic, delete_topic
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.stores.offsets.file_store import FileOffsetStore
-from tests.broker.groups.test_group_offsets import settings_of
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import delete_before, produce, wait_until
 
 Run = Callable[..., Any]
@@ -69,7 +69,7 @@ def test_the_local_cluster_is_asked_where_no_brokers_are_named_unless_its_topic_
     monkeypatch.setattr("penstock.cli.shared.kafka_arguments._find_local_cluster", lambda: kafka.bootstrap)
     each = TopicPartition(name, 0)
     store = FileOffsetStore(tmp_path)
-    known = KafkaLogView(settings_of(kafka)).describe([name])[name].topic_id
+    known = KafkaLogView(settings_of(kafka.bootstrap)).describe([name])[name].topic_id
     assert known is not None
     at = ["--at", str(tmp_path), "visits"]
     store.save("visits", StreamPosition({each: 8}, {name: known}))
@@ -136,15 +136,15 @@ def test_a_topic_that_was_restored_under_its_name_is_adopted(
 ) -> None:
     """The same records under a new id: the stream goes on, and knows the new one from then on."""
     name = topic()
-    view = KafkaLogView(settings_of(kafka))
+    view = KafkaLogView(settings_of(kafka.bootstrap))
     old = view.describe([name])[name].topic_id
     assert old is not None
     each = TopicPartition(name, 0)
     FileOffsetStore(tmp_path).save("visits", StreamPosition({each: 3}, {name: old}, {each: 5}))
-    delete_topic(settings_of(kafka), name)
+    delete_topic(settings_of(kafka.bootstrap), name)
     at = ["--at", str(tmp_path), "visits", "--bootstrap-server", kafka.bootstrap]
     assert "[TOPIC_NOT_FOUND]" in penstock("adopt", *at, "--topic", name, code=1)
-    create_topic(settings_of(kafka), name)
+    create_topic(settings_of(kafka.bootstrap), name)
     produce(kafka.bootstrap, name, ["a", "b", "c", "d"])
     new = view.describe([name])[name].topic_id
     assert new is not None
@@ -163,7 +163,7 @@ def test_a_position_from_elsewhere_stays_within_the_log_and_of_its_topic(
     for partition in (0, 1):
         produce(kafka.bootstrap, name, ["x"] * 9, partition=partition)
     delete_before(kafka.bootstrap, name, 4, partition=1)
-    known = KafkaLogView(settings_of(kafka)).describe([name])[name].topic_id
+    known = KafkaLogView(settings_of(kafka.bootstrap)).describe([name])[name].topic_id
     assert known is not None
     brokers = ("--bootstrap-server", kafka.bootstrap)
     at = ["--at", str(tmp_path / "offsets"), "visits", *brokers]
@@ -203,7 +203,7 @@ def test_a_topic_made_anew_with_fewer_partitions_is_read_whole_or_not_at_all(
     name = topic(1)
     produce(kafka.bootstrap, name, ["x"] * 9)
     delete_before(kafka.bootstrap, name, 4)
-    new = KafkaLogView(settings_of(kafka)).describe([name])[name].topic_id
+    new = KafkaLogView(settings_of(kafka.bootstrap)).describe([name])[name].topic_id
     assert new is not None
     first, second, third = (TopicPartition(name, number) for number in range(3))
     before = StreamPosition({first: 2, second: 7}, {name: b"\x07" * 16}, {first: 5}, {first: 0}, {third: 3})

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from penstock.cluster import LocalKafka
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import PenstockError
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
@@ -29,6 +28,7 @@ from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.stores.offsets.kafka_store import KafkaOffsetStore
 from tests.conftest import IMPATIENT
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce, wait_until
 
 RETENTION_S = 60
@@ -42,14 +42,9 @@ def forgetful_kafka() -> Iterator[LocalKafka]:
         yield cluster
 
 
-def settings_of(cluster: Any) -> ClientSettings:
-    host, port = cluster.bootstrap.rsplit(":", 1)
-    return ClientSettings(((host, int(port)),))
-
-
 def fetch(cluster: Any, group: str) -> dict[TopicPartition, GroupCommit]:
     deadline = Deadline.after_ms(30_000, "test")
-    found = fetch_commits(routing_for(settings_of(cluster)), group, None, deadline)
+    found = fetch_commits(routing_for(settings_of(cluster.bootstrap)), group, None, deadline)
     return {each: commit for each, commit in found.items() if commit is not None}
 
 
@@ -60,7 +55,7 @@ def test_an_idle_stream_keeps_its_offsets_past_the_time_after_which_they_expire(
     """A direct stream with its offsets in Kafka, sync and async, and a query that commits to a group."""
     name = topic(2, on=forgetful_kafka)
     produce(forgetful_kafka.bootstrap, name, [b"x"] * 3)
-    client = settings_of(forgetful_kafka)
+    client = settings_of(forgetful_kafka.bootstrap)
     at = {TopicPartition(name, 0): 3, TopicPartition(name, 1): 0}
     control, sync, later, query = (
         f"{kind}-{secrets.token_hex(4)}" for kind in ("control", "sync", "later", "q")
@@ -133,7 +128,7 @@ def test_a_renewal_leaves_what_was_moved_and_brings_back_what_is_gone(kafka: Any
     """Of what stands, its metadata and epoch are kept to the letter."""
     name, group = topic(3), f"group-{secrets.token_hex(4)}"
     kept, moved, gone = (TopicPartition(name, number) for number in range(3))
-    client = settings_of(kafka)
+    client = settings_of(kafka.bootstrap)
     commit_offsets(
         client, group, {kept: 5, moved: 2}, timeout_ms=30_000, metadata="by hand", leader_epochs={kept: 7}
     )
@@ -156,9 +151,9 @@ def test_a_running_stream_does_not_undo_a_rewind_made_meanwhile(
     """Told once, and the change by hand is still known."""
     each, group = TopicPartition(topic(), 0), f"group-{secrets.token_hex(4)}"
     now = [0.0]
-    store = KafkaOffsetStore(settings_of(kafka), group=group, clock=lambda: now[0])
+    store = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group, clock=lambda: now[0])
     store.save(group, StreamPosition({each: 9}))
-    by_hand = KafkaOffsetStore(settings_of(kafka), group=group)
+    by_hand = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group)
     by_hand.save(group, StreamPosition({each: 2}), may_go_back=True)
     for _ in range(2):
         now[0] += 86_400

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +18,8 @@ from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import commit_offsets
 from penstock.kafka.groups.group_overview import describe_group
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import open_transaction, produce, send, wait_until
-
-
-def settings_of(cluster: Any, **fields: Any) -> ClientSettings:
-    servers = [each.rsplit(":", 1) for each in cluster.bootstrap.split(",")]
-    return ClientSettings(tuple((host, int(port)) for host, port in servers), **fields)
 
 
 def seen_by_others(cluster: Any, group: str) -> dict[TopicPartition, Position]:
@@ -35,19 +30,19 @@ def seen_by_others(cluster: Any, group: str) -> dict[TopicPartition, Position]:
     return {TopicPartition(each.topic, each.partition): each for each in found}
 
 
-@pytest.fixture
-def group() -> str:
-    return f"group-{secrets.token_hex(4)}"
-
-
 def test_other_clients_see_exactly_what_was_committed(kafka: Any, topic: Any, group: str) -> None:
     """C3: offsets, the note and the leader epoch, per partition; a later commit replaces an earlier one."""
     first, second = topic(3), topic(1)
     offsets = {TopicPartition(first, 0): 7, TopicPartition(first, 2): 0, TopicPartition(second, 0): 2**40}
-    commit_offsets(settings_of(kafka), group, dict.fromkeys(offsets, 1), timeout_ms=30_000)
+    commit_offsets(settings_of(kafka.bootstrap), group, dict.fromkeys(offsets, 1), timeout_ms=30_000)
     epochs = {TopicPartition(first, 0): 0}
     commit_offsets(
-        settings_of(kafka), group, offsets, timeout_ms=30_000, metadata="batch 4", leader_epochs=epochs
+        settings_of(kafka.bootstrap),
+        group,
+        offsets,
+        timeout_ms=30_000,
+        metadata="batch 4",
+        leader_epochs=epochs,
     )
     seen = seen_by_others(kafka, group)
     assert {each: position.offset for each, position in seen.items()} == offsets
@@ -59,8 +54,8 @@ def test_other_clients_see_exactly_what_was_committed(kafka: Any, topic: Any, gr
 def test_a_commit_may_go_back(kafka: Any, topic: Any, group: str) -> None:
     """Kafka keeps the last word; whoever must never go back compares before."""
     partition = TopicPartition(topic(), 0)
-    commit_offsets(settings_of(kafka), group, {partition: 9}, timeout_ms=30_000)
-    commit_offsets(settings_of(kafka), group, {partition: 3}, timeout_ms=30_000)
+    commit_offsets(settings_of(kafka.bootstrap), group, {partition: 9}, timeout_ms=30_000)
+    commit_offsets(settings_of(kafka.bootstrap), group, {partition: 3}, timeout_ms=30_000)
     assert seen_by_others(kafka, group)[partition].offset == 3
 
 
@@ -99,7 +94,7 @@ def test_a_group_with_members_refuses_an_outsider(kafka: Any, topic: Any, group:
     partition = TopicPartition(name, 0)
     with a_member(kafka, group, name, protocol):
         with pytest.raises(BrokerError) as caught:
-            commit_offsets(settings_of(kafka), group, {partition: 1}, timeout_ms=30_000)
+            commit_offsets(settings_of(kafka.bootstrap), group, {partition: 1}, timeout_ms=30_000)
         assert caught.value.condition == "GROUP_HAS_MEMBERS"
         assert group in str(caught.value)
         assert str(partition) in str(caught.value)
@@ -111,10 +106,10 @@ def test_a_missing_topic_is_told_at_once_and_the_others_are_stored(
     kafka: Any, topic: Any, group: str
 ) -> None:
     there, gone = TopicPartition(topic(), 0), TopicPartition("never-made", 0)
-    commit_offsets(settings_of(kafka), group, {there: 1}, timeout_ms=30_000)
+    commit_offsets(settings_of(kafka.bootstrap), group, {there: 1}, timeout_ms=30_000)
     began = time.monotonic()
     with pytest.raises(BrokerError) as caught:
-        commit_offsets(settings_of(kafka), group, {there: 4, gone: 2}, timeout_ms=60_000)
+        commit_offsets(settings_of(kafka.bootstrap), group, {there: 4, gone: 2}, timeout_ms=60_000)
     assert time.monotonic() - began < 20
     assert caught.value.condition == "UNKNOWN_TOPIC_OR_PARTITION"
     assert caught.value.facts["partitions"] == [str(gone)]
@@ -124,7 +119,7 @@ def test_a_missing_topic_is_told_at_once_and_the_others_are_stored(
 def test_a_note_that_is_too_long_is_refused_with_kafkas_reason(kafka: Any, topic: Any, group: str) -> None:
     with pytest.raises(BrokerError, match="OFFSET_METADATA_TOO_LARGE"):
         commit_offsets(
-            settings_of(kafka),
+            settings_of(kafka.bootstrap),
             group,
             {TopicPartition(topic(), 0): 1},
             timeout_ms=30_000,
@@ -152,7 +147,7 @@ def test_the_lag_counts_from_the_commit_to_the_end_that_readers_see(
     producer = open_transaction(kafka.bootstrap)
     send(producer, name, [b"open"] * 5, partition=1)
     assert producer.flush(30) == 0
-    settings = settings_of(kafka)
+    settings = settings_of(kafka.bootstrap)
     commit_offsets(settings, group, {at[0]: 4, at[1]: 10}, timeout_ms=30_000)
     rows = describe_group(settings, group).rows
     assert [(each.partition, each.committed, each.end, each.lag) for each in rows] == [
@@ -167,7 +162,7 @@ def test_the_lag_counts_from_the_commit_to_the_end_that_readers_see(
 def test_a_commit_follows_the_coordinator_to_another_broker(kafka3: Any, topic: Any, group: str) -> None:
     """The first broker that looks after the group is stopped; the next commit finds the new one."""
     partition = TopicPartition(topic(on=kafka3, factor=3), 0)
-    settings = settings_of(kafka3, socket_connection_setup_timeout_ms=2_000)
+    settings = settings_of(kafka3.bootstrap, socket_connection_setup_timeout_ms=2_000)
     commit_offsets(settings, group, {partition: 1}, timeout_ms=60_000)
     client = AdminClient({"bootstrap.servers": kafka3.bootstrap})
     described = client.describe_consumer_groups([group])[group].result(timeout=30)

@@ -19,17 +19,6 @@ from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from tests.support.kafka.topic_filling import produce, wait_until
 
 
-@pytest.fixture
-def group() -> str:
-    return f"group-{secrets.token_hex(4)}"
-
-
-@pytest.fixture
-def settings(kafka: Any) -> ClientSettings:
-    host, port = kafka.bootstrap.split(":")
-    return ClientSettings(((host, int(port)),))
-
-
 def join(settings: ClientSettings, group: str, selection: Selection) -> GroupMember:
     return GroupMember(settings, group, selection, from_beginning=True)
 

@@ -13,11 +13,7 @@ from penstock.kafka.metadata import topic_admin
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.transport.connection import Connection, Deadline
 from penstock.kafka.transport.protocol_messages import MetadataRequest
-
-
-def settings_for(kafka: Any, **changes: Any) -> ClientSettings:
-    host, port = kafka.bootstrap.split(",")[0].rsplit(":", 1)
-    return ClientSettings(((host, int(port)),), **changes)
+from tests.support.kafka.client_settings import settings_of
 
 
 def test_an_unknown_isolation_level_is_refused_before_anything_is_asked() -> None:
@@ -28,14 +24,14 @@ def test_an_unknown_isolation_level_is_refused_before_anything_is_asked() -> Non
 
 def test_topics_are_not_created_by_asking_for_them(kafka: Any, topic: Any) -> None:
     topic()
-    settings = settings_for(kafka)
+    settings = settings_of(kafka.bootstrap)
     assert KafkaLogView(settings).describe(["asked-for-only"]) == {}
     assert "asked-for-only" not in KafkaLogView(settings).topics()
 
 
 def test_an_illegal_topic_name_is_an_error_that_names_it(kafka: Any) -> None:
     with pytest.raises(BrokerError) as caught:
-        KafkaLogView(settings_for(kafka)).describe(["no good"])
+        KafkaLogView(settings_of(kafka.bootstrap)).describe(["no good"])
     assert caught.value.condition == "INVALID_TOPIC_EXCEPTION"
     assert "no good" in str(caught.value)
 
@@ -43,7 +39,7 @@ def test_an_illegal_topic_name_is_an_error_that_names_it(kafka: Any) -> None:
 def test_many_partitions_are_answered_together(kafka: Any, topic: Any) -> None:
     name: str = topic(50)
     partitions = [TopicPartition(name, index) for index in range(50)]
-    view = KafkaLogView(settings_for(kafka))
+    view = KafkaLogView(settings_of(kafka.bootstrap))
     assert view.describe([name])[name].partitions == tuple(range(50))
     assert view.latest(partitions) == dict.fromkeys(partitions, 0)
     assert view.at_time(dict.fromkeys(partitions, 1)) == dict.fromkeys(partitions)
@@ -52,7 +48,7 @@ def test_many_partitions_are_answered_together(kafka: Any, topic: Any) -> None:
 def test_administration_changes_what_it_says(kafka: Any) -> None:
     import secrets
 
-    settings = settings_for(kafka)
+    settings = settings_of(kafka.bootstrap)
     name = f"admin-{secrets.token_hex(4)}"
     topic_admin.create_topic(settings, name, partitions=2, configs={"retention.ms": "60000"})
     with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
@@ -69,7 +65,7 @@ def test_administration_changes_what_it_says(kafka: Any) -> None:
 
 
 def test_a_request_can_be_held_to_an_older_version(kafka: Any) -> None:
-    settings = settings_for(kafka)
+    settings = settings_of(kafka.bootstrap)
     connection = Connection(settings, *settings.bootstrap_servers[0], Deadline.after_ms(10_000))
     try:
         old = connection.call(MetadataRequest(topics=[]), Deadline.after_ms(10_000), max_version=9)

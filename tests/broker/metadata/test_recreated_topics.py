@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.cluster import LocalKafka
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import TopicPartition
 from penstock.kafka.metadata.routing import Routing
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import MetadataRequest
 from tests.spark.streaming import create_topic, delete_topic
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce, wait_until
 
 _LAST_WITHOUT_IDS = 9  # of the Metadata request
@@ -48,8 +48,7 @@ def test_a_recreated_topic_is_not_taken_for_old_news_until_the_timeout(
     """Its leader epochs begin anew, below those that are known."""
     name = f"anew-{secrets.token_hex(4)}"
     each = TopicPartition(name, 0)
-    host, port = own_kafka.bootstrap.rsplit(":", 1)
-    settings = ClientSettings(((host, int(port)),), default_api_timeout_ms=60_000)
+    settings = settings_of(own_kafka.bootstrap, default_api_timeout_ms=60_000)
     view = KafkaLogView(settings, routing=kind(settings))
     create_topic(own_kafka.bootstrap, name)
     own_kafka.brokers[0].stop()

@@ -42,7 +42,7 @@ def settings_for(cluster: LocalKafka, *places: int, **limits: int) -> ClientSett
     )
 
 
-def make_topic(cluster: LocalKafka, assignments: list[list[int]]) -> str:
+def place_topic(cluster: LocalKafka, assignments: list[list[int]]) -> str:
     """A topic whose partitions lie on brokers given by their place; the first one leads."""
     name = f"routing-{secrets.token_hex(4)}"
     ids = [broker.node_id for broker in cluster.brokers]
@@ -61,7 +61,7 @@ def produce(cluster: LocalKafka, topic: str, partitions: int) -> None:
 def test_one_broker_is_enough_to_reach_every_partition(kafka3: LocalKafka, place: int) -> None:
     """A12: even a broker that leads nothing of the topic tells where everything is."""
     others = [other for other in range(3) if other != place]
-    topic = make_topic(kafka3, [[others[0]], [others[1]], [others[0]]])
+    topic = place_topic(kafka3, [[others[0]], [others[1]], [others[0]]])
     produce(kafka3, topic, 3)
     settings = settings_for(kafka3, place)
     partitions = [TopicPartition(topic, index) for index in range(3)]
@@ -86,7 +86,7 @@ def test_dead_bootstrap_servers_are_passed_over(kafka3: LocalKafka, pool: Connec
 
 def test_a_moved_leader_is_found_again(kafka3: LocalKafka, pool: ConnectionPool) -> None:
     """A12: bounds are still answered after the broker that led the partition stopped."""
-    topic = make_topic(kafka3, [[0, 1], [1, 2]])
+    topic = place_topic(kafka3, [[0, 1], [1, 2]])
     produce(kafka3, topic, 2)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     settings = settings_for(kafka3, 0, 1, 2)
@@ -114,7 +114,7 @@ def test_committed_offsets_survive_the_loss_of_their_coordinator(
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as ConfluentPartition
 
-    topic = make_topic(kafka3, [[0, 1, 2]])
+    topic = place_topic(kafka3, [[0, 1, 2]])
     partition = TopicPartition(topic, 0)
     group = f"group-{secrets.token_hex(4)}"
     consumer = Consumer({"bootstrap.servers": kafka3.bootstrap, "group.id": group})
@@ -140,7 +140,7 @@ def test_committed_offsets_survive_the_loss_of_their_coordinator(
 def test_a_partition_without_any_live_replica_ends_at_the_deadline(
     kafka3: LocalKafka, pool: ConnectionPool
 ) -> None:
-    topic = make_topic(kafka3, [[2]])
+    topic = place_topic(kafka3, [[2]])
     settings = settings_for(kafka3, 0, 1, default_api_timeout_ms=1_500)
     view = KafkaLogView(settings, routing=Routing(settings, pool))
     assert view.latest([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 0}

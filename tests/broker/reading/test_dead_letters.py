@@ -6,8 +6,6 @@ import random
 from contextlib import closing
 from typing import Any
 
-import pytest
-
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.core.typed_columns import Quota, TypedColumns
@@ -18,12 +16,6 @@ from tests.conftest import MakeTopic
 from tests.support.kafka.topic_filling import alter_config, produce, read_back
 
 LARGE = 20_000_000
-
-
-@pytest.fixture
-def settings(kafka: Any) -> ClientSettings:
-    host, port = kafka.bootstrap.split(":")
-    return ClientSettings(((host, int(port)),))
 
 
 def noise(size: int, seed: int = 0) -> bytes:

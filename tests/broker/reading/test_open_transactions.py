@@ -7,22 +7,17 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import At, Earliest, Latest, RangeOrder, WorkOrder
-from penstock.kafka.reading.kafka_reader import KafkaReader
+from tests.broker.reading.work_orders import offsets_of
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import open_transaction, produce, send
 
 
 def order_of(bootstrap: str, topic: str, until: At | Latest) -> WorkOrder:
-    host, port = bootstrap.split(",")[0].split(":")
-    settings = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    settings = settings_of(bootstrap, isolation_level="read_committed")
     wanted = RangeOrder(topic, 0, Earliest(), until)
     return WorkOrder((wanted,), settings, ("offset", "value"), poll_timeout_ms=2_000)
-
-
-def offsets_of(order: WorkOrder) -> list[int]:
-    return [offset for batch in KafkaReader().read(order) for offset in batch["offset"].to_pylist()]
 
 
 def test_a_reader_held_back_by_an_open_transaction_is_told_whose_it_is(

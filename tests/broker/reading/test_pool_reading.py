@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from penstock.core.client.client_settings import ClientSettings
-from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.connection_pool import POOL
+from tests.broker.reading.work_orders import order
+from tests.support.kafka.client_settings import settings_of
 
 ROWS = 60
 
@@ -26,13 +29,12 @@ def filled(kafka: Any, topic: Any) -> tuple[ClientSettings, str]:
         producer.produce(name, b"%d" % number, partition=0, headers=[("n", b"%d" % number)])
         if number % 10 == 9:
             assert producer.flush(30) == 0
-    host, port = kafka.bootstrap.rsplit(":", 1)
     # Small fetches: each reading takes several questions and keeps one of them on its way.
-    return ClientSettings(((host, int(port)),), max_partition_fetch_bytes=300, fetch_max_bytes=300), name
+    return settings_of(kafka.bootstrap, max_partition_fetch_bytes=300, fetch_max_bytes=300), name
 
 
-def order(settings: ClientSettings, topic: str, start: int, until: int) -> WorkOrder:
-    return WorkOrder((RangeOrder(topic, 0, At(start), At(until)),), settings, ("offset", "value", "headers"))
+def read(settings: ClientSettings, topic: str, start: int, until: int) -> Iterator[pa.RecordBatch]:
+    return KafkaReader().read(order(settings, topic, start, until, columns=("offset", "value", "headers")))
 
 
 def expected(start: int, until: int) -> list[dict[str, Any]]:
@@ -58,7 +60,7 @@ def test_five_hundred_readings_from_a_hundred_threads_each_see_everything_in_ord
         for turn in range(5):
             start = (number + turn) % 20
             try:
-                seen = rows(KafkaReader().read(order(settings, topic, start, ROWS)))
+                seen = rows(read(settings, topic, start, ROWS))
                 outcome = "right" if seen == expected(start, ROWS) else "wrong rows"
             except BaseException as error:
                 outcome = repr(error)
@@ -81,8 +83,8 @@ def test_two_tasks_on_different_ranges_of_one_partition_keep_their_places(
 ) -> None:
     """B162: read in turns, each goes on where it was."""
     settings, topic = filled
-    one = KafkaReader().read(order(settings, topic, 0, 40))
-    two = KafkaReader().read(order(settings, topic, 20, 60))
+    one = read(settings, topic, 0, 40)
+    two = read(settings, topic, 20, 60)
     seen_by_one, seen_by_two = rows([next(one)]), rows([next(two)])
     assert len(seen_by_one) < 40
     assert len(seen_by_two) < 40
@@ -100,10 +102,10 @@ def test_a_reading_that_stops_early_leaves_nothing_behind_for_the_next_one(
     """B163: an answer that is still on its way never reaches another task, even for the same next offset."""
     settings, topic = filled
     for _ in range(5):
-        reading = KafkaReader().read(order(settings, topic, 0, ROWS))
+        reading = read(settings, topic, 0, ROWS)
         first = rows([next(reading)])
         reading.close()  # type: ignore[attr-defined]
         assert first == expected(0, len(first))
         following = len(first)
-        assert rows(KafkaReader().read(order(settings, topic, following, ROWS))) == expected(following, ROWS)
+        assert rows(read(settings, topic, following, ROWS)) == expected(following, ROWS)
     assert len(POOL._lent) == 0

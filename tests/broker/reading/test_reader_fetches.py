@@ -12,29 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
-from penstock.core.model import At, RangeOrder, WorkOrder
+from penstock.core.model import WorkOrder
 from penstock.kafka.metadata import topic_admin
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.writing.plain_producer import Writer
 from penstock.testing.proxy import FaultProxy
+from tests.broker.reading.work_orders import order
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce
 
 FETCH = 1
 MIB = 1 << 20
 #: Of messages: below, between and far above every fetch limit, the largest between two others.
 SIZES = (1, 10, 1000, 100_000, MIB + 1, 64 * MIB, 10 * MIB, 0)
-
-
-def settings_of(bootstrap: str, **fields: Any) -> ClientSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClientSettings(((host, int(port)),), **fields)
-
-
-def order(settings: ClientSettings, topic: str, until: int, **fields: Any) -> WorkOrder:
-    fields.setdefault("poll_timeout_ms", 60_000)
-    return WorkOrder((RangeOrder(topic, 0, At(0), At(until)),), settings, ("offset", "value"), **fields)
 
 
 @pytest.fixture
@@ -52,7 +43,7 @@ def test_the_number_of_fetches_is_the_bytes_over_the_fetch_size(
     """D46: sequential reading asks once for each full answer, and no more."""
     reader = KafkaReader()
     settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=fetch_bytes)
-    rows = sum(batch.num_rows for batch in reader.read(order(settings, four_mib, 4000)))
+    rows = sum(batch.num_rows for batch in reader.read(order(settings, four_mib, 0, 4000)))
     assert rows == 4000
     least = 4000 * 1024 // fetch_bytes
     assert least <= reader.fetches <= 1.25 * least + 2
@@ -69,7 +60,7 @@ def test_an_answer_that_never_comes_is_an_error_with_all_its_names(
     proxy.hold_answers(api_keys={FETCH})
     try:
         with pytest.raises(BrokerError, match=r"\[FETCH_TIMEOUT\]") as caught:
-            list(KafkaReader().read(order(settings, name, 5, poll_timeout_ms=1500)))
+            list(KafkaReader().read(order(settings, name, 0, 5, poll_timeout_ms=1500)))
     finally:
         proxy.pass_on()
     for part in (f"{name}-0", "offset 0", "the-group", "1500 ms", "kafkaConsumer.pollTimeoutMs"):
@@ -123,7 +114,7 @@ def test_messages_from_one_byte_to_64_mib_are_read(
 ) -> None:
     """T23: with the default settings and with smaller limits, in less than 512 MiB of memory."""
     settings = settings_of(kafka.bootstrap, **limits)
-    rows, peak_mib = read_in_a_process(order(settings, all_sizes, len(SIZES)))
+    rows, peak_mib = read_in_a_process(order(settings, all_sizes, 0, len(SIZES)))
     assert rows == dict.fromkeys(SIZES, 1)
     assert peak_mib < 512
 
@@ -141,6 +132,6 @@ def test_ten_million_tiny_records_are_read(kafka: Any, topic: Any) -> None:
             writer.write(name, table)
     finally:
         writer.close()
-    rows, peak_mib = read_in_a_process(order(settings, name, 10_000_000))
+    rows, peak_mib = read_in_a_process(order(settings, name, 0, 10_000_000))
     assert rows == dict.fromkeys(range(1, 11), 1_000_000)
     assert peak_mib < 512

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, Bound, RangeOrder, WorkOrder
-from penstock.kafka.reading.kafka_reader import KafkaReader
+from tests.broker.reading.work_orders import offsets_of
 from tests.support.kafka.topic_filling import delete_before, open_transaction, produce, send
 
 FETCH, LIST_OFFSETS = 1, 2
@@ -18,10 +18,6 @@ FETCH, LIST_OFFSETS = 1, 2
 def order_of(address: tuple[str, int], topic: str, start: Bound, until: Bound, **settings: Any) -> WorkOrder:
     client = ClientSettings((address,), **settings)
     return WorkOrder((RangeOrder(topic, 0, start, until),), client, ("offset",), poll_timeout_ms=20_000)
-
-
-def offsets_of(order: WorkOrder) -> list[int]:
-    return [offset for batch in KafkaReader().read(order) for offset in batch["offset"].to_pylist()]
 
 
 def address_of(bootstrap: str) -> tuple[str, int]:

@@ -9,20 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.reading.partition_fetcher import PartitionFetcher
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce
 
 RECORDS = 3000
-
-
-def settings_of(bootstrap: str, **fields: Any) -> ClientSettings:
-    servers = tuple(
-        (host, int(port)) for host, port in (each.rsplit(":", 1) for each in bootstrap.split(","))
-    )
-    return ClientSettings(servers, **fields)
 
 
 def leader_of(cluster: Any, topic: str) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark import TaskContext
 
-from penstock.core.client.client_settings import ClientSettings, SaslSettings, Secret
-from penstock.core.model import At, Earliest, Latest, RangeOrder, WorkOrder
+from penstock.core.client.client_settings import SaslSettings, Secret
+from penstock.core.model import Earliest, Latest, RangeOrder
 from penstock.core.options.batch_options import parse_batch_options
 from penstock.engines.reading.read_tasks import WorkPartition
 from penstock.engines.source.batch_reader import BatchReader
@@ -20,25 +20,11 @@ from penstock.kafka.metadata.routing import routing_for
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.connection_pool import POOL
 from penstock.testing.proxy import FaultProxy
+from tests.broker.reading.work_orders import offsets_of, order
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce, wait_until
 
 API_VERSIONS, METADATA, LIST_OFFSETS, FETCH = 18, 3, 2, 1
-
-
-def settings_of(bootstrap: str, **fields: Any) -> ClientSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClientSettings(((host, int(port)),), **fields)
-
-
-def order(settings: ClientSettings, topic: str, start: int, until: int, **fields: Any) -> WorkOrder:
-    fields.setdefault("columns", ("offset", "value"))
-    return WorkOrder(
-        (RangeOrder(topic, 0, At(start), At(until)),), settings, poll_timeout_ms=30_000, **fields
-    )
-
-
-def read_offsets(work: WorkOrder) -> list[int]:
-    return [each for batch in KafkaReader().read(work) for each in batch.column("offset").to_pylist()]
 
 
 @pytest.fixture
@@ -66,7 +52,7 @@ def test_an_empty_range_opens_no_connection(filled: str, proxy: FaultProxy) -> N
     settings = settings_of(proxy.bootstrap, client_id="empty")
     assert list(KafkaReader().read(order(settings, filled, 7, 7))) == []
     assert (proxy.counts.connections, sum(proxy.counts.requests.values())) == (connections, requests)
-    assert read_offsets(order(settings, filled, 7, 8)) == [7]
+    assert offsets_of(order(settings, filled, 7, 8)) == [7]
     assert proxy.counts.connections > connections
 
 
@@ -74,7 +60,7 @@ def test_readings_one_after_the_other_use_one_connection(filled: str, proxy: Fau
     """B159, B236, F40: the first reading of a worker opens it, and no later one pays for another."""
     settings, before = settings_of(proxy.bootstrap), proxy.counts.connections
     for _ in range(6):
-        assert read_offsets(order(settings, filled, 0, 5)) == list(range(5))
+        assert offsets_of(order(settings, filled, 0, 5)) == list(range(5))
         assert proxy.counts.connections == before + 1
 
 
@@ -82,9 +68,9 @@ def test_a_second_read_uses_the_connection_of_the_first(filled: str, proxy: Faul
     """D47, F40, B159: kept while nobody uses it, found by broker and login; no group is joined."""
     settings = settings_of(proxy.bootstrap, group_id="somebody")
     asked = dict(proxy.counts.requests)
-    read_offsets(order(settings, filled, 0, 10))
+    offsets_of(order(settings, filled, 0, 10))
     connections = proxy.counts.connections
-    assert read_offsets(order(replace(settings, group_id="other"), filled, 10, 20)) == list(range(10, 20))
+    assert offsets_of(order(replace(settings, group_id="other"), filled, 10, 20)) == list(range(10, 20))
     assert proxy.counts.connections == connections
     assert len(POOL._lent) == 0
     new = {key for key, count in proxy.counts.requests.items() if count > asked.get(key, 0)}
@@ -97,7 +83,7 @@ def test_other_credentials_get_other_connections(filled: str, proxy: FaultProxy)
     def read_as(password: str) -> None:
         # The broker asks for no login; what counts is that the pool tells the two apart.
         login = SaslSettings("PLAIN", "user", Secret(password))
-        read_offsets(order(settings_of(proxy.bootstrap, sasl=login), filled, 0, 10))
+        offsets_of(order(settings_of(proxy.bootstrap, sasl=login), filled, 0, 10))
 
     read_as("old")
     connections = proxy.counts.connections
@@ -112,10 +98,10 @@ def test_without_the_pool_nothing_stays_open(filled: str, proxy: FaultProxy) -> 
     settings = settings_of(proxy.bootstrap)
     work = order(settings, filled, 0, 10, use_pool=False)
     work = replace(work, ranges=(RangeOrder(filled, 0, Earliest(), Latest()),))
-    assert read_offsets(work) == list(range(100))
+    assert offsets_of(work) == list(range(100))
     wait_until(lambda: proxy.counts.open == 0, "every connection is closed")
     connections = proxy.counts.connections
-    assert read_offsets(work) == list(range(100))
+    assert offsets_of(work) == list(range(100))
     assert proxy.counts.connections > connections
 
 
@@ -151,7 +137,7 @@ def test_a_reader_that_is_left_early_leaves_nothing_behind(filled: str, proxy: F
     # What is kept is owed no answer, so a new reader can trust its bytes.
     assert all(connection.in_flight == 0 for _, connection in POOL._idle)
     wait_until(lambda: proxy.counts.open == len(POOL._idle), "the half-read connection is closed")
-    assert read_offsets(order(settings, filled, 0, 100)) == list(range(100))
+    assert offsets_of(order(settings, filled, 0, 100)) == list(range(100))
 
 
 def test_two_readers_of_one_partition_keep_their_rows_apart(kafka: Any, topic: Any) -> None:

@@ -13,15 +13,11 @@ from penstock.core.model import COLUMNS, At, RangeOrder, WorkOrder
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.connection_pool import POOL
 from penstock.testing.proxy import FaultProxy
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import delete_before, open_transaction, produce, send
 
 FETCH = 1
 PARTITIONS, EACH = 40, 5
-
-
-def settings_of(bootstrap: str, **fields: Any) -> ClientSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClientSettings(((host, int(port)),), **fields)
 
 
 def fill(cluster: Any, topic: Any) -> str:
@@ -44,7 +40,7 @@ def all_ranges(topic: str) -> list[RangeOrder]:
     return [RangeOrder(topic, n, At(0), At(EACH)) for n in range(PARTITIONS)]
 
 
-def order(client: ClientSettings, ranges: list[RangeOrder], **fields: Any) -> WorkOrder:
+def order_ranges(client: ClientSettings, ranges: list[RangeOrder], **fields: Any) -> WorkOrder:
     return WorkOrder(tuple(ranges), client, tuple(COLUMNS), poll_timeout_ms=20_000, **fields)
 
 
@@ -53,13 +49,13 @@ def rows_of(work: WorkOrder) -> list[dict[str, Any]]:
 
 
 def rows_one_by_one(client: ClientSettings, ranges: list[RangeOrder]) -> list[dict[str, Any]]:
-    return [row for each in ranges for row in rows_of(order(client, [each]))]
+    return [row for each in ranges for row in rows_of(order_ranges(client, [each]))]
 
 
 def test_many_small_ranges_are_one_question_and_one_arrow_batch(kafka: Any, forty: str) -> None:
     """The rows are the same, whole and in order, as when each range is read alone."""
     client, reader = settings_of(kafka.bootstrap), KafkaReader()
-    batches = list(reader.read(order(client, all_ranges(forty))))
+    batches = list(reader.read(order_ranges(client, all_ranges(forty))))
     assert (reader.fetches, len(batches)) == (1, 1)
     found = [row for batch in batches for row in batch.to_pylist()]
     assert found == rows_one_by_one(client, all_ranges(forty))
@@ -77,7 +73,7 @@ def test_a_partition_that_is_there_twice_gives_both_ranges(kafka: Any, topic: An
         RangeOrder(name, 1, At(0), At(1)),
         RangeOrder(name, 0, At(2), At(EACH)),
     ]
-    found = rows_of(order(client, ranges))
+    found = rows_of(order_ranges(client, ranges))
     assert [(row["partition"], row["offset"]) for row in found] == [
         *[(0, 0), (0, 1), (1, 0), (0, 2), (0, 3), (0, 4)]
     ]
@@ -88,7 +84,9 @@ def test_what_the_one_answer_has_no_room_for_is_asked_for_again(kafka: Any, fort
     """With a limit of one byte a broker gives one batch of the first partition and nothing of the others."""
     client = settings_of(kafka.bootstrap, max_partition_fetch_bytes=1, fetch_max_bytes=1)
     reader = KafkaReader()
-    found = [row for batch in reader.read(order(client, all_ranges(forty))) for row in batch.to_pylist()]
+    found = [
+        row for batch in reader.read(order_ranges(client, all_ranges(forty))) for row in batch.to_pylist()
+    ]
     assert found == rows_one_by_one(settings_of(kafka.bootstrap), all_ranges(forty))
     assert reader.fetches >= PARTITIONS
 
@@ -105,7 +103,7 @@ def test_rows_of_aborted_transactions_are_left_out_of_a_shared_answer(kafka: Any
     ranges = [RangeOrder(name, n, At(0), At(5)) for n in range(3)]
     for isolation, expected in (("read_committed", 4 + 1 + 4), ("read_uncommitted", 3 * 4)):
         client, reader = settings_of(kafka.bootstrap, isolation_level=isolation), KafkaReader()
-        found = [row for batch in reader.read(order(client, ranges)) for row in batch.to_pylist()]
+        found = [row for batch in reader.read(order_ranges(client, ranges)) for row in batch.to_pylist()]
         assert (len(found), reader.fetches) == (expected, 1)
         assert found == rows_one_by_one(client, ranges)
 
@@ -114,9 +112,9 @@ def test_a_range_that_aged_out_among_others_is_told_as_if_it_were_alone(kafka: A
     client = settings_of(kafka.bootstrap)
     delete_before(kafka.bootstrap, forty, 3, 7)
     with pytest.raises(DataLossError, match=r"OFFSET_OUT_OF_RANGE.*-7: offsets 0 to 3"):
-        rows_of(order(client, all_ranges(forty)))
+        rows_of(order_ranges(client, all_ranges(forty)))
     losses: list[DataLossError] = []
-    work = order(client, all_ranges(forty), fail_on_data_loss=False)
+    work = order_ranges(client, all_ranges(forty), fail_on_data_loss=False)
     found = [row for batch in KafkaReader(report=losses.append).read(work) for row in batch.to_pylist()]
     assert [loss.facts["partition"] for loss in losses] == [7]
     assert [row["offset"] for row in found if row["partition"] == 7] == [3, 4]
@@ -133,7 +131,9 @@ def test_a_connection_that_breaks_under_the_one_question_costs_nothing(
     proxy.cut_before_answer(api_keys={FETCH})
     try:
         reader = KafkaReader()
-        found = [row for batch in reader.read(order(client, all_ranges(name))) for row in batch.to_pylist()]
+        found = [
+            row for batch in reader.read(order_ranges(client, all_ranges(name))) for row in batch.to_pylist()
+        ]
     finally:
         proxy.pass_on()
     assert reader.fetches == 1 + PARTITIONS  # the fault was met: then each range asked for itself

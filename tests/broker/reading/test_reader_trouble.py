@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, CorruptBatchError, DataLossError
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.kafka.metadata import topic_admin
@@ -21,6 +20,8 @@ from penstock.kafka.reading import partition_fetcher
 from penstock.kafka.reading.fetch_frames import FetchAnswer, FetchQuestion
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.transport.connection_pool import POOL
+from tests.broker.reading.work_orders import offsets_of
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce
 
 Change = Callable[[int, FetchAnswer], FetchAnswer]
@@ -63,13 +64,8 @@ def six(kafka: Any, topic: Any) -> WorkOrder:
     name = topic(1)
     for number in range(6):
         produce(kafka.bootstrap, name, [str(number)])
-    host, port = kafka.bootstrap.split(":")
-    client = ClientSettings(((host, int(port)),), max_partition_fetch_bytes=1, fetch_max_bytes=1)
+    client = settings_of(kafka.bootstrap, max_partition_fetch_bytes=1, fetch_max_bytes=1)
     return WorkOrder((RangeOrder(name, 0, At(0), At(6)),), client, ("offset",), poll_timeout_ms=5_000)
-
-
-def offsets_of(order: WorkOrder) -> list[int]:
-    return [offset for batch in KafkaReader().read(order) for offset in batch["offset"].to_pylist()]
 
 
 def test_small_limits_fetch_one_batch_at_a_time(six: WorkOrder) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cluster import LocalKafka
 from penstock.core.client.client_settings import ClientSettings
@@ -18,22 +16,13 @@ from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.writing.transactional_producer import FENCED, OUTCOME_UNKNOWN, TransactionalWriter
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.librdkafka import read_partition
 from tests.support.kafka.topic_filling import wait_until
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 
 PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN, DESCRIBE_CONFIGS = 0, 22, 24, 26, 32
-
-
-def settings_for(bootstrap: str, **changes: Any) -> ClientSettings:
-    host, port = bootstrap.split(":")
-    return ClientSettings(((host, int(port)),), **changes)
-
-
-@pytest.fixture
-def settings(kafka: Any) -> ClientSettings:
-    return settings_for(kafka.bootstrap)
 
 
 def new_id() -> str:
@@ -174,27 +163,14 @@ def test_batches_of_a_transaction_are_as_small_as_their_topic_wants_them(
     wait_until(lambda: values_of(kafka.bootstrap, name) == expected, "all rows, in order")
 
 
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[FaultProxy, LocalKafka]]:
-    with FaultProxy(kafka=True) as proxy, LocalKafka(advertise={0: proxy.address}) as cluster:
-        proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
-        yield proxy, cluster
-
-
-def make_topic(cluster: LocalKafka, name: str) -> str:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(timeout=30)
-    return name
-
-
 @pytest.mark.parametrize("lost", [INIT_PRODUCER_ID, ADD_PARTITIONS, PRODUCE, END_TXN])
 def test_a_lost_answer_to_any_request_makes_neither_loss_nor_duplicate(
-    proxied: tuple[FaultProxy, LocalKafka], lost: int
+    proxied_kafka: tuple[LocalKafka, FaultProxy], topic: MakeTopic, lost: int
 ) -> None:
     """The broker has done it, we never hear of it, and ask again."""
-    proxy, cluster = proxied
-    name = make_topic(cluster, f"lost-answer-{lost}")
-    writer = begun(settings_for(proxy.bootstrap))
+    cluster, proxy = proxied_kafka
+    name = topic(on=cluster)
+    writer = begun(settings_of(proxy.bootstrap))
     with writer.transaction():
         writer.write(name, rows("before"))
     cuts = proxy.counts.cuts
@@ -211,11 +187,12 @@ def test_a_lost_answer_to_any_request_makes_neither_loss_nor_duplicate(
 
 
 def test_a_commit_whose_request_never_arrives_is_unknown_and_fencing_takes_it_back(
-    proxied: tuple[FaultProxy, LocalKafka],
+    proxied_kafka: tuple[LocalKafka, FaultProxy],
+    topic: MakeTopic,
 ) -> None:
-    proxy, cluster = proxied
-    name = make_topic(cluster, "never-arrives")
-    writer = begun(settings_for(proxy.bootstrap, request_timeout_ms=1_000))
+    cluster, proxy = proxied_kafka
+    name = topic(on=cluster)
+    writer = begun(settings_of(proxy.bootstrap, request_timeout_ms=1_000))
     writer.begin()
     writer.write(name, rows("in doubt"))
     proxy.cut()
@@ -232,11 +209,12 @@ def test_a_commit_whose_request_never_arrives_is_unknown_and_fencing_takes_it_ba
 
 
 def test_a_commit_whose_answer_never_comes_is_unknown_and_fencing_shows_it_done(
-    proxied: tuple[FaultProxy, LocalKafka],
+    proxied_kafka: tuple[LocalKafka, FaultProxy],
+    topic: MakeTopic,
 ) -> None:
-    proxy, cluster = proxied
-    name = make_topic(cluster, "never-answered")
-    writer = begun(settings_for(proxy.bootstrap, request_timeout_ms=1_000))
+    cluster, proxy = proxied_kafka
+    name = topic(on=cluster)
+    writer = begun(settings_of(proxy.bootstrap, request_timeout_ms=1_000))
     writer.begin()
     writer.write(name, rows("in doubt"))
     proxy.hold_answers(api_keys=[END_TXN])
@@ -257,7 +235,7 @@ def test_a_commit_whose_answer_never_comes_is_unknown_and_fencing_shows_it_done(
 def test_a_transaction_outlives_a_broker_that_is_killed_in_its_middle(kafka3: Any, topic: MakeTopic) -> None:
     """Whichever of leader and coordinator it was: rows before and after it are one transaction."""
     name = topic(3, on=kafka3, factor=3, min_insync_replicas=2)
-    settings = settings_for(kafka3.bootstrap.split(",")[0], socket_connection_setup_timeout_ms=2_000)
+    settings = settings_of(kafka3.bootstrap.split(",")[0], socket_connection_setup_timeout_ms=2_000)
     writer = begun(settings)
     with writer.transaction():
         writer.write(name, rows("first"))
@@ -327,11 +305,12 @@ def test_two_writers_of_one_id_at_once_leave_only_whole_transactions(
 
 
 def test_a_limit_that_was_asked_before_takes_no_time_of_a_transaction(
-    proxied: tuple[FaultProxy, LocalKafka],
+    proxied_kafka: tuple[LocalKafka, FaultProxy],
+    topic: MakeTopic,
 ) -> None:
-    proxy, cluster = proxied
-    name = make_topic(cluster, "limit-before")
-    writer = begun(settings_for(proxy.bootstrap))
+    cluster, proxy = proxied_kafka
+    name = topic(on=cluster)
+    writer = begun(settings_of(proxy.bootstrap))
     assert writer.learn_limit(name)
     asked = proxy.counts.requests[DESCRIBE_CONFIGS]
     with writer.transaction():

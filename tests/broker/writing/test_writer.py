@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cluster import LocalKafka
 from penstock.core.client.client_settings import ClientSettings
@@ -19,6 +17,7 @@ from penstock.kafka.writing.partition_choice import KEYLESS_RUN
 from penstock.kafka.writing.plain_producer import Writer
 from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.librdkafka import read_partition
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
@@ -26,16 +25,6 @@ pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of the
 PRODUCE = 0
 DESCRIBE_CONFIGS = 32
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-def settings_for(bootstrap: str, **changes: Any) -> ClientSettings:
-    host, port = bootstrap.split(":")
-    return ClientSettings(((host, int(port)),), **changes)
-
-
-@pytest.fixture
-def settings(kafka: Any) -> ClientSettings:
-    return settings_for(kafka.bootstrap)
 
 
 def test_keys_go_where_java_puts_them(kafka: Any, topic: MakeTopic, settings: ClientSettings) -> None:
@@ -131,24 +120,13 @@ def test_a_record_the_broker_finds_too_large_is_an_error_with_its_reason(
     assert writer.write(name, pa.record_batch({"value": [b"small"]})).records == 1
 
 
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[FaultProxy, LocalKafka]]:
-    with FaultProxy(kafka=True) as proxy, LocalKafka(advertise={0: proxy.address}) as cluster:
-        proxy.lead_to(("127.0.0.1", cluster.brokers[0].port))
-        yield proxy, cluster
-
-
-def make_topic(cluster: LocalKafka, name: str) -> str:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(timeout=30)
-    return name
-
-
-def test_a_lost_acknowledgement_makes_no_duplicate(proxied: tuple[FaultProxy, LocalKafka]) -> None:
+def test_a_lost_acknowledgement_makes_no_duplicate(
+    proxied_kafka: tuple[LocalKafka, FaultProxy], topic: MakeTopic
+) -> None:
     """The broker has the batch, we never hear of it: the repetition must not be stored again."""
-    proxy, cluster = proxied
-    name = make_topic(cluster, "lost-acknowledgement")
-    writer = Writer(settings_for(proxy.bootstrap), codec=NONE, max_batch_bytes=2_000)
+    cluster, proxy = proxied_kafka
+    name = topic(2, on=cluster)
+    writer = Writer(settings_of(proxy.bootstrap), codec=NONE, max_batch_bytes=2_000)
     values = [b"%d" % number for number in range(2_000)]
     writer.write(name, pa.record_batch({"value": values, "partition": pa.array([0] * 2_000, pa.int32())}))
     cuts = proxy.counts.cuts
@@ -159,10 +137,12 @@ def test_a_lost_acknowledgement_makes_no_duplicate(proxied: tuple[FaultProxy, Lo
     assert [row.value for row in read_partition(cluster.bootstrap, name)] == values * 4
 
 
-def test_silence_ends_at_the_delivery_deadline(proxied: tuple[FaultProxy, LocalKafka]) -> None:
-    proxy, cluster = proxied
-    name = make_topic(cluster, "silence")
-    writer = Writer(settings_for(proxy.bootstrap, request_timeout_ms=500), delivery_timeout_ms=1_500)
+def test_silence_ends_at_the_delivery_deadline(
+    proxied_kafka: tuple[LocalKafka, FaultProxy], topic: MakeTopic
+) -> None:
+    cluster, proxy = proxied_kafka
+    name = topic(2, on=cluster)
+    writer = Writer(settings_of(proxy.bootstrap, request_timeout_ms=500), delivery_timeout_ms=1_500)
     writer.write(name, pa.record_batch({"value": [b"before"]}))
     proxy.hold_answers(api_keys=[PRODUCE])
     try:
@@ -174,11 +154,11 @@ def test_silence_ends_at_the_delivery_deadline(proxied: tuple[FaultProxy, LocalK
 
 
 def test_a_write_does_without_the_limit_of_its_topic_when_nobody_tells_it(
-    proxied: tuple[FaultProxy, LocalKafka], monkeypatch: pytest.MonkeyPatch
+    proxied_kafka: tuple[LocalKafka, FaultProxy], topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxy, cluster = proxied
-    name = make_topic(cluster, "no-hint")
-    writer = Writer(settings_for(proxy.bootstrap, default_api_timeout_ms=1_000))
+    cluster, proxy = proxied_kafka
+    name = topic(2, on=cluster)
+    writer = Writer(settings_of(proxy.bootstrap, default_api_timeout_ms=1_000))
     large = pa.record_batch({"value": [b"v" * 3_000] * 2})
     proxy.hold_answers(api_keys=[DESCRIBE_CONFIGS])
     try:
@@ -197,12 +177,13 @@ def test_a_write_does_without_the_limit_of_its_topic_when_nobody_tells_it(
 
 
 def test_without_a_back_off_a_batch_is_still_repeated_with_pauses(
-    proxied: tuple[FaultProxy, LocalKafka],
+    proxied_kafka: tuple[LocalKafka, FaultProxy],
+    topic: MakeTopic,
 ) -> None:
     """`retry.backoff.ms` 0 must not keep a core and a broker busy until the deadline."""
-    proxy, cluster = proxied
-    name = make_topic(cluster, "no-back-off")
-    settings = settings_for(proxy.bootstrap, retry_backoff_ms=0, request_timeout_ms=50)
+    cluster, proxy = proxied_kafka
+    name = topic(2, on=cluster)
+    settings = settings_of(proxy.bootstrap, retry_backoff_ms=0, request_timeout_ms=50)
     writer = Writer(settings, delivery_timeout_ms=2_000)
     writer.write(name, pa.record_batch({"value": [b"before"]}))
     before = proxy.counts.requests[PRODUCE]

@@ -14,7 +14,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from penstock.core.client.client_settings import ClientSettings
 from penstock.kafka.writing.batch_delivery import DeliveredRecords
 from penstock.kafka.writing.plain_producer import Writer
-from tests.broker.reading.test_reader_leaders import leader_of, settings_of
+from tests.broker.reading.test_reader_leaders import leader_of
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.librdkafka import consumer_of, read_partition
 
 PARTITIONS, CHUNKS, ROWS = 3, 60, 300

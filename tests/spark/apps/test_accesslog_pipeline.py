@@ -25,7 +25,6 @@ from penstock.cli import main
 from penstock.cli.accesslog.blocked_count import BlockedCount
 from penstock.cli.accesslog.first_look_messages import FirstLook
 from penstock.cli.accesslog.live_numbers import PLAIN_EVERY_S, Display
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.storage_addresses import parse_place
@@ -43,6 +42,7 @@ from tests.support.accesslog.accesslog_traffic import (
     warm_kernels,
     write_line,
 )
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import await_markers, open_transaction, send
 
 #: Tables that are a function of the log alone.
@@ -164,8 +164,7 @@ def test_a_record_whose_time_is_no_time_is_a_line_like_any_other(
     lines = [write_line(Request(second, "192.0.2.1", "/.env")) for second in range(3)]
     for name, odd in ((default, -(2**62)), (lenient, 2**63 - 1)):
         database = tmp_path / f"{name}.db"
-        host, port = kafka.bootstrap.split(":")
-        with closing(Writer(ClientSettings(((host, int(port)),)))) as writer:
+        with closing(Writer(settings_of(kafka.bootstrap))) as writer:
             writer.write(name, pa.record_batch({"value": lines, "timestamp": [START * 1000, odd, odd]}))
         run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
         assert read(database, "counts", "lines, parsed, dead") == [(3, 3, 0)]
@@ -258,9 +257,8 @@ def test_bans_go_on_after_a_producer_whose_clock_was_a_day_ahead(
     """Lines come all the time, so nothing is silent; the time of the log goes on."""
     name, database = topic(1, message_timestamp_after_max_ms=2**63 - 1), tmp_path / "results.db"
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="300ms")
-    host, port = kafka.bootstrap.split(":")
     ahead = time.time() + 86_400
-    with closing(Writer(ClientSettings(((host, int(port)),)))) as writer:
+    with closing(Writer(settings_of(kafka.bootstrap))) as writer:
         line = write_line(Request(ahead - START, "192.0.2.1"))
         writer.write(name, pa.record_batch({"value": [line], "timestamp": [int(ahead * 1000)]}))
     run(spark, settings, batches=1)
@@ -361,8 +359,7 @@ def test_the_first_lines_of_an_empty_topic_are_looked_at_before_anything_is_deci
     changes = {"log_format": "combined", "idle_after": "100ms"}
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, **changes)
     create_tables(settings.place)
-    host, port = kafka.bootstrap.split(":")
-    client = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    client = settings_of(kafka.bootstrap, isolation_level="read_committed")
     look = FirstLook(settings.tools.parser, has_more=True)
     assert not look(read_newest(client, name))
     Pipeline(spark, settings).look_first(look).run(batches=2)

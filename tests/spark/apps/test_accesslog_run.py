@@ -22,7 +22,6 @@ from penstock.apps.accesslog.first_look.topic_samples import read_newest, read_o
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
 from penstock.cli import main
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.options.storage_addresses import parse_place
 from penstock.stores.sql.connections.sql_sessions import Database
 from tests.support.accesslog.accesslog_traffic import (
@@ -33,6 +32,7 @@ from tests.support.accesslog.accesslog_traffic import (
     write_line,
     write_rules,
 )
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import read_back, wait_until
 
 pytestmark = [pytest.mark.spark]
@@ -267,8 +267,7 @@ def test_a_client_that_fills_one_partition_has_most_of_the_sample(kafka: Any, to
     traffic = {0: [("web-1", proxied)] * (SAMPLE_LINES + 1000)}
     traffic |= {n: [("web-1", write_line(Request(m, f"192.0.{n}.{m}"))) for m in range(100)] for n in (1, 2)}
     send_traffic(kafka.bootstrap, name, traffic)
-    host, port = kafka.bootstrap.split(":")
-    client = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    client = settings_of(kafka.bootstrap, isolation_level="read_committed")
     sample = take_sample(read_newest(client, name), make_parser())
     assert sample.top_client == "10.0.0.5"
     assert sample.clients > 100
@@ -282,8 +281,7 @@ def test_the_oldest_lines_of_a_topic_are_looked_at_apart_from_the_newest(kafka: 
     visitors = [("web-1", write_line(Request(n, f"192.0.2.{n % 99}"))) for n in range(SAMPLE_LINES)]
     flood = [("web-1", write_line(Request(n, "198.51.100.5"))) for n in range(SAMPLE_LINES)]
     send_traffic(kafka.bootstrap, name, {0: [*visitors, *flood], 1: visitors[:10]})
-    host, port = kafka.bootstrap.split(":")
-    client = ClientSettings(((host, int(port)),), isolation_level="read_committed")
+    client = settings_of(kafka.bootstrap, isolation_level="read_committed")
     newest, oldest = (take_sample(read(client, name), make_parser()) for read in (read_newest, read_oldest))
     assert newest.top_client == "198.51.100.5"
     assert oldest.clients == 99

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import delete_before, produce, wait_until
 
 
@@ -21,16 +21,11 @@ def start_at(topic: str, offset: int) -> str:
     return json.dumps({topic: {"0": offset}})
 
 
-def settings_of(kafka: Any) -> ClientSettings:
-    host, port = kafka.bootstrap.rsplit(":", 1)
-    return ClientSettings(((host, int(port)),), max_partition_fetch_bytes=1024)
-
-
 def test_rows_that_aged_out_fail_the_read_or_are_left_out_once(load: Load, kafka: Any, topic: Any) -> None:
     """B057, F24, F43, I20: deleted by retention below a given start; loss checking on and off."""
     name = topic(retention_ms=86_400_000)
     produce(kafka.bootstrap, name, [f"old-{n}" for n in range(10)], timestamp_ms=1_700_000_000_000)
-    view = KafkaLogView(settings_of(kafka))
+    view = KafkaLogView(settings_of(kafka.bootstrap))
     first = TopicPartition(name, 0)
     wait_until(lambda: view.earliest([first])[first] == 10, "retention deletes the old rows", 60)
     produce(kafka.bootstrap, name, [f"new-{n}" for n in range(5)])
@@ -68,7 +63,7 @@ def test_retention_that_overtakes_the_reader_is_met_inside_the_range(
     wanted = RangeOrder(name, 0, At(0), At(20))
     order = WorkOrder(
         (wanted,),
-        settings_of(kafka),
+        settings_of(kafka.bootstrap, max_partition_fetch_bytes=1024),
         ("offset",),
         fail_on_data_loss=fail_on_data_loss,
         poll_timeout_ms=20_000,
@@ -110,7 +105,10 @@ def test_a_task_whose_range_goes_beyond_the_log_fails_and_never_reads_short(kafk
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     order = WorkOrder(
-        (RangeOrder(name, 0, At(0), At(50)),), settings_of(kafka), ("offset",), poll_timeout_ms=700
+        (RangeOrder(name, 0, At(0), At(50)),),
+        settings_of(kafka.bootstrap, max_partition_fetch_bytes=1024),
+        ("offset",),
+        poll_timeout_ms=700,
     )
     with pytest.raises(Exception, match=r"\[OFFSET_OUT_OF_RANGE\] .*offsets 3 to 50 .* 0 to 3") as caught:
         list(KafkaReader().read(order))
@@ -127,7 +125,7 @@ def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(
     produce(kafka.bootstrap, name, ["a"])
     frame = load(name, kafkaConsumer__pollTimeoutMs=20_000)
     assert offsets(frame) == span(0, 0, 1)
-    topic_admin.delete_topic(settings_of(kafka), name)
+    topic_admin.delete_topic(settings_of(kafka.bootstrap), name)
     with pytest.raises(Exception, match=rf"\[PARTITION_GONE\] .*{name}") as caught:
         frame.select("offset").collect()
     assert ", in read\n" in str(caught.value)

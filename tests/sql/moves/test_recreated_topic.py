@@ -18,8 +18,8 @@ from penstock.kafka.metadata.topic_admin import create_topic, delete_topic
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql import SqlSink, Table, create_tables
-from tests.broker.groups.test_group_offsets import settings_of
 from tests.sql.databases import OwnDatabase, make_file_database
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import produce
 
 OLD, NEW = 6, 9
@@ -30,7 +30,7 @@ class Shop:
     """A stream that has read all of a topic, into rows and sums, before the topic was made anew."""
 
     def __init__(self, kafka: Any, name: str, database: OwnDatabase, capsys: Any) -> None:
-        self.client: ClientSettings = settings_of(kafka)
+        self.client: ClientSettings = settings_of(kafka.bootstrap)
         self.brokers = ("--bootstrap-server", kafka.bootstrap)
         self.name, self.database, self.capsys = name, database, capsys
         self.sink = SqlSink(

@@ -25,6 +25,7 @@ from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.kafka.records.codecs import CODEC_NAMES
 from penstock.kafka.writing.plain_producer import Writer
 from tests.reference.record_decoder import Row
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.decoding_checks import COLUMNS, rows_of
 from tests.support.kafka.librdkafka import read_partition
 
@@ -67,8 +68,7 @@ class LogMaker:
         self.bootstrap, self.name = bootstrap, name
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producers: dict[tuple[int, str], Producer] = {}
-        host, port = bootstrap.split(":")
-        self.settings = ClientSettings(((host, int(port)),))
+        self.settings = settings_of(bootstrap)
 
     def make(self, log: RandomLog) -> None:
         """Create the topic and write to it; what the broker does later is awaited by `settle`."""
@@ -257,13 +257,10 @@ def read_with_penstock(settings: ClientSettings, wanted: RangeOrder) -> list[Row
 
 def compare(bootstrap: str, log: RandomLog) -> None:
     """Both clients, both isolation levels, several sizes of fetches, one random range."""
-    host, port = bootstrap.split(":")
     for level in ("read_uncommitted", "read_committed"):
         expected = read_partition(bootstrap, log.topic, committed=level == "read_committed")
         for fetch_bytes in (8 << 20, log.rng.choice((100, 1_000, 20_000))):
-            settings = ClientSettings(
-                ((host, int(port)),), isolation_level=level, max_partition_fetch_bytes=fetch_bytes
-            )
+            settings = settings_of(bootstrap, isolation_level=level, max_partition_fetch_bytes=fetch_bytes)
             got = read_with_penstock(settings, RangeOrder(log.topic, 0, Earliest(), Latest()))
             assert got == expected, f"{log} at {level} in fetches of {fetch_bytes} bytes"
         if expected:
