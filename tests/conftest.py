@@ -71,6 +71,14 @@ def accesslog_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def accesslog_kernels() -> None:
+    """What workers would compile each for itself while a test waits for them."""
+    from tests.support.accesslog.accesslog_traffic import warm_kernels
+
+    warm_kernels()
+
+
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
     """One real broker; `.bootstrap` is its address. Shared: use your own topics, do not stop it."""
     given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")

@@ -20,7 +20,8 @@ from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import commit_positions, delete_before, wait_until
+from tests.support.kafka.topic_filling import commit_positions, delete_before
+from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
 

@@ -20,7 +20,7 @@ from tests.conftest import IMPATIENT
 from tests.crash.leaders import Disturbance, disturb
 from tests.crash.streams.drills import PARTITIONS, drill
 from tests.proof.recording import record
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 TOPIC = "leaders"
 

@@ -33,7 +33,8 @@ from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
 from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.librdkafka import read_partition
-from tests.support.kafka.topic_filling import await_markers, open_transaction, produce, send, wait_until
+from tests.support.kafka.topic_filling import await_markers, open_transaction, produce, send
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 

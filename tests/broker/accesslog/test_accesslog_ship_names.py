@@ -27,7 +27,7 @@ from tests.broker.accesslog.test_accesslog_ship import (
     shipping,
 )
 from tests.conftest import MakeTopic
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 
 class KilledShipper(Shipper):

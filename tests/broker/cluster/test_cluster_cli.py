@@ -19,7 +19,7 @@ from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.offset_store_addresses import open_offset_store
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.cluster import LocalKafka
 from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.errors import ClusterError
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+from tests.support.waiting import wait_until
 
 
 def make_topic(kafka: LocalKafka, name: str) -> None:
@@ -78,14 +71,14 @@ def test_start_returns_at_once_and_the_readiness_check_tells_when(own: LocalKafk
 
 @pytest.mark.kafka
 def test_a_killed_broker_comes_back_with_its_port_and_data(own: LocalKafka) -> None:
-    wait_for(lambda: count(own, "kept") >= 0, "the topic has no leader")
+    wait_until(lambda: count(own, "kept") >= 0, "the topic has a leader")
     before, port = count(own, "kept"), own.brokers[0].port
     write(own, "kept", b"x")
     own.brokers[0].kill()
     assert not own.brokers[0].is_alive
     own.brokers[0].start()
     assert own.brokers[0].port == port
-    wait_for(lambda: count(own, "kept") == before + 1, "the record is gone")
+    wait_until(lambda: count(own, "kept") == before + 1, "the record is there")
 
 
 @pytest.mark.kafka
@@ -97,12 +90,12 @@ def test_a_paused_broker_is_silent_and_a_resumed_one_answers(own: LocalKafka) ->
         assert not broker.is_ready()
     finally:
         broker.resume()
-    wait_for(broker.is_ready, "the broker does not answer after its pause")
+    wait_until(broker.is_ready, "the broker answers after its pause")
 
 
 @pytest.mark.kafka
 def test_a_message_of_64_mib_is_taken(own: LocalKafka) -> None:
-    wait_for(lambda: count(own, "kept") >= 0, "the topic has no leader")
+    wait_until(lambda: count(own, "kept") >= 0, "the topic has a leader")
     before = count(own, "kept")
     write(own, "kept", b"\0" * (64 * 1024 * 1024))
     assert count(own, "kept") == before + 1
@@ -161,7 +154,7 @@ def test_a_named_folder_keeps_its_data_and_is_used_by_one_cluster_at_a_time(tmp_
         cluster_id = first.cluster_id
     with LocalKafka(data_dir=tmp_path / "data") as again:
         assert again.cluster_id == cluster_id
-        wait_for(lambda: count(again, "kept") == 1, "the record is gone")
+        wait_until(lambda: count(again, "kept") == 1, "the record is there")
     with pytest.raises(ClusterError, match="DATA_DIR_OF_OTHER_CLUSTER"):
         LocalKafka(3, data_dir=tmp_path / "data").start()
 
@@ -194,7 +187,7 @@ def test_a_broker_ends_with_its_owner(end: str) -> None:
             owner.send_signal(signal.SIGKILL)
         else:
             owner.communicate("\n", timeout=60)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the broker outlives its owner")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the broker ends with its owner")
     assert not is_locked(lock)
     if end == "killed":
         from penstock.cluster.kafka.local_kafka import TEMP_PREFIX

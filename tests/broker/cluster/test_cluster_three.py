@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.offset_store_addresses import open_offset_store
 from tests.support.console import make_console, read_json
 from tests.support.kafka.topic_filling import create_placed
+from tests.support.waiting import wait_until
 
 PARTITIONS = 3
 
@@ -56,13 +56,6 @@ def read_all(bootstrap: str, topic: str, partitions: int, count: int) -> set[byt
     return set(found)
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 150.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def in_sync(kafka: LocalKafka, topic: str) -> set[int]:
     """The fewest in-sync replicas any partition has, and the most."""
     found = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(topic, timeout=30).topics[topic]
@@ -88,7 +81,7 @@ def test_with_any_one_broker_stopped_a_topic_of_factor_two_is_whole(
     finally:
         broker.start()
         kafka3.wait_until_ready()
-    wait_for(lambda: in_sync(kafka3, name) == {2}, "the broker that came back did not catch up")
+    wait_until(lambda: in_sync(kafka3, name) == {2}, "the broker that came back catches up")
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -157,7 +150,7 @@ def test_the_console_shows_who_leads_who_copies_and_who_is_in_sync(
         assert head.startswith(f"Topic: {name}  Partitions: 3  Replication factor: 2  ")
         return [line.split() for line in rows] == sample
 
-    wait_for(in_order, "all replicas are in sync")
+    wait_until(in_order, "all replicas are in sync")
     by_count = f"{name}-counted"
     penstock("topics", "create", by_count, "--partitions", "3", "--replication-factor", "2")
     (made,) = read_json(penstock("topics", "describe", by_count, "--json"))["topics"]
@@ -188,11 +181,11 @@ def test_a_partition_whose_only_replica_is_down_is_said_to_have_no_leader(
         printed = capsys.readouterr().out
         return code, read_json(printed) if printed else {"condition": "no answer yet"}
 
-    wait_for(lambda: ask()[1]["condition"] == "NO_DATA", "both are led")
+    wait_until(lambda: ask()[1]["condition"] == "NO_DATA", "both are led")
     (holder,) = (broker for broker in kafka3.brokers if broker.node_id == 2)
     holder.stop()
     try:
-        wait_for(lambda: ask()[1]["condition"] == "NO_LEADER", "the brokers know it")
+        wait_until(lambda: ask()[1]["condition"] == "NO_LEADER", "the brokers know it")
         code, told = ask()
     finally:
         holder.start()
@@ -200,4 +193,4 @@ def test_a_partition_whose_only_replica_is_down_is_said_to_have_no_leader(
     assert code == EXIT_CODES["stuck"]
     assert told["what"] == f"{name}-1 has no leader, so nobody can read it."
     assert [each["log_end"] for each in told["partitions"]] == [0, None]
-    wait_for(lambda: ask()[1]["condition"] == "NO_DATA", "it is led again")
+    wait_until(lambda: ask()[1]["condition"] == "NO_DATA", "it is led again")

@@ -20,18 +20,14 @@ from confluent_kafka import Consumer
 from penstock.cli import main
 from penstock.kafka.records import record_warmup
 from penstock.kernels import compilation_lock
-from tests.support.console import Run, make_console, read_json, read_lines
-from tests.support.kafka.topic_filling import commit_offsets, delete_before, produce, wait_until
+from tests.support.console import Run, read_json, read_lines
+from tests.support.kafka.topic_filling import commit_offsets, delete_before, produce
+from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "consume"]
 #: For a busy machine; a test that gets what it waits for ends sooner.
 PATIENT = ["--timeout-ms", "20000"]
 QUICK = ["--timeout-ms", "300"]
-
-
-@pytest.fixture
-def penstock(kafka: Any, capsys: pytest.CaptureFixture[str]) -> Run:
-    return make_console(capsys, kafka.bootstrap)
 
 
 @contextmanager

@@ -8,18 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as At
 
 from penstock.kafka.console.offset_records import TOPIC, partition_of_group
-from tests.support.console import Run, make_console, read_json, read_lines
-from tests.support.kafka.topic_filling import commit_offsets, produce, wait_until
-
-
-@pytest.fixture
-def penstock(kafka: Any, capsys: pytest.CaptureFixture[str]) -> Run:
-    return make_console(capsys, kafka.bootstrap)
+from tests.support.console import Run, read_json, read_lines
+from tests.support.kafka.topic_filling import commit_offsets, produce
+from tests.support.waiting import wait_until
 
 
 @contextmanager

@@ -12,17 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.console import Run, make_console, read_json
+from tests.support.console import Run, read_json
 from tests.support.kafka.topic_filling import produce, read_back
 
 #: For a busy machine; a test that gets what it waits for ends sooner.
 PATIENT = ["--timeout-ms", "20000"]
 COMMAND = [sys.executable, "-m", "penstock.cli", "produce"]
-
-
-@pytest.fixture
-def penstock(kafka: Any, capsys: pytest.CaptureFixture[str]) -> Run:
-    return make_console(capsys, kafka.bootstrap)
 
 
 @pytest.fixture

@@ -11,13 +11,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.kafka.records.murmur2_kernel import partition_of_keys
 from penstock.kernels.byte_columns import byte_column
-from tests.support.console import Run, make_console, read_json
+from tests.support.console import Run, read_json
 from tests.support.kafka.topic_filling import commit_offsets, produce
-
-
-@pytest.fixture
-def penstock(kafka: Any, capsys: pytest.CaptureFixture[str]) -> Run:
-    return make_console(capsys, kafka.bootstrap)
 
 
 def test_a_topic_is_created_listed_described_and_deleted(kafka: Any, penstock: Run) -> None:

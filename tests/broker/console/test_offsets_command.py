@@ -20,7 +20,8 @@ from penstock.kafka.metadata.topic_admin import create_topic, delete_topic
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.stores.offsets.file_store import FileOffsetStore
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import delete_before, produce, wait_until
+from tests.support.kafka.topic_filling import delete_before, produce
+from tests.support.waiting import wait_until
 
 Run = Callable[..., Any]
 

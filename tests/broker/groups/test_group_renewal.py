@@ -29,7 +29,8 @@ from penstock.kafka.transport.deadlines import Deadline
 from penstock.stores.offsets.kafka_store import KafkaOffsetStore
 from tests.conftest import IMPATIENT
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 RETENTION_S = 60
 

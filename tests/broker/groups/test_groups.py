@@ -19,7 +19,8 @@ from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import commit_offsets
 from penstock.kafka.groups.group_overview import describe_group
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import open_transaction, produce, send, wait_until
+from tests.support.kafka.topic_filling import open_transaction, produce, send
+from tests.support.waiting import wait_until
 
 
 def seen_by_others(cluster: Any, group: str) -> dict[TopicPartition, Position]:

@@ -16,7 +16,8 @@ from penstock.core.planning.partition_selection import Selection, SelectPattern,
 from penstock.core.planning.topic_pattern import TopicPattern
 from penstock.kafka.console.group_member import GroupMember
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 
 def join(settings: ClientSettings, group: str, selection: Selection) -> GroupMember:

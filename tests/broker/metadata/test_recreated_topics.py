@@ -16,7 +16,8 @@ from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import MetadataRequest
 from tests.spark.streaming import create_topic, delete_topic
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 _LAST_WITHOUT_IDS = 9  # of the Metadata request
 

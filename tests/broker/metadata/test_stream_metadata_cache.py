@@ -17,7 +17,7 @@ from penstock.kafka.metadata.routing import routing_for
 from penstock.testing.proxy import FaultProxy
 from tests.crash.leaders import Disturbance
 from tests.spark.streaming import add_partitions, create_topic, delete_topic
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 METADATA, A_DAY = 3, str(24 * 3600 * 1000)
 

@@ -22,7 +22,8 @@ from penstock.kafka.transport.connection_pool import POOL
 from penstock.testing.proxy import FaultProxy
 from tests.broker.reading.work_orders import offsets_of, order
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 API_VERSIONS, METADATA, LIST_OFFSETS, FETCH = 18, 3, 2, 1
 

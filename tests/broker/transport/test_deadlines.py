@@ -19,7 +19,7 @@ from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.transport.connection import Connection, Deadline
 from penstock.kafka.transport.connection_pool import ConnectionPool
 from penstock.testing.proxy import FaultProxy
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 LIMIT_MS = 700
 LIST_OFFSETS, METADATA, OFFSET_FETCH, FETCH = 2, 3, 9, 1

@@ -8,7 +8,7 @@ import socketserver
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from penstock.cluster.kafka.broker_probe import ask_cluster
 from penstock.testing.proxy import FaultProxy
 from tests.support.python_workers import waiting_ports
+from tests.support.waiting import wait_until
 
 PRODUCE, METADATA = 0, 3
 
@@ -68,13 +69,6 @@ def client(proxy: FaultProxy) -> Iterator[socket.socket]:
         yield connection
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def is_silent(connection: socket.socket, seconds: float = 0.3) -> bool:
     connection.settimeout(seconds)
     try:
@@ -108,8 +102,8 @@ def test_cut_closes_both_sides_now(proxy: FaultProxy, client: socket.socket, ech
     assert proxy.cut() == 1
     with contextlib.suppress(ConnectionResetError):
         assert client.recv(1) == b""
-    wait_for(lambda: echo.ends == 1, "the server's side was not closed")
-    wait_for(lambda: proxy.counts.open == 0, "the proxy kept the connection")
+    wait_until(lambda: echo.ends == 1, "the server's side is closed")
+    wait_until(lambda: proxy.counts.open == 0, "the proxy lets the connection go")
 
 
 def test_refuse_turns_new_connections_away_until_accept(proxy: FaultProxy, client: socket.socket) -> None:
@@ -135,7 +129,7 @@ def test_a_delayed_request_arrives_although_its_sender_left(proxy: FaultProxy, e
     with socket.create_connection(proxy.address, timeout=10) as connection:
         connection.sendall(b"late commit")
     assert bytes(echo.heard) == b""
-    wait_for(lambda: bytes(echo.heard) == b"late commit", "the delayed request was dropped")
+    wait_until(lambda: bytes(echo.heard) == b"late commit", "the delayed request arrives")
 
 
 def test_held_answers_arrive_when_the_fault_ends(
@@ -143,7 +137,7 @@ def test_held_answers_arrive_when_the_fault_ends(
 ) -> None:
     proxy.hold_answers()
     client.sendall(b"kept")
-    wait_for(lambda: bytes(echo.heard).endswith(b"kept"), "the request did not arrive")
+    wait_until(lambda: bytes(echo.heard).endswith(b"kept"), "the request arrives")
     assert is_silent(client)
     proxy.pass_on()
     assert client.recv(100) == b"kept"
@@ -180,7 +174,7 @@ def test_after_a_half_close_the_client_hears_the_end_and_is_still_heard(
     assert proxy.half_close() == 1
     assert client.recv(1) == b""
     client.sendall(b"last words")
-    wait_for(lambda: bytes(echo.heard).endswith(b"last words"), "the other direction was closed too")
+    wait_until(lambda: bytes(echo.heard).endswith(b"last words"), "the other direction is open")
 
 
 def test_a_closed_proxy_leaves_no_thread_and_frees_its_port(echo: Echo) -> None:

@@ -43,7 +43,7 @@ from penstock.kafka.transport.connection import Connection, Deadline
 from penstock.kafka.transport.connection_pool import POOL
 from penstock.kafka.transport.protocol_messages import MetadataRequest
 from penstock.kafka.transport.tls import tls_context
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from penstock.cluster import LocalKafka

@@ -18,7 +18,7 @@ from penstock.testing.proxy import FaultProxy
 from tests.conftest import MakeTopic
 from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.librdkafka import read_partition
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 

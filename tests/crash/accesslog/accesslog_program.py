@@ -8,11 +8,10 @@ how that ended. It is the real pipeline; its steps in the database and its two s
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,13 @@ from penstock.apps.accesslog.stream.pipeline_tables import TABLES
 from penstock.core.errors import PenstockError
 from penstock.direct import BatchReport
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
-from tests.crash.sql.sql_program import ANSWER, GatedSink, start_spark
+from tests.crash.programs import Order
+from tests.crash.sql.sql_program import GatedSink, answer_orders
 from tests.support.accesslog.accesslog_traffic import make_settings
 
 
 @dataclass(frozen=True)
-class LogOrder:
+class LogOrder(Order):
     """A pipeline from a topic into a database, until nothing is left; `size` lines a batch."""
 
     bootstrap: str
@@ -40,9 +40,6 @@ class LogOrder:
     url: str
     folder: str
     size: int
-
-    def write(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
 
 
 class GatedLogStage(LogStage):
@@ -103,12 +100,7 @@ def run(spark: SparkSession, order: LogOrder) -> dict[str, object]:
 def main(master: str) -> None:
     pipelines.LogStage = GatedLogStage  # type: ignore[misc]
     pipelines.LaneStage = gate_lanes  # type: ignore[assignment, misc]
-    spark = start_spark(master)
-    for line in sys.stdin:
-        ended = run(spark, LogOrder(**json.loads(line)))
-        sys.stdout.write(f"{ANSWER}{json.dumps(ended)}\n")
-        sys.stdout.flush()
-    spark.stop()
+    answer_orders(master, LogOrder, run)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,24 @@ small, so that there are many of them.
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.apps.accesslog.shipping.log_follower import Piece
 from penstock.apps.accesslog.shipping.shipped_positions import ShipState
 from penstock.apps.accesslog.shipping.shipper import Shipper, ShipSettings
-from penstock.core.client.client_settings import ClientSettings
 from tests.crash.gates import pass_gate
+from tests.crash.programs import Order
+from tests.support.kafka.client_settings import settings_of
 
 #: What a transaction is made of, in order. The first position of a life is its mark.
 STEPS = ("take over", "read", "lines", "position", "end")
 
 
 @dataclass(frozen=True)
-class Order:
+class ShipOrder(Order):
     bootstrap: str
     topic: str
     log: str
@@ -61,8 +59,7 @@ class GatedShipper(Shipper):
         pass_gate("end", "after")
 
 
-def main(order: Order) -> None:
-    host, port = order.bootstrap.split(":")
+def main(order: ShipOrder) -> None:
     settings = ShipSettings(
         (order.log,),
         order.topic,
@@ -73,8 +70,8 @@ def main(order: Order) -> None:
         chunk_bytes=1_000,
         transaction_bytes=3_000,
     )
-    GatedShipper(ClientSettings(((host, int(port)),)), settings).run(threading.Event())
+    GatedShipper(settings_of(order.bootstrap), settings).run(threading.Event())
 
 
 if __name__ == "__main__":
-    main(Order(**json.loads(Path(sys.argv[1]).read_text())))
+    main(ShipOrder.read_argument())

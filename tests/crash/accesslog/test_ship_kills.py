@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.accesslog.ship_program import STEPS, Order
-from tests.crash.gates import FOLDER_VARIABLE, MOMENTS, Gate, arm, await_arrival, release
+from tests.crash.accesslog.ship_program import STEPS, ShipOrder
+from tests.crash.gates import MOMENTS, Gate, arm, await_arrival, release
+from tests.crash.programs import start_program
 from tests.support.kafka.librdkafka import read_partition
 from tests.support.kafka.topic_filling import await_markers
 
+PROGRAM = "tests.crash.accesslog.ship_program"
 LINES, PARTITIONS, CLIENTS = 200, 2, 9
 #: Rounds in a row: two of three end with a kill, each at another step, and all do something to the file.
 SEEDS, ROUNDS = (1, 2, 3), 6
@@ -38,16 +37,9 @@ def append(log: Path, begin: int, count: int) -> int:
     return begin + count
 
 
-def start(order: Order, folder: Path) -> subprocess.Popen[bytes]:
-    path = folder / "order.json"
-    path.write_text(json.dumps(asdict(order)))
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.accesslog.ship_program", str(path)],
-        env={**os.environ, FOLDER_VARIABLE: str(folder / "gates")},
-    )
-
-
-def kill_at(order: Order, folder: Path, gate: Gate, meanwhile: Callable[[], object] = lambda: None) -> None:
+def kill_at(
+    order: ShipOrder, folder: Path, gate: Gate, meanwhile: Callable[[], object] = lambda: None
+) -> None:
     """Run it until it stands at the gate, do something while it does, and kill it there."""
     with standing_at(order, folder, gate) as program:
         meanwhile()
@@ -56,9 +48,9 @@ def kill_at(order: Order, folder: Path, gate: Gate, meanwhile: Callable[[], obje
 
 
 @contextmanager
-def standing_at(order: Order, folder: Path, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
+def standing_at(order: ShipOrder, folder: Path, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
     arm(folder / "gates", gate)
-    program = start(order, folder)
+    program = start_program(PROGRAM, order, folder)
     try:
         assert await_arrival(folder / "gates", gate.name)["pid"] == program.pid
         yield program
@@ -68,7 +60,7 @@ def standing_at(order: Order, folder: Path, gate: Gate) -> Iterator[subprocess.P
     (folder / "gates" / "armed.json").unlink()
 
 
-def check_rows(bootstrap: str, topic: str, lines: int) -> None:
+def check_lines(bootstrap: str, topic: str, lines: int) -> None:
     found: dict[bytes | None, list[int]] = {}
     for partition in range(PARTITIONS):
         await_markers(bootstrap, topic, partition)
@@ -92,12 +84,12 @@ def test_after_a_kill_at_any_step_each_line_is_there_once(
     name, log = topic(PARTITIONS), tmp_path / "access.log"
     append(log, 0, LINES)
     (tmp_path / "gates").mkdir()
-    order = Order(kafka.bootstrap, name, str(log))
+    order = ShipOrder(kafka.bootstrap, name, str(log))
     # In the second transaction with lines; the mark of the life has a position too.
     call = {"take over": 1, "position": 3}.get(step, 2)
     kill_at(order, tmp_path, Gate("kill", step, moment, call))
-    assert start(order, tmp_path).wait(60) == 0
-    check_rows(kafka.bootstrap, name, LINES)
+    assert start_program(PROGRAM, order, tmp_path).wait(60) == 0
+    check_lines(kafka.bootstrap, name, LINES)
 
 
 class Rotation:
@@ -153,7 +145,7 @@ def test_many_kills_and_rotations_leave_each_line_once(
     (tmp_path / "gates").mkdir()
     (tmp_path / "logs").mkdir()
     rotation = Rotation(tmp_path / "logs" / "access.log", chance)
-    order = Order(kafka.bootstrap, name, str(rotation.log))
+    order = ShipOrder(kafka.bootstrap, name, str(rotation.log))
     rotation.append(LINES)
     for number in range(ROUNDS):
         step, moment = chance.choice(STEPS), chance.choice(MOMENTS)
@@ -171,5 +163,5 @@ def test_many_kills_and_rotations_leave_each_line_once(
                 assert program.wait(60) == 0
             rotation.append(LINES)  # so that the next one has some transactions to do
     rotation.end_packing()
-    assert start(order, tmp_path).wait(120) == 0
-    check_rows(kafka.bootstrap, name, rotation.written)
+    assert start_program(PROGRAM, order, tmp_path).wait(120) == 0
+    check_lines(kafka.bootstrap, name, rotation.written)

@@ -9,9 +9,7 @@ twice.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +30,11 @@ from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.stores.offsets.file_store import FileOffsetStore
 from tests.crash.gates import pass_gate
+from tests.crash.programs import Order
 
 
 @dataclass(frozen=True)
-class Order:
+class DirectOrder(Order):
     """What is run: until nothing is left."""
 
     bootstrap: str
@@ -55,7 +54,7 @@ class GatedStore(FileOffsetStore):
         pass_gate("store", "after")
 
 
-def main(order: Order) -> None:
+def main(order: DirectOrder) -> None:
     options = parse_direct_options(
         Subscribe(order.topic),
         {"bootstrap.servers": order.bootstrap, "auto.offset.reset": "earliest"},
@@ -100,4 +99,4 @@ def _append(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main(Order(**json.loads(Path(sys.argv[1]).read_text())))
+    main(DirectOrder.read_argument())

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.direct.direct_program import Order
-from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
+from tests.crash.direct.direct_program import DirectOrder
+from tests.crash.gates import Gate, arm, await_arrival
+from tests.crash.programs import start_program
 from tests.support.kafka.topic_filling import produce
 
+PROGRAM = "tests.crash.direct.direct_program"
 RECORDS = 60  # three batches of twenty
 #: The step to be killed at in the second batch, and how often that batch's records are there afterwards.
 AT_MOST = {"plan after": 1, "store before": 1, "store after": 0, "read before": 0, "output after": 1}
@@ -28,16 +25,7 @@ ROUNDS = [
 ]
 
 
-def start(order: Order, folder: Path) -> subprocess.Popen[bytes]:
-    path = folder / "order.json"
-    path.write_text(json.dumps(asdict(order)))
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.direct.direct_program", str(path)],
-        env={**os.environ, FOLDER_VARIABLE: str(folder / "gates")},
-    )
-
-
-def read_rows(order: Order) -> Counter[tuple[int, int, str]]:
+def read_rows(order: DirectOrder) -> Counter[tuple[int, int, str]]:
     lines = order.rows.read_text().splitlines() if order.rows.exists() else []
     found = (line.split(" ") for line in lines)
     return Counter((int(partition), int(offset), value) for partition, offset, value in found)
@@ -51,11 +39,11 @@ def test_a_killed_batch_is_there_as_often_as_its_mode_says(
     name = topic(1)
     produce(kafka.bootstrap, name, [f"v{number}" for number in range(RECORDS)])
     (tmp_path / "gates").mkdir()
-    order = Order(kafka.bootstrap, name, str(tmp_path), delivery)
+    order = DirectOrder(kafka.bootstrap, name, str(tmp_path), delivery)
     what, moment = step.split(" ")
     # The store is used once more at the very start, to register the stream.
     arm(tmp_path / "gates", Gate("kill", what, moment, call=3 if what == "store" else 2))
-    program = start(order, tmp_path)
+    program = start_program(PROGRAM, order, tmp_path)
     try:
         arrived = await_arrival(tmp_path / "gates", "kill")
         assert arrived["pid"] == program.pid
@@ -66,7 +54,7 @@ def test_a_killed_batch_is_there_as_often_as_its_mode_says(
         program.kill()
         program.wait()
     (tmp_path / "gates" / "armed.json").unlink()
-    assert start(order, tmp_path).wait(60) == 0
+    assert start_program(PROGRAM, order, tmp_path).wait(60) == 0
     after = read_rows(order)
     expected = {(0, offset, f"v{offset}"): times if 20 <= offset < 40 else 1 for offset in range(RECORDS)}
     assert after == Counter({row: count for row, count in expected.items() if count})

@@ -14,7 +14,8 @@ from penstock.direct import Batch, DirectStream, MemoryOffsetStore, RunOutcome, 
 from penstock.sinks import SqlSink, Table, create_tables
 from tests.conftest import IMPATIENT
 from tests.sql.databases import OwnDatabase
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 RECORDS = 20
 SPAN = "90 s"

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.cluster.processes.python_launcher import make_launcher
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 #: How long Spark may take to start and to run a first job; on a busy machine that is minutes.
 STARTED_WITHIN_S = 240

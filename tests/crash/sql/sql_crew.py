@@ -23,11 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster.processes.python_launcher import make_launcher
-from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, release
-from tests.crash.sql.sql_program import ANSWER, Order
-from tests.crash.streams.drills import ROOT, find_marked
-from tests.support.kafka.topic_filling import wait_until
+from tests.crash.gates import Gate, arm, release
+from tests.crash.programs import ROOT, Order, find_marked, make_environment
+from tests.crash.sql.sql_program import ANSWER
+from tests.support.waiting import wait_until
 
 _MARK = "PENSTOCK_SQL_DRIVER"
 
@@ -42,21 +41,11 @@ class Driver:
         self._mark, self._gate, self._armed = uuid.uuid4().hex, "", 0
         self._answers: deque[dict[str, Any]] = deque()
         self._rest = b""
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        environment = {
-            **os.environ,
-            _MARK: self._mark,
-            FOLDER_VARIABLE: str(self._gates),
-            "PYTHONPATH": path,
-            "PYSPARK_PYTHON": make_launcher(),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
         with (folder / "console.log").open("wb") as console:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", program, master],
                 cwd=ROOT,
-                env=environment,
+                env=make_environment(f"{_MARK}={self._mark}", self._gates),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=console,
@@ -117,7 +106,7 @@ class Driver:
     # --- violence ---------------------------------------------------------------------------------------
 
     def list_processes(self) -> dict[int, str]:
-        return find_marked(f"{_MARK}={self._mark}".encode())
+        return find_marked(f"{_MARK}={self._mark}")
 
     def kill(self) -> None:
         """Python and JVM at once. What they have started ends by itself."""

@@ -26,7 +26,7 @@ from tests.crash.acknowledged import Sent
 from tests.crash.gates import MOMENTS
 from tests.crash.sql.sql_crew import Crew, Driver, find_executor
 from tests.crash.sql.sql_lives import check_moment, check_sent, count_moment, hold_writer_row, prepare_rows
-from tests.crash.sql.sql_program import LOCK_TIMEOUT_S, Order
+from tests.crash.sql.sql_program import LOCK_TIMEOUT_S, SqlOrder
 from tests.sql.databases import OwnDatabase
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def choose_fault(dice: random.Random, name: str, *, is_fresh: bool, stages: bool
 
 
 @dataclass
-class Drill:
+class SqlDrill:
     """One round; `log` has an entry for each fault that happened."""
 
     seed: int
@@ -113,7 +113,7 @@ class Drill:
         self.strategy = "parallel" if parallel else "driver"
         place = self.place
         size = len(place.sent.rows) // dice.randint(16, 18)  # enough batches for all faults
-        self._order = Order(place.kafka.bootstrap, place.sent.topic, place.url, self.strategy, size)
+        self._order = SqlOrder(place.kafka.bootstrap, place.sent.topic, place.url, self.strategy, size)
         prepare_rows(place.database)
         self._driver = self.drivers.take()
         self._go: Callable[[], None] = lambda: self._driver.begin(self._order)

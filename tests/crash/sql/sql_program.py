@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -34,16 +34,18 @@ from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
 from penstock.stores.sql.sink.sql_sink import Strategy
 from penstock.stores.sql.sink.staging_tables import Staging
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
+from tests.crash.programs import Order
 
 #: Short, so that a round with a held lock is short, too.
 LOCK_TIMEOUT_S = 2
 #: Before each answer: Spark may say something, too.
 ANSWER = "ANSWER "
+AnyOrder = TypeVar("AnyOrder", bound=Order)
 SCHEMA = "partition_id int, number bigint, payload string"
 
 
 @dataclass(frozen=True)
-class Order:
+class SqlOrder(Order):
     """A stream from a topic into the table `numbers`, until nothing is left; `size` records a batch."""
 
     bootstrap: str
@@ -51,9 +53,6 @@ class Order:
     url: str
     strategy: Strategy
     size: int
-
-    def write(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
 
 
 class GatedHands(Performer):
@@ -113,7 +112,7 @@ def tell_gate(event: str, _report: BatchReport) -> None:
         pass_gate("batch", "after")
 
 
-def run(spark: SparkSession, order: Order) -> dict[str, object]:
+def run(spark: SparkSession, order: SqlOrder) -> dict[str, object]:
     stream = DirectStream(
         spark,
         Subscribe(order.topic),
@@ -157,15 +156,22 @@ def start_spark(master: str) -> SparkSession:
     return session
 
 
-def main(master: str) -> None:
-    sql_connections.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
-    sql_engine.StageTask = gate_staging
+def answer_orders(
+    master: str, kind: type[AnyOrder], run: Callable[[SparkSession, AnyOrder], dict[str, object]]
+) -> None:
+    """Start Spark once, then run each order on the input and say how it ended."""
     spark = start_spark(master)
     for line in sys.stdin:
-        ended = run(spark, Order(**json.loads(line)))
+        ended = run(spark, kind.read(line))
         sys.stdout.write(f"{ANSWER}{json.dumps(ended)}\n")
         sys.stdout.flush()
     spark.stop()
+
+
+def main(master: str) -> None:
+    sql_connections.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    sql_engine.StageTask = gate_staging
+    answer_orders(master, SqlOrder, run)
 
 
 if __name__ == "__main__":

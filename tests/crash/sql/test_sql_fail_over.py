@@ -62,7 +62,7 @@ def make_hook(pair: Pair, is_whole: bool) -> Callable[[int], None]:
     return pass_batch
 
 
-def check_rows(pair: Pair, batches: int | None) -> None:
+def check_seen(pair: Pair, batches: int | None) -> None:
     """All records, or those of the first batches: each once."""
     pair.join()
     until = RECORDS if batches is None else batches * STEP // PARTITIONS
@@ -99,12 +99,12 @@ def test_a_direct_stream_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
     stream.write(make_seen(pair), work)
     if is_whole:
         stream.run(until_idle=True)
-        check_rows(pair, None)
+        check_seen(pair, None)
         return
     with pytest.raises(OffsetStoreError, match=r"LEDGER_WENT_BACK.*2 batches.*-0 from 5 to 15") as caught:
         stream.run(until_idle=True)
     assert not caught.value.retriable
-    check_rows(pair, CUT)
+    check_seen(pair, CUT)
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "lacking"])
@@ -134,12 +134,12 @@ def test_a_query_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
 
     if is_whole:
         run()
-        check_rows(pair, None)
+        check_seen(pair, None)
         return
     for told in ("-0 from 5 to 15", "the batches 1 to 2"):  # started again, it finds the same
         with pytest.raises(StreamingQueryException, match=f"LEDGER_WENT_BACK.*{told}"):
             run()
-        check_rows(pair, CUT)
+        check_seen(pair, CUT)
 
 
 def test_a_commit_that_nobody_answers_is_made_at_the_promoted_standby(pair: Pair) -> None:

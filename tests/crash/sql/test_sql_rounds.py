@@ -10,7 +10,7 @@ import pytest
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import fill_topic
 from tests.crash.sql.sql_crew import Crew, crew
-from tests.crash.sql.sql_drill import Drill, Place
+from tests.crash.sql.sql_drill import Place, SqlDrill
 from tests.sql.databases import make_database
 from tests.sql.sinks import lead_through
 
@@ -42,7 +42,7 @@ def test_each_acknowledged_record_is_in_the_table_once_whatever_breaks(
     sent = fill_topic(kafka.bootstrap, topic(len(RECORDS)), RECORDS)
     with make_database(request.getfixturevalue(server)) as database, FaultProxy() as proxy:
         place = Place(database, lead_through(proxy, database.url), kafka, sent, proxy=proxy)
-        drill = Drill(7, place, drivers)
+        drill = SqlDrill(7, place, drivers)
         drill.run(faults, parallel=server == "postgres")
     assert drill.rows == sum(RECORDS)
     assert {each["fault"] for each in drill.log} == set(faults)

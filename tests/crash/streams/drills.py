@@ -27,12 +27,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
-from penstock.cluster.processes.python_launcher import make_launcher
-from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
-from tests.crash.streams.driver import Order
-from tests.support.kafka.topic_filling import wait_until
+from tests.crash.gates import Gate, arm, await_arrival
+from tests.crash.programs import ROOT, find_marked, make_environment
+from tests.crash.streams.driver import QueryOrder
+from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parents[3]
 PARTITIONS = 3
 #: Known to every process of one driver, and to no other.
 _MARK = "PENSTOCK_CRASH_DRIVER"
@@ -147,7 +146,7 @@ class Drill:
             "maxOffsetsPerTrigger": "150",
             **order.pop("options", {}),
         }
-        self.order = Order(str(folder), options, **order)
+        self.order = QueryOrder(str(folder), options, **order)
         self.rounds: list[Round] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._marks: list[str] = []
@@ -164,21 +163,12 @@ class Drill:
         """A new driver with the same checkpoint."""
         self._lives += 1
         self._marks.append(uuid.uuid4().hex)
-        self.order.write(self.folder / "order.json")
-        environment = {
-            **os.environ,
-            _MARK: self._marks[-1],
-            FOLDER_VARIABLE: str(self.gates),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]]),
-            "PYSPARK_PYTHON": make_launcher(),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
+        (self.folder / "order.json").write_text(self.order.write())
         with (self.folder / f"console-{self._lives}.log").open("wb") as console:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.crash.streams.driver", str(self.folder / "order.json")],
                 cwd=ROOT,
-                env=environment,
+                env=make_environment(f"{_MARK}={self._marks[-1]}", self.gates),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -192,7 +182,7 @@ class Drill:
 
     def processes(self) -> dict[int, str]:
         """The living processes of the newest driver, itself included: id to command line."""
-        return find_marked(f"{_MARK}={self._marks[-1]}".encode())
+        return find_marked(f"{_MARK}={self._marks[-1]}")
 
     def find_jvm(self) -> int:
         (found,) = [pid for pid, command in self.processes().items() if "SparkSubmit" in command]
@@ -220,7 +210,7 @@ class Drill:
         """Whatever happened, nothing of it is left."""
         self.trickle.end()
         for mark in self._marks:
-            for pid in find_marked(f"{_MARK}={mark}".encode()):
+            for pid in find_marked(f"{_MARK}={mark}"):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)  # ends a stopped one, too
         for process in (self._process, *(each.process for each in self._zombies)):
@@ -335,20 +325,6 @@ class Drill:
             "lost": sorted((expected - found).elements())[:10],
             "twice or foreign": sorted((found - expected).elements())[:10],
         } == {"lost": [], "twice or foreign": []}, story
-
-
-def find_marked(mark: bytes) -> dict[int, str]:
-    """The living processes that inherited a variable: id to command line."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and mark in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                found[int(folder.name)] = command
-        except OSError:
-            continue  # ended meanwhile
-    return found
 
 
 @contextmanager

@@ -13,9 +13,8 @@ can hit the moment when the rows are there and Spark has not yet noted the batch
 from __future__ import annotations
 
 import json
-import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -23,12 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tests.crash.gates import GatedSource, pass_gate
+from tests.crash.programs import Order
 
 COLUMNS = ("topic", "partition", "offset", "value")
 
 
 @dataclass(frozen=True)
-class Order:
+class QueryOrder(Order):
     """What a driver runs. `folder` holds the checkpoint, the rows and the notes."""
 
     folder: str
@@ -56,11 +56,8 @@ class Order:
     def stop_file(self) -> Path:
         return Path(self.folder) / "stop"
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)))
 
-
-def make_session(order: Order) -> SparkSession:
+def make_session(order: QueryOrder) -> SparkSession:
     builder = SparkSession.builder.master(order.master).appName("penstock-crash")
     for key, setting in {
         "spark.driver.memory": "1g",
@@ -78,7 +75,7 @@ def make_session(order: Order) -> SparkSession:
     return session
 
 
-def start_query(session: SparkSession, order: Order) -> StreamingQuery:
+def start_query(session: SparkSession, order: QueryOrder) -> StreamingQuery:
     frame = session.readStream.format(order.source).options(**order.options).load().select(*COLUMNS)
     if order.sink == "files":
         writer = frame.writeStream.format("parquet").option("path", str(order.rows))
@@ -88,19 +85,19 @@ def start_query(session: SparkSession, order: Order) -> StreamingQuery:
     return writer.trigger(**order.trigger).start()  # type: ignore[arg-type]
 
 
-def _write_batch(order: Order, batch: DataFrame, number: int) -> None:
+def _write_batch(order: QueryOrder, batch: DataFrame, number: int) -> None:
     pass_gate("sink", "before")
     batch.write.mode("overwrite").parquet(str(order.rows / f"batch-{number}"))
     pass_gate("sink", "after")
 
 
-def note(order: Order, what: str, **facts: object) -> None:
+def note(order: QueryOrder, what: str, **facts: object) -> None:
     with order.notes.open("a") as notes:
         notes.write(json.dumps({"what": what, "at": time.time(), **facts}) + "\n")
 
 
 def main() -> None:
-    order = Order(**json.loads(Path(sys.argv[1]).read_text()))
+    order = QueryOrder.read_argument()
     session = make_session(order)
     note(order, "session")
     while not order.stop_file.exists():

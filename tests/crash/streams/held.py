@@ -21,7 +21,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.streaming import create_topic, delete_topic
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 Row = tuple[str, int, int, bytes]
 

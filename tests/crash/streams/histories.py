@@ -23,7 +23,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tests.spark.streaming import add_partitions, create_topic, delete_topic
 from tests.support.kafka.librdkafka import read_partition
-from tests.support.kafka.topic_filling import delete_before, wait_until
+from tests.support.kafka.topic_filling import delete_before
+from tests.support.waiting import wait_until
 
 Row = tuple[str, int, int, bytes]
 _NOT_BEGUN = "Python worker failed to connect back"

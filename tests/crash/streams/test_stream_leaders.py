@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.leaders import Disturbance, disturb
 from tests.crash.streams.drills import PARTITIONS, drill
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 20261116

@@ -14,7 +14,7 @@ import pytest
 
 from tests.crash.gates import Gate, arm, await_arrival, release
 from tests.crash.streams.drills import PARTITIONS, drill
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 20261116

@@ -19,7 +19,7 @@ import pytest
 from penstock.apps.accesslog.evaluation.decision_scoring import unify
 from penstock.cli import main
 from penstock.cli.commands.accesslog.demo import prepare_folder
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 280
 

@@ -39,19 +39,15 @@ from tests.support.accesslog.accesslog_traffic import (
     make_traffic,
     send_traffic,
     sort_decisions,
-    warm_kernels,
     write_line,
 )
 from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import await_markers, open_transaction, send
 
+pytestmark = pytest.mark.usefixtures("accesslog_kernels")
+
 #: Tables that are a function of the log alone.
 OF_THE_LOG = ("decisions", "dead_letters", "counts", "seconds", "minutes", "tops")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels() -> None:
-    warm_kernels()
 
 
 def read(database: Path, table: str, columns: str = "*") -> list[tuple[Any, ...]]:

@@ -28,14 +28,14 @@ from tests.support.accesslog.accesslog_traffic import (
     Request,
     make_traffic,
     send_traffic,
-    warm_kernels,
     write_line,
     write_rules,
 )
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import read_back, wait_until
+from tests.support.kafka.topic_filling import read_back
+from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("accesslog_kernels")]
 
 #: A run that is killed at the first call of a step of the sender of decisions.
 DYING = """
@@ -46,11 +46,6 @@ from penstock.cli import main
 setattr(DecisionsTopic, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 main(sys.argv[2:])
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels() -> None:
-    warm_kernels()
 
 
 def list_arguments(bootstrap: str, topic: str, folder: Path, *more: str) -> list[str]:

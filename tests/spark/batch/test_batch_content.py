@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 from penstock.cluster.processes.python_launcher import make_launcher
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, values
-from tests.support.kafka.topic_filling import open_transaction, produce, send, wait_until
+from tests.support.kafka.topic_filling import open_transaction, produce, send
+from tests.support.waiting import wait_until
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType(), True), StructField("value", BinaryType(), True)]), True

@@ -14,7 +14,8 @@ from penstock.kafka.reading.kafka_reader import KafkaReader
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
 from tests.support.kafka.client_settings import settings_of
-from tests.support.kafka.topic_filling import delete_before, produce, wait_until
+from tests.support.kafka.topic_filling import delete_before, produce
+from tests.support.waiting import wait_until
 
 
 def start_at(topic: str, offset: int) -> str:

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from penstock.testing.proxy import FaultProxy
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 FETCH = 1
 

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from penstock.testing.proxy import FaultProxy
 from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
 from tests.support.python_workers import find_process, waiting_ports
+from tests.support.waiting import wait_until
 
 FETCH, METADATA = 1, 3
 

@@ -37,7 +37,8 @@ from penstock.engines.direct.order_frames import ArrowFunction
 from penstock.sinks import SqlSink, Table, create_tables
 from penstock.stores.offsets.memory_store import MemoryOffsetStore
 from tests.conftest import MakeTopic
-from tests.support.kafka.topic_filling import await_markers, open_transaction, produce, send, wait_until
+from tests.support.kafka.topic_filling import await_markers, open_transaction, produce, send
+from tests.support.waiting import wait_until
 
 Row = tuple[str, int, int, str]
 

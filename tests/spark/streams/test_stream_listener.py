@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.listener import QueryListener
 from tests.conftest import MakeTopic
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

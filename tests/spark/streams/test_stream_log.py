@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.streaming import Flow, expect
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from penstock.engines.source.stream_reader import StreamReader
 from penstock.listener import read_report
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, expect
-from tests.support.kafka.topic_filling import COORDINATOR_STARTS, commit_positions, produce, wait_until
+from tests.support.kafka.topic_filling import COORDINATOR_STARTS, commit_positions, produce
+from tests.support.waiting import wait_until
 
 
 def told(progress: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.cluster import LocalKafka
 from tests.spark.streaming import Flow, expect
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 NOBODY = SimpleNamespace(bootstrap="127.0.0.1:1")  # refuses at once
 #: It takes less than a second; what is not stopped goes on until our own deadline, after a minute.

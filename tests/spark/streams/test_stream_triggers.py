@@ -8,7 +8,8 @@ from typing import Any
 from penstock.core.options.option_values import INT64_MAX
 from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, add_partitions, create_topic, delete_topic, expect
-from tests.support.kafka.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 AVAILABLE_NOW = {"availableNow": True}
 

@@ -20,13 +20,12 @@ from tests.support.accesslog.accesslog_traffic import (
     decide_in_memory,
     make_traffic,
     send_traffic,
-    warm_kernels,
     write_line,
     write_rules,
 )
 from tests.support.kafka.topic_filling import read_back
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("accesslog_kernels")]
 
 #: A run whose database takes a COMMIT with decisions, does not answer and is away until the writer gives up.
 #: It is back when the stream waits for it (by default), or for its next attempt (where it may not wait for
@@ -83,11 +82,6 @@ with FaultProxy((host, port)) as proxy:
     code = main([*sys.argv[4:], "--database", address.replace("PROXY", proxy.bootstrap)])
 sys.exit(code)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels() -> None:
-    warm_kernels()
 
 
 def count_records(bootstrap: str, topic: str) -> int:

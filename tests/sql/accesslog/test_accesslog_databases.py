@@ -22,13 +22,9 @@ from tests.support.accesslog.accesslog_traffic import (
     make_traffic,
     send_traffic,
     sort_decisions,
-    warm_kernels,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels() -> None:
-    warm_kernels()
+pytestmark = pytest.mark.usefixtures("accesslog_kernels")
 
 
 def find_quote(database: OwnDatabase) -> str:

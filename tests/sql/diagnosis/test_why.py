@@ -32,7 +32,8 @@ from tests.sql.databases import OwnDatabase
 from tests.sql.roles import make_role
 from tests.sql.sinks import at, make_numbers, make_sink
 from tests.support.console import ask_why
-from tests.support.kafka.topic_filling import delete_before, open_transaction, produce, send, wait_until
+from tests.support.kafka.topic_filling import delete_before, open_transaction, produce, send
+from tests.support.waiting import wait_until
 
 EXIT_CODES = {"moving": 0, "idle": 0, "stuck": 1, "unreachable": 3, "unknown": 4}
 

@@ -16,7 +16,7 @@ from penstock.core.options.storage_addresses import parse_place
 from penstock.stores.offsets import sql_store
 from penstock.stores.offsets.sql_store import SqlOffsetStore
 from tests.sql.databases import OwnDatabase
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 T0 = TopicPartition("t", 0)
 #: How many sessions wait for a row that another one holds.

@@ -31,12 +31,6 @@ from tests.support.kafka.topic_filling import delete_before, produce
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-@pytest.fixture(autouse=True)
-def _no_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that runs on this computer has nothing to do with these streams."""
-    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path / "state"))
-
-
 def test_a_moved_stream_reads_and_writes_again_from_there(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:

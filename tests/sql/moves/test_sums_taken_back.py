@@ -28,11 +28,6 @@ from tests.support.kafka.topic_filling import produce
 NAME_AND_N = pa.schema([("name", pa.string()), ("n", pa.int64())])
 
 
-@pytest.fixture(autouse=True)
-def _no_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path / "state"))
-
-
 @pytest.fixture
 def database(tmp_path: Path) -> OwnDatabase:
     return make_file_database(tmp_path)

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.cluster.servers import local_server
 from penstock.cluster.servers.local_server import LocalDatabase, make_environment
 from penstock.core.errors import ClusterError
 from tests.sql.databases import OwnDatabase
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.sql
 KINDS = [LocalPostgres, LocalMariaDB]
@@ -35,13 +35,6 @@ def own(request: pytest.FixtureRequest) -> Iterator[LocalDatabase]:
     """A server these tests may stop; each leaves it running."""
     with request.param() as server:
         yield server
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def shared_memory_creators() -> list[str]:
@@ -207,8 +200,8 @@ def test_a_server_ends_with_its_owner(kind: type[LocalDatabase], end: str) -> No
             owner.send_signal(signal.SIGKILL)
         else:
             owner.communicate("\n", timeout=60)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the server outlives its owner")
-    wait_for(lambda: not is_locked(lock), "a process of the server's outlives it")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server ends with its owner")
+    wait_until(lambda: not is_locked(lock), "all its processes end with it")
     client.close()
     assert pid not in shared_memory_creators()
     if end == "killed":

@@ -14,8 +14,8 @@ from penstock.stores.sql.ledger.writer_rows import look_at_writer
 from penstock.stores.sql.sink.task_staging import fill_stage
 from tests.sql.databases import OwnDatabase, make_database
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
-from tests.support.kafka.topic_filling import wait_until
 from tests.support.servers.mysql8 import LocalMySql
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.sql
 

@@ -23,7 +23,7 @@ from penstock.stores.sql.sink.staging_tables import Staging, ensure_staging
 from penstock.testing.proxy import FaultProxy
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import NUMBERS, at, lead_through, make_numbers, make_sink, open_watched, read_numbers
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 FIRST, SECOND, THIRD = at(0, 0), at(5, 3), at(9, 3)
 

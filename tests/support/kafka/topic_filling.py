@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -17,6 +17,8 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+
+from tests.support.waiting import wait_until
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -164,14 +166,3 @@ def commit_positions(bootstrap: str, group: str, wanted: list[At]) -> None:
 
     wait_until(commit, "the coordinator takes the commit")
     consumer.close()
-
-
-def wait_until(
-    holds: Callable[[], object], what: str, timeout_s: float = 120.0, *, every_s: float = 0.02
-) -> None:
-    """Poll a condition until it holds; fail with `what` at the deadline, which is far off: on a busy machine
-    a rebalance or a broker's start takes a minute, and a test that gets what it waits for ends at once."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(every_s)

@@ -22,7 +22,7 @@ from penstock.cluster import LocalPostgres
 from penstock.cluster.processes.free_ports import LOOPBACK
 from penstock.cluster.servers.local_server import USER
 from tests.sql.databases import OwnDatabase
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 #: How long a stream may take from the primary's end to its first login here: a Spark job has to begin.
 LOGIN_TIMEOUT_S = 120

@@ -25,8 +25,8 @@ from penstock.cli.shared.compilation_progress import showing_compilation
 from penstock.cli.shared.progress_bar import COMPLETE, ProgressBar, end_bars, hide_bars
 from penstock.kafka.records import record_warmup
 from penstock.kernels import compilation_lock
-from tests.support.kafka.topic_filling import wait_until
 from tests.support.stopped_lock_holder import hold_lock
+from tests.support.waiting import wait_until
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 

@@ -20,11 +20,6 @@ from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide
 NOTHING = Gate()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
-
-
 def shown(delta: Delta) -> tuple[list[str], list[str], bool]:
     return [str(ban.network) for ban in delta.added], list(map(str, delta.removed)), delta.is_complete
 

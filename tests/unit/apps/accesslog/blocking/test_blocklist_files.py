@@ -20,7 +20,6 @@ from tests.support.accesslog.decisions_database import (
     SECOND_US,
     add_decisions,
     decide,
-    make_database,
     make_decision,
 )
 
@@ -67,11 +66,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_us
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
 
 
 def read_times(folder: Path) -> dict[str, int]:

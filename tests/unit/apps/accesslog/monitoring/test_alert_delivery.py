@@ -19,7 +19,7 @@ from penstock.cli.accesslog.run_outputs import finish, list_troubles, make_webho
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.sql_sessions import Database
 from tests.support.accesslog.decisions_database import make_news
-from tests.support.kafka.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 
 class Receiver:
