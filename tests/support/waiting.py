@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -15,3 +16,15 @@ def wait_until(
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(every_s)
+
+
+def is_silent(connection: socket.socket, seconds: float = 0.3) -> bool:
+    """Tell whether nothing comes from the other side for a while."""
+    connection.settimeout(seconds)
+    try:
+        connection.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        connection.settimeout(10)
+    return False

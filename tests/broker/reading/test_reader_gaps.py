@@ -10,6 +10,7 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError
 from penstock.core.model import At, Bound, RangeOrder, WorkOrder
 from tests.broker.reading.work_orders import offsets_of
+from tests.support.kafka.client_settings import settings_of
 from tests.support.kafka.topic_filling import delete_before, open_transaction, produce, send
 
 FETCH, LIST_OFFSETS = 1, 2
@@ -20,14 +21,9 @@ def order_of(address: tuple[str, int], topic: str, start: Bound, until: Bound, *
     return WorkOrder((RangeOrder(topic, 0, start, until),), client, ("offset",), poll_timeout_ms=20_000)
 
 
-def address_of(bootstrap: str) -> tuple[str, int]:
-    host, port = bootstrap.split(",")[0].split(":")
-    return host, int(port)
-
-
 def test_a_hole_is_no_loss_but_an_aged_out_offset_is(kafka: Any, topic: Any) -> None:
     """T07, T01: markers and aborted rows at start, middle and end of the range; then real loss."""
-    name, address = topic(1), address_of(kafka.bootstrap)
+    name, address = topic(1), settings_of(kafka.bootstrap).bootstrap_servers[0]
     for ends_well in (False, True, False):  # offsets 0-2 + marker 3, 4-6 + marker 7, 8-10 + marker 11
         producer = open_transaction(kafka.bootstrap)
         send(producer, name, ["row"] * 3)

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.column_decoder import MAX_REASON, ColumnDecoder
-from penstock.core.errors import OptionError
 from penstock.formats.columns.spark_ddl import parse_ddl
 from penstock.formats.json.json_decoder import JsonDecoder
 
@@ -336,28 +335,6 @@ def test_a_decoder_travels_and_says_its_type() -> None:
     assert hash(copy) == hash(decoder)
     assert isinstance(decoder, ColumnDecoder)
     assert decoder.spark_type == "struct<id:bigint,`odd name`:array<decimal(5,0)>>"
-
-
-@pytest.mark.parametrize(
-    ("schema", "condition"),
-    [
-        ("", "SCHEMA_INVALID"),
-        ("id", "SCHEMA_INVALID"),
-        ("id BIGINT,", "SCHEMA_INVALID"),
-        ("id BIGINT name STRING", "SCHEMA_INVALID"),
-        ("id INT, id STRING", "SCHEMA_INVALID"),
-        ("a DECIMAL(39,0)", "SCHEMA_INVALID"),
-        ("a ARRAY<INT", "SCHEMA_INVALID"),
-        ("struct<a:int> b", "SCHEMA_INVALID"),
-        ("a " + "array<" * 40 + "int" + ">" * 40, "SCHEMA_INVALID"),
-        ("a INTERVAL", "FORMAT_UNSUPPORTED"),
-        ("a MAP<INT,STRING>", "FORMAT_UNSUPPORTED"),
-    ],
-)
-def test_a_schema_that_cannot_be_used_is_refused_at_once(schema: str, condition: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        JsonDecoder(schema)
-    assert caught.value.condition == condition
 
 
 _LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8)
