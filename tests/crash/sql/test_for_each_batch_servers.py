@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.cluster import LocalMariaDB, LocalPostgres
+from penstock.cluster import LocalPostgres
 from penstock.cluster.servers.local_server import LocalDatabase
 from penstock.core.sinks.sql_commit_protocol import Commit, Step
 from penstock.sinks import SqlSink, Table, create_tables, for_each_batch
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.sql
 PARTITIONS, RECORDS = 2, 40
 #: In which batch the database dies, and when: before a row is staged, before they are published, at COMMIT.
 KILLS = {1: "begun", 2: "staged", 3: "commit"}
-
-
-@pytest.fixture(params=[LocalPostgres, LocalMariaDB], ids=lambda kind: kind.__name__)
-def server(request: pytest.FixtureRequest) -> Iterator[LocalDatabase]:
-    """One of the test's own, for it is killed."""
-    with request.param() as server:
-        yield server
 
 
 def test_a_database_killed_in_mid_batch_loses_nothing_and_doubles_nothing(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from penstock.cluster import LocalMariaDB, LocalPostgres
+from penstock.cluster import LocalPostgres
 from penstock.cluster.servers.local_server import LocalDatabase
 from penstock.core.errors import SinkError
 from penstock.core.sinks.sql_commit_protocol import Commit, Step
@@ -20,13 +19,6 @@ from tests.sql.sinks import at, make_numbers, make_sink, open_watched
 
 pytestmark = pytest.mark.sql
 FIRST, SECOND, THIRD = at(0, 0), at(40, 20), at(50, 60)
-
-
-@pytest.fixture(params=[LocalPostgres, LocalMariaDB], ids=lambda kind: kind.__name__)
-def server(request: pytest.FixtureRequest) -> Iterator[LocalDatabase]:
-    """One of the test's own, for it is killed."""
-    with request.param() as server:
-        yield server
 
 
 def stage(writer: SqlWriter, begin: int) -> list[StageReport]:

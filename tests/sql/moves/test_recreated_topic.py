@@ -98,9 +98,7 @@ def shop(
     topic: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Shop:
-    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path / "state"))
     return Shop(kafka, topic(1), make_file_database(tmp_path), capsys)
 
 
