@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres, LocalZooKeeper
     from penstock.testing.proxy import FaultProxy
     from tests.support.driver_jvm import DriverJvm
-    from tests.support.spark_standalone import LocalSpark
+    from tests.support.servers.spark_standalone import LocalSpark
 
 #: Settings that make a test broker do soon what it normally does after minutes.
 IMPATIENT = {
@@ -68,6 +68,14 @@ def accesslog_data() -> Path:
     if not (folder / "labels").is_dir():
         pytest.skip(f"../shared/data is not here ({folder})")
     return folder
+
+
+@pytest.fixture(scope="session")
+def accesslog_kernels() -> None:
+    """What workers would compile each for itself while a test waits for them."""
+    from tests.support.accesslog.accesslog_traffic import warm_kernels
+
+    warm_kernels()
 
 
 @pytest.fixture(scope="session")
@@ -202,7 +210,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 def spark_standalone() -> Iterator[LocalSpark]:
     """A master and two workers; `.master_url`. Run your driver as a process of its own: a test session's
     Python can hold one SparkContext only, and `spark` is it."""
-    from tests.support.spark_standalone import LocalSpark
+    from tests.support.servers.spark_standalone import LocalSpark
 
     with LocalSpark() as cluster:
         yield cluster

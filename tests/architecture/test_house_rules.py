@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ ENGINES = [path for path in SOURCES if "engines" in path.parts]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 LINE_LIMIT = 500
 MOST_FILES_IN_A_ROOM = 15
+MOST_FILES_OF_TESTS = 20
+#: Folders of unit tests for what is beside the package.
+NOT_OF_THE_PACKAGE = ("bench", "tools")
 
 #: Importing the format must load none of these: Spark does it for every look-up of any Python source.
 HEAVY = ("numba", "llvmlite", "kafka", "pyarrow", "pandas", "numpy", "cramjam", "crc32c", "cryptography")
@@ -331,9 +335,24 @@ def test_a_module_has_a_name_of_its_own() -> None:
     assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []
 
 
+def count_files(paths: list[Path]) -> Counter[str]:
+    return Counter(name_of(path.parent) for path in paths if path.stem != "__init__")
+
+
 def test_no_room_holds_more_than_fifteen_files() -> None:
-    rooms: dict[str, int] = {}
-    for path in SOURCES:
-        if path.stem != "__init__":
-            rooms[name_of(path.parent)] = rooms.get(name_of(path.parent), 0) + 1
+    rooms = count_files(SOURCES)
     assert {room: count for room, count in rooms.items() if count > MOST_FILES_IN_A_ROOM} == {}
+
+
+def test_no_folder_of_tests_holds_more_than_twenty_files() -> None:
+    folders = count_files(TESTS)
+    assert {folder: count for folder, count in folders.items() if count > MOST_FILES_OF_TESTS} == {}
+
+
+def test_unit_tests_mirror_the_package() -> None:
+    """Whoever changes a room finds its tests under the same path, and no path stays when a room goes."""
+    unit = ROOT / "tests" / "unit"
+    folders = {path.parent.relative_to(unit) for path in unit.rglob("*.py")}
+    package = ROOT / "src" / "penstock"
+    strange = [folder.as_posix() for folder in folders if not list((package / folder).glob("*.py"))]
+    assert [folder for folder in sorted(strange) if folder.split("/")[0] not in NOT_OF_THE_PACKAGE] == []

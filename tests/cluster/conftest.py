@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.support.driver_jvm import DriverJvm
-    from tests.support.spark_standalone import LocalSpark
+    from tests.support.servers.spark_standalone import LocalSpark
 
 OPENING = """
 import json, os, sys

@@ -8,7 +8,7 @@ from penstock.apps.accesslog.defence.defence_settings import DECISIONS
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from tests.cluster.conftest import TwoWorkers
 from tests.sql.databases import make_database
-from tests.support.accesslog_traffic import (
+from tests.support.accesslog.accesslog_traffic import (
     decide_in_memory,
     make_traffic,
     send_traffic,

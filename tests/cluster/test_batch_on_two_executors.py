@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cluster.conftest import TwoWorkers
-from tests.support.topic_filling import produce
+from tests.support.kafka.topic_filling import produce
 
 DRIVER = """
 bootstrap, topic = sys.argv[2:]

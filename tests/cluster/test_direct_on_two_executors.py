@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cluster.conftest import TwoWorkers
 from tests.sql.databases import make_database
-from tests.support.topic_filling import produce
+from tests.support.kafka.topic_filling import produce
 
 PARTITIONS, RECORDS = 4, 250
 DRIVER = """

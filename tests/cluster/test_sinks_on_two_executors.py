@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.conftest import TwoWorkers
 from tests.sql.databases import OwnDatabase, make_database
-from tests.support.topic_filling import produce
+from tests.support.kafka.topic_filling import produce
 
 PARTITIONS, RECORDS = 4, 250
 SESSION = """

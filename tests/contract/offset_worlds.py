@@ -109,14 +109,13 @@ def _zookeeper(request: pytest.FixtureRequest) -> OffsetWorld:
 
 
 def _kafka(request: pytest.FixtureRequest) -> OffsetWorld:
-    from penstock.core.client.client_settings import ClientSettings
     from penstock.kafka.groups.committed_offsets import commit_offsets
     from penstock.kafka.metadata.topic_admin import create_topic, topic_exists
     from penstock.stores.offsets.kafka_store import KafkaOffsetStore
+    from tests.support.kafka.client_settings import settings_of
 
     bootstrap = request.getfixturevalue("kafka").bootstrap
-    host, _, port = bootstrap.partition(",")[0].rpartition(":")
-    client = ClientSettings(((host, int(port)),))
+    client = settings_of(bootstrap)
     for name, partitions in ((T0.topic, 500), (U0.topic, 1)):  # a group commits only what exists
         if not topic_exists(client, name):
             create_topic(client, name, partitions=partitions)

@@ -13,7 +13,8 @@ from penstock.core.client.client_settings import ClientSettings
 from penstock.core.model import LogView, TopicPartition
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.testing.memory_log import MemoryLog
-from tests.support.topic_filling import produce, wait_until
+from tests.support.kafka.topic_filling import produce
+from tests.support.waiting import wait_until
 
 _numbers = count()
 

@@ -19,7 +19,9 @@ from penstock.kafka.metadata import topic_admin
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 from penstock.testing.memory_log import MemoryLog
-from tests.support.topic_filling import commit_positions, delete_before, wait_until
+from tests.support.kafka.client_settings import settings_of
+from tests.support.kafka.topic_filling import commit_positions, delete_before
+from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
 
@@ -121,8 +123,7 @@ class MemoryWorld:
 class KafkaWorld:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        host, port = bootstrap.rsplit(":", 1)
-        self.settings = ClientSettings(((host, int(port)),))
+        self.settings = settings_of(bootstrap)
 
     def create_topic(self, partitions: int = 1) -> str:
         name = f"contract-{next(_numbers)}-{secrets.token_hex(4)}"

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from penstock.engines.source.data_source import PenstockDataSource
 from penstock.engines.source.stream_reader import StreamReader
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa

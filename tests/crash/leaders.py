@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # raised while this library is imported

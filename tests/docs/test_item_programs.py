@@ -23,7 +23,8 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.kafka.groups.group_overview import describe_group
 from penstock.stores.offsets.file_store import FileOffsetStore
-from tests.support.topic_filling import commit_offsets, produce, read_back, wait_until
+from tests.support.kafka.topic_filling import commit_offsets, produce, read_back
+from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARTITION_OF = {"item1": 1, "item2": 0, "item3": 2}

@@ -1,7 +1,8 @@
 """Where typed JSON columns differ from Spark's `from_json` on purpose, with examples that are run.
 
 Rule: a difference that is not in this table is a bug. The second part of docs/reference/differences.md is
-written from it; tests/spark/test_formats_from_json.py reads every example with both, and random documents.
+written from it; tests/spark/columns/test_formats_from_json.py reads every example with both, and random
+documents.
 """
 
 from __future__ import annotations
@@ -222,8 +223,8 @@ def write_part() -> list[str]:
         "`valueFormat` = `json` with `onDecodeError` = `null`, beside `from_json` of Spark 4.3 in its",
         "default mode (`PERMISSIVE`, with partial results). What is not listed here is the same: which",
         "fields are null, and what the others hold. Every row is proven by reading its examples with both,",
-        "the rest by random documents ([the test](../../tests/spark/test_formats_from_json.py)). Times",
-        "without a zone are UTC here and in the session's time zone there. Options of `from_json`",
+        "the rest by random documents ([the test](../../tests/spark/columns/test_formats_from_json.py)).",
+        "Times without a zone are UTC here and in the session's time zone there. Options of `from_json`",
         "(`timestampFormat`, `mode` and so on) have no counterpart except",
         "[`onDecodeError` and `onFieldError`](../guides/typed-values.md#bad-values).",
         "",

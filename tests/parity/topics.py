@@ -10,7 +10,6 @@ fixed too, one second apart from `T0`, except where the broker stamps them itsel
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.waiting import wait_until
 
 T0 = 1_700_000_000_000
 STEP_MS = 1000
@@ -266,7 +267,7 @@ class TopicWriter:
                 raise
             return True
 
-        _wait_until(commit, "the topic of group offsets")
+        wait_until(commit, "the coordinator takes the commit", DEADLINE_S)
 
     def _wait_for_ends(self, shape: Shape) -> None:
         with self._consumer() as consumer:
@@ -278,7 +279,7 @@ class TopicWriter:
 
     def _wait_for_compaction(self) -> None:
         """Six of the seven keys survive once each before the last record, whose segment is still open."""
-        _wait_until(lambda: self._count_compacted() <= 8, "the log cleaner")
+        wait_until(lambda: self._count_compacted() <= 8, "the log is compacted", DEADLINE_S, every_s=0.1)
 
     def _count_compacted(self) -> int:
         with self._consumer() as consumer:
@@ -306,10 +307,3 @@ class TopicWriter:
             yield consumer
         finally:
             consumer.close()
-
-
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about in {DEADLINE_S} s"
-        time.sleep(0.1)

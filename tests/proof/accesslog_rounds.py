@@ -23,12 +23,12 @@ from typing import Any
 
 from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
 from penstock.cluster.servers.local_server import LocalDatabase
-from tests.crash.accesslog_lives import PROGRAM, Dump, LogOrder, LogRound, compare, dump_tables
-from tests.crash.sql_crew import Crew
+from tests.crash.accesslog.accesslog_lives import PROGRAM, Dump, LogOrder, LogRound, compare, dump_tables
+from tests.crash.sql.sql_crew import Crew
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 from tests.sql.databases import make_database, make_file_database
-from tests.support.accesslog_traffic import (
+from tests.support.accesslog.accesslog_traffic import (
     Traffic,
     decide_in_memory,
     make_traffic,

@@ -29,8 +29,8 @@ from penstock.kafka.records.codecs import Decompressor
 from penstock.kafka.records.record_decoder import RecordDecoder
 from tests.proof.mutations import MUTATIONS, make_input
 from tests.reference.record_decoder import DamageError, Row, visible_rows
-from tests.support.decoding_checks import COLUMNS, take_rows
 from tests.support.guard_page import GuardedMemory, guarded_array
+from tests.support.kafka.decoding_checks import COLUMNS, take_rows
 
 CONDITIONS = {"old format": "UNSUPPORTED_MESSAGE_FORMAT", "time": "TIMESTAMP_OVERFLOW"}
 SLOW_S = 1.0

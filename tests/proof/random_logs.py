@@ -13,7 +13,7 @@ from collections import Counter
 from penstock.cluster import LocalKafka
 from penstock.kafka.records.codecs import CODEC_NAMES
 from tests.conftest import IMPATIENT
-from tests.support.random_logs import FEATURES, run
+from tests.support.kafka.random_logs import FEATURES, run
 
 SHARE = 50  # logs under way at once; each open transaction holds a producer
 FEWEST_PER_CELL = 10

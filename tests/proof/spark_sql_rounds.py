@@ -28,13 +28,13 @@ from penstock.cluster import LocalKafka, LocalMariaDB, LocalPostgres
 from penstock.cluster.servers.local_server import LocalDatabase
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import Sent, fill_topic
-from tests.crash.sql_crew import Crew, crew
-from tests.crash.sql_drill import FAULTS, FILE_FAULTS, Drill, Place
+from tests.crash.sql.sql_crew import Crew, crew
+from tests.crash.sql.sql_drill import FAULTS, FILE_FAULTS, Place, SqlDrill
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 from tests.sql.databases import make_database, make_file_database
 from tests.sql.sinks import lead_through
-from tests.support.spark_standalone import LocalSpark
+from tests.support.servers.spark_standalone import LocalSpark
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def _run_rounds(
                 proxy = stack.enter_context(FaultProxy())
                 url = lead_through(proxy, database.url)
                 place = Place(database, url, kafka, sent, server, proxy)
-            drill = Drill(seed, place, drivers)
+            drill = SqlDrill(seed, place, drivers)
             try:
                 drill.run(
                     FILE_FAULTS if server is None else FAULTS, parallel=bool(server) and number % 2 == 0

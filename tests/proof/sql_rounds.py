@@ -33,7 +33,7 @@ from penstock.core.options.direct_options import DirectOptions
 from penstock.kafka.records.record_warmup import ensure_compiled
 from penstock.testing.proxy import FaultProxy
 from tests.crash.acknowledged import Sent, fill_topic
-from tests.crash.sql_lives import (
+from tests.crash.sql.sql_lives import (
     Life,
     Plan,
     begin_life,

@@ -3,7 +3,8 @@
 python -m tests.proof.stream_comparison --write
 
 Nothing is judged here: what each of the two said and read is written down, side by side, on the same topics
-and through the same changes. What Penstock must do is asserted in tests/crash/test_stream_other_log.py.
+and through the same changes. What Penstock must do is asserted in
+tests/crash/streams/test_stream_other_log.py.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from penstock.cluster import LocalKafka
 from penstock.cluster.downloads.jvm_connector import CONNECTOR, fetch_connector
 from penstock.cluster.processes.python_launcher import make_launcher
 from tests.conftest import IMPATIENT
-from tests.crash.held import HeldStream, TornLog, recreate_with_more_rows
+from tests.crash.streams.held import HeldStream, TornLog, recreate_with_more_rows
 from tests.proof.recording import record
-from tests.support.librdkafka import read_partition
-from tests.support.topic_filling import produce
+from tests.support.kafka.librdkafka import read_partition
+from tests.support.kafka.topic_filling import produce
 
 SOURCES = {"penstock": "penstock", "JVM connector": "kafka"}
 Change = Callable[[Any, str, list[HeldStream]], None]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from penstock.cluster import LocalKafka
 from penstock.cluster.processes.python_launcher import make_launcher
 from tests.conftest import IMPATIENT
-from tests.crash.histories import History
+from tests.crash.streams.histories import History
 from tests.proof.recording import record
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from penstock.cluster import LocalKafka
 from tests.conftest import IMPATIENT
-from tests.crash.drills import DRIVER, PARTITIONS, PLANNER, TASK, Drill, drill
 from tests.crash.gates import MOMENTS, PLANNER_STEPS
+from tests.crash.streams.drills import DRIVER, PARTITIONS, PLANNER, TASK, Drill, drill
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 

@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cluster import LocalKafka
 from tests.conftest import IMPATIENT
-from tests.crash.drills import PARTITIONS, drill
 from tests.crash.leaders import Disturbance, disturb
+from tests.crash.streams.drills import PARTITIONS, drill
 from tests.proof.recording import record
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 TOPIC = "leaders"
 

@@ -23,7 +23,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 Rowish = tuple[str, int, int, str | None]
 

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from penstock.cluster import LocalZooKeeper
 from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.errors import ClusterError
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.zookeeper
 

@@ -20,7 +20,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.zookeeper_store import ZooKeeperOffsetStore, check_prefix
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 T0 = TopicPartition("t", 0)
 

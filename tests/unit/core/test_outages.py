@@ -26,7 +26,7 @@ from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.kafka.transport import deadlines
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.stores.sql.connections import database_outages
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 from tests.unit.engines.direct.test_batch_loop import T0, T1, T2, World, write
 from tests.unit.engines.direct.test_batch_loop import world as world  # the fixture
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,21 +20,13 @@ from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 from penstock.cli.accesslog.blocked_count import BlockedCount
 from penstock.cli.accesslog.live_numbers import PLAIN_EVERY_S, Display, cut
 from penstock.cli.accesslog.spared_clients import Sparing
-from penstock.cli.shared.progress_bar import end_bars
 from penstock.cli.shared.terminal import complain
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.direct import BatchReport
 from penstock.stores.sql.connections.sql_sessions import Session
-from tests.support.decisions_database import NOW_US, add_decisions, make_database, make_decision
+from tests.support.accesslog.decisions_database import NOW_US, add_decisions, make_database, make_decision
 
 DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
-
-
-@pytest.fixture(autouse=True)
-def _screen() -> Iterator[None]:
-    """A live line that a test leaves would be erased in the output of the next one."""
-    yield
-    end_bars()
 
 
 def make_news(lines: int, too_late: int = 0, blocked: tuple[str, ...] = ()) -> BatchNews:

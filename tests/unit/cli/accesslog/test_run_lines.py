@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +18,17 @@ from penstock.apps.accesslog.reporting.report_data import _read_decisions
 from penstock.apps.accesslog.stream.pipeline import BatchNews
 from penstock.cli.accesslog.live_numbers import IDLE_EVERY_S, PLAIN_EVERY_S, Display
 from penstock.cli.commands.accesslog import run_pipeline
-from penstock.cli.shared.progress_bar import end_bars
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.direct import BatchReport
 from penstock.stores.sql.connections.sql_sessions import Database
-from tests.support.decisions_database import NOW_US, SECOND_US, add_decisions, make_database, make_decision
+from tests.support.accesslog.decisions_database import (
+    NOW_US,
+    SECOND_US,
+    add_decisions,
+    make_database,
+    make_decision,
+)
 
 
 def make_report(records: int = 0, attempts: int = 1) -> BatchReport:
@@ -39,13 +43,6 @@ def make_news(lines: int = 0, decisions: tuple[dict[str, Any], ...] = ()) -> Bat
         "alerts": ALERT_ROWS.empty_table(),
     }
     return BatchNews(make_report(), lines=lines, parsed=lines, **numbers, **tables)
-
-
-@pytest.fixture(autouse=True)
-def _screen() -> Iterator[None]:
-    """A live line that a test leaves would be erased in the output of the next one."""
-    yield
-    end_bars()
 
 
 class Watched:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from penstock.core.audit.audit_report import (
@@ -22,8 +21,7 @@ from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest, sum_digests
-from penstock.stores.sql.audit.provenance_digests import digest_rows, parse_digests, write_digests
+from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest
 
 ONE = TopicPartition("t", 0)
 
@@ -193,25 +191,3 @@ def test_a_second_reading_says_what_is_missing_and_what_has_aged_out() -> None:
     assert "aged out" in check_reread(wrong, leaves_out=False).unchecked[0]
     assert name(check_reread(wrong, leaves_out=True)) == ["LOG_ENDS_BEFORE", "ROWS_WITHOUT_RECORD"]
     assert check_reread(Reread("v", ONE, problem="gone"), leaves_out=False).unchecked
-
-
-def test_a_digest_depends_on_no_order_and_on_no_cut() -> None:
-    def rows(*offsets: int | None) -> pa.Table:
-        count = len(offsets)
-        return pa.table(
-            {
-                "penstock_topic": ["t"] * count,
-                "penstock_partition": pa.array([0] * count, pa.int32()),
-                "penstock_offset": pa.array(offsets, pa.int64()),
-            }
-        )
-
-    whole = digest_rows(rows(1, 2, 3, 2**40, 5))
-    assert whole == digest_rows(rows(5, 2**40, 3, 2, 1))
-    assert whole == sum_digests([digest_rows(rows(1, 2)), digest_rows(rows(3, 2**40, 5, None))])
-    assert parse_digests(write_digests(whole)) == whole
-    assert whole != digest_rows(rows(1, 2, 4, 2**40, 4))  # the same sum
-    assert digest_rows(rows(0, 4, 7, 11)) != digest_rows(rows(1, 2, 9, 10))  # the same squares and cubes
-    assert digest_rows(pa.table({"x": [1]})) == {}
-    gone = OffsetDigest() - whole[ONE]
-    assert whole[ONE] + gone == OffsetDigest()

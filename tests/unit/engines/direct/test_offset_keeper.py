@@ -11,7 +11,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.engines.direct.offset_keeper import Keeper
 from penstock.stores.offsets.kafka_store import KafkaOffsetStore
-from tests.support.hostile_server import serve, silence
+from tests.support.servers.hostile_server import serve, silence
 
 LIMIT_MS = 300
 

@@ -12,7 +12,7 @@ from penstock.engines.direct import batch_loop
 from penstock.engines.direct.direct_batch import Batch
 from penstock.engines.reading.stream_watch import StreamWatch
 from penstock.stores import repeated_messages
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 from tests.unit.core.test_outages import AWAY, SILENT, Clock, fail_for, list_warnings, run
 from tests.unit.engines.direct.test_batch_loop import World
 from tests.unit.engines.direct.test_batch_loop import world as world  # the fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.engines.direct.stop_requests import StopSwitch, stop_on_signals
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 
 def act_when_waiting(act: Callable[[], object]) -> None:

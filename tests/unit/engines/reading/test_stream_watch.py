@@ -22,7 +22,7 @@ from penstock.engines.source.stream_backpressure import Pace
 from penstock.stores.loss_ledger import open_loss_ledger
 from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.testing.memory_log import MemoryLog
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -14,7 +14,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import Offsets
 from penstock.engines.source.listener_feedback import FeedbackPort, name_end
 from penstock.listener import QueryListener, read_report
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 T0 = TopicPartition("t", 0)
 Committed = list[tuple[str, Offsets]]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.model import TopicPartition
 from penstock.kafka.console.offset_records import OffsetRecord, partition_of_group, read_offset_record
 from penstock.kafka.groups.group_overview import read_assignment
 from penstock.kafka.groups.kip848_groups import NewerGroup
@@ -79,12 +78,3 @@ def test_a_cut_record_is_unknown_at_every_length() -> None:
 )
 def test_a_group_lies_where_javas_hash_puts_it(group: str, partition: int) -> None:
     assert partition_of_group(group, 50) == partition
-
-
-def test_an_assignment_is_read_and_a_strange_one_is_not_guessed_at() -> None:
-    entry = text("t") + struct.pack(">iii", 2, 1, 0)
-    data = struct.pack(">hi", 1, 1) + entry + struct.pack(">i", -1)
-    assert read_assignment(data) == (TopicPartition("t", 0), TopicPartition("t", 1))
-    assert read_assignment(b"") == ()
-    assert read_assignment(struct.pack(">hi", 1, 1 << 30) + entry) is None
-    assert read_assignment(data[:-7]) is None

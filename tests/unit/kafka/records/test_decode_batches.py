@@ -11,7 +11,7 @@ from penstock.core.errors import CorruptBatchError, DecodeError
 from penstock.kafka.records.record_decoder import RecordDecoder
 from tests.reference.record_decoder import visible_rows
 from tests.reference.record_encoder import Record, build_batch, compress, reseal
-from tests.support.decoding_checks import COLUMNS, decode, rows_of, values
+from tests.support.kafka.decoding_checks import COLUMNS, decode, rows_of, values
 
 CODECS = (0, 1, 2, 3, 4)
 

@@ -9,7 +9,7 @@ from penstock.core.errors import CorruptBatchError
 from penstock.kafka.records.record_decoder import RecordDecoder
 from tests.reference.record_decoder import visible_rows
 from tests.reference.record_encoder import Record, build_batch, build_marker
-from tests.support.decoding_checks import COLUMNS, decode, values
+from tests.support.kafka.decoding_checks import COLUMNS, decode, values
 
 
 def data(offset: int, *texts: bytes, producer: int = -1, codec: int = 0) -> bytes:

@@ -12,7 +12,7 @@ from penstock.core.errors import BrokerError, OptionError
 from penstock.kafka.transport.connection import Connection, Deadline
 from penstock.kafka.transport.sasl_mechanisms import AuthenticationRefused, exchange_for, plain, scram
 from penstock.kafka.transport.tls import tls_context
-from tests.support.hostile_server import frame, serve
+from tests.support.servers.hostile_server import frame, serve
 
 # The exchange printed in RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -23,8 +23,8 @@ from penstock.kafka.transport import connection as wire
 from penstock.kafka.transport import deadlines as deadline_module
 from penstock.kafka.transport.connection import Connection, Deadline
 from penstock.kafka.transport.protocol_messages import MetadataRequest, error_name
-from tests.support.hostile_server import Answer, frame, hang_up, send_raw, serve, silence
-from tests.support.topic_filling import wait_until
+from tests.support.servers.hostile_server import Answer, frame, hang_up, send_raw, serve, silence
+from tests.support.waiting import wait_until
 
 SETTINGS = ClientSettings((("127.0.0.1", 1),), socket_connection_setup_timeout_ms=5_000)
 

@@ -15,7 +15,7 @@ from penstock.core.client.client_settings import ClientSettings, SaslSettings, S
 from penstock.core.errors import BrokerError
 from penstock.kafka.transport.connection import Connection, Deadline
 from penstock.kafka.transport.connection_pool import POOL, ConnectionPool
-from tests.support.hostile_server import serve, silence
+from tests.support.servers.hostile_server import serve, silence
 
 SETTINGS = ClientSettings((("127.0.0.1", 1),))
 HOST = "127.0.0.1"

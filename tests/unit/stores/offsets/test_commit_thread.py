@@ -11,7 +11,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.commit_thread import CommitThread
 from penstock.stores.offsets.kafka_store import merge_positions
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 Told = tuple[StreamPosition, str | None]

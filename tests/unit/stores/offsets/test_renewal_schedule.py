@@ -20,7 +20,7 @@ from penstock.stores.offsets.renewal_schedule import (
     RenewalSchedule,
     choose_period_s,
 )
-from tests.support.topic_filling import wait_until
+from tests.support.waiting import wait_until
 
 DAY_S = 86_400
 T0 = TopicPartition("t", 0)

@@ -15,14 +15,9 @@ from penstock.apps.accesslog.blocking.blocklist_changes import Delta, advance, r
 from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.core.options.storage_addresses import Place
-from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
+from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide, make_database
 
 NOTHING = Gate()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
 
 
 def shown(delta: Delta) -> tuple[list[str], list[str], bool]:

@@ -15,12 +15,11 @@ from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, de
 from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.options.storage_addresses import Place
-from tests.support.decisions_database import (
+from tests.support.accesslog.decisions_database import (
     NOW_US,
     SECOND_US,
     add_decisions,
     decide,
-    make_database,
     make_decision,
 )
 
@@ -68,11 +67,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_us
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
 
 
 def read_times(folder: Path) -> dict[str, int]:

@@ -26,13 +26,8 @@ from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.sql_sessions import Database
-from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
+from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide
 from tests.support.hostile_texts import HOSTILE
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
 
 
 def network(text: str) -> Network:

@@ -29,7 +29,7 @@ from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import ensure_tables
 from penstock.stores.sql.ledger.ledger_tables import BATCHES, LEDGER
-from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
+from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide, make_database
 from tests.support.hostile_texts import HOSTILE
 
 TOKEN = secrets.token_urlsafe(32)

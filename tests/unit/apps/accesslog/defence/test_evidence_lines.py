@@ -19,8 +19,8 @@ from penstock.apps.accesslog.events.subjects import CLIENT
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.cli import main
 from tests.reference.accesslog_fold import RULES, SECOND, START, Line, Runner, make_batch, make_history
-from tests.support.decisions_database import decide, make_database
-from tests.support.fed_engine import FedEngine
+from tests.support.accesslog.decisions_database import decide, make_database
+from tests.support.accesslog.fed_engine import FedEngine
 
 SETTINGS = DefenceSettings(RULES, lanes=1, trust_crawlers=False, subjects_per_lane=512, groups_per_lane=256)
 

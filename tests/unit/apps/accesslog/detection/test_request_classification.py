@@ -15,8 +15,8 @@ from penstock.apps.accesslog.detection.request_classification import classify
 from penstock.apps.accesslog.detection.rule_set import default_rules
 from penstock.apps.accesslog.parsing.line_parser import make_parser, take_texts
 from penstock.cli import main
+from tests.support.accesslog.fed_engine import FedEngine
 from tests.support.console import drop_compilation
-from tests.support.fed_engine import FedEngine
 
 #: File of one scenario to the class that one of its lines must raise; counted ones are not here.
 HUB = {

@@ -22,7 +22,7 @@ from penstock.apps.accesslog.first_look.log_blocks import open_log, read_blocks
 from penstock.apps.accesslog.shipping.log_follower import LONGEST_LINE_BYTES
 from penstock.cli import main
 from penstock.core.errors import OptionError
-from tests.support.fed_engine import FedEngine
+from tests.support.accesslog.fed_engine import FedEngine
 
 SETTINGS = DefenceSettings.default()
 

@@ -15,7 +15,7 @@ from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rule_files import parse_duration
 from penstock.apps.accesslog.detection.rule_set import BehaviourRule, RuleSet, default_rules
-from tests.support.fed_engine import FedEngine
+from tests.support.accesslog.fed_engine import FedEngine
 
 SETTINGS = DefenceSettings.default()
 DETECTOR = Detector(SETTINGS.ruleset)

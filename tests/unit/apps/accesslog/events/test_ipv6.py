@@ -25,8 +25,8 @@ from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.cli import main
 from penstock.stores.sql.connections.sql_sessions import Database
 from tests.reference.accesslog_fold import RULES, SECOND, START, Line, Runner
-from tests.support.decisions_database import NOW_US, make_database
-from tests.support.decisions_database import decide as decide_for
+from tests.support.accesslog.decisions_database import NOW_US, make_database
+from tests.support.accesslog.decisions_database import decide as decide_for
 
 SETTINGS = DefenceSettings(RULES, lanes=3, ban_us=20 * SECOND, trust_crawlers=False, subjects_per_lane=256)
 NETWORK = "2001:db8:1:2::/64"

@@ -21,7 +21,7 @@ from penstock.cli.accesslog.first_look_messages import FirstLook
 from penstock.cli.commands.accesslog import run_pipeline
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import OptionError
-from tests.support.fed_engine import FedEngine
+from tests.support.accesslog.fed_engine import FedEngine
 
 REST = '- - [10/Oct/2000:13:55:{:02d} +0000] "GET {} HTTP/1.1" 404 23 "-" "curl/8.0"'
 VHOST_FIRST = '%v %h %l %u %t "%r" %>s %b'

@@ -18,8 +18,8 @@ from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cli.accesslog.run_outputs import finish, list_troubles, make_webhook_output
 from penstock.core.options.storage_addresses import Place, parse_place
 from penstock.stores.sql.connections.sql_sessions import Database
-from tests.support.decisions_database import make_news
-from tests.support.topic_filling import wait_until
+from tests.support.accesslog.decisions_database import make_news
+from tests.support.waiting import wait_until
 
 
 class Receiver:

@@ -28,6 +28,7 @@ from penstock.apps.accesslog.monitoring.alert_webhook import Webhook, WebhookSen
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import parse_place
+from tests.support.waiting import wait_until
 
 OPENED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -95,13 +96,6 @@ def receive() -> Iterator[Callable[..., Receiver]]:
     yield start
     for each in made:
         each.close()
-
-
-def wait_until(reached: Callable[[], bool], deadline_s: float = 20.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not reached():
-        assert time.monotonic() < end, "the deadline has passed"
-        time.sleep(0.01)
 
 
 @given(st.text())
@@ -193,7 +187,7 @@ def test_a_receiver_that_hangs_holds_nobody_up_and_what_waits_is_not_settled(
     events = list_events([make_row(number) for number in range(10)])
     begun = time.monotonic()
     first = sender.offer(events[:1])
-    wait_until(lambda: len(receiver.requests) >= 2)  # its deadline has passed, and it was tried again
+    wait_until(lambda: len(receiver.requests) >= 2, "its deadline has passed, and it is tried again")
     taken = sender.offer(events[1:])
     assert (first, taken) == (1, 3)
     assert not sender.close(0.1)
@@ -256,7 +250,7 @@ def test_what_cannot_be_noted_is_noted_later_and_the_next_event_is_sent(
 
     sender = WebhookSender(Webhook(receiver.url), settle, backoff_s=(0.01,))
     sender.offer(list_events([make_row(1)]))
-    wait_until(lambda: settled == ["0001-opened"])
+    wait_until(lambda: settled == ["0001-opened"], "it is settled")
     sender.offer(list_events([make_row(2)]))
     assert sender.close(20)
     assert settled == ["0001-opened", "0002-opened"]
@@ -285,7 +279,7 @@ def test_an_event_that_was_missed_is_told_again_and_what_was_told_is_not_asked_f
         assert sender.send() == 0
         sender._offer_again("0007-opened")
         assert sender.send(has_new_alerts=False) == 1
-        wait_until(lambda: count_told(tmp_path / "results.db") == 1)
+        wait_until(lambda: count_told(tmp_path / "results.db") == 1, "it is noted")
         (tmp_path / "results.db").rename(tmp_path / "elsewhere.db")
         assert sender.send(has_new_alerts=False) == 0
         (tmp_path / "elsewhere.db").rename(tmp_path / "results.db")

@@ -22,7 +22,7 @@ from penstock.apps.accesslog.monitoring.top_lists import KINDS, ROOM
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.apps.accesslog.texts.text_grouping import group_lines
 from penstock.core.errors import DecodeError
-from tests.support.accesslog_lines import (
+from tests.support.accesslog.accesslog_lines import (
     MINUTE_US,
     Database,
     Expected,

@@ -16,7 +16,7 @@ from penstock.apps.accesslog.monitoring.load_counting import count_load, merge
 from penstock.apps.accesslog.monitoring.spike_detection import AlertChange, Watch
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from tests.reference.accesslog_anomalies import SlowWatch
-from tests.support.accesslog_lines import Database, Line
+from tests.support.accesslog.accesslog_lines import Database, Line
 
 START = 1_700_000_000
 NOON = 43_200

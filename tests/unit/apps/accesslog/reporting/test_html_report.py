@@ -46,7 +46,7 @@ from penstock.cli import main
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import parse_place
 from penstock.stores.sql.connections.sql_sessions import Database
-from tests.support.monitoring_database import make_results
+from tests.support.accesslog.monitoring_database import make_results
 
 START = 1_700_000_000 // 60 * 60
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.apps.accesslog.shipping.log_follower import LogFollower
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
-from tests.support.accesslog_logs import Clock, all_closed, append, line_of, lines_in, pack
+from tests.support.accesslog.accesslog_logs import Clock, all_closed, append, line_of, lines_in, pack
 
 __all__ = ["all_closed"]
 

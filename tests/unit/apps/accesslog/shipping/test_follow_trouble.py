@@ -19,7 +19,7 @@ from penstock.apps.accesslog.shipping.followed_files import HEAD_BYTES, find_aga
 from penstock.apps.accesslog.shipping.log_file_names import Listing
 from penstock.apps.accesslog.shipping.log_follower import LogFollower
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
-from tests.support.accesslog_logs import Clock, all_closed, append, follow, line_of, pack, read_all
+from tests.support.accesslog.accesslog_logs import Clock, all_closed, append, follow, line_of, pack, read_all
 
 __all__ = ["all_closed"]
 

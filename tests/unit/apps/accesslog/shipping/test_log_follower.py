@@ -10,7 +10,16 @@ import pytest
 
 from penstock.apps.accesslog.shipping.log_file_names import family_of
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
-from tests.support.accesslog_logs import Clock, all_closed, append, follow, line_of, lines_in, pack, read_all
+from tests.support.accesslog.accesslog_logs import (
+    Clock,
+    all_closed,
+    append,
+    follow,
+    line_of,
+    lines_in,
+    pack,
+    read_all,
+)
 
 __all__ = ["all_closed"]
 

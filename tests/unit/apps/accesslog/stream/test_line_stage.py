@@ -42,7 +42,7 @@ from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 from penstock.cli.accesslog import run_outputs
 from penstock.cli.commands.accesslog import run_pipeline
 from penstock.core.errors import OptionError
-from tests.support.accesslog_traffic import (
+from tests.support.accesslog.accesslog_traffic import (
     RULES,
     START,
     Request,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from penstock.apps.accesslog.blocking.blocklists import read_bans
@@ -21,14 +19,9 @@ from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
-from tests.support.decisions_database import NOW_US, SECOND_US, decide, make_database
+from tests.support.accesslog.decisions_database import NOW_US, SECOND_US, decide
 
 HOUR_US = 3600 * SECOND_US
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_database(tmp_path / "results.db")
 
 
 def list_blocked(place: Place) -> list[str]:
