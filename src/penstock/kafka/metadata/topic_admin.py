@@ -1,4 +1,4 @@
-"""Creates, enlarges and deletes topics, and reads their settings, as far as the terminal needs it.
+"""Creates, enlarges and deletes topics, and reads their settings.
 
 Rule: each function returns once every broker shows the change, or raises with the broker's own
 reason: a topic that "was created" but cannot be described yet has made many a test unreliable.

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 from penstock.apps.accesslog.defence.allow_list import LOCAL, NEVER_BLOCKED, list_crawlers
 from penstock.apps.accesslog.events.networks import Network, NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.stream.operator_orders import ORDERS, SCHEMA, read_orders
+from penstock.apps.accesslog.stream.operator_orders import SCHEMA, read_orders
+from penstock.apps.accesslog.stream.table_names import DECISIONS, ORDERS
 from penstock.core.errors import OffsetStoreError
 from penstock.stores.sql.connections.sql_sessions import Session
-
-DECISIONS = "accesslog_decisions"
 
 #: The widest networks that a list may hold: a mistake must not shut out a country.
 _WIDEST_PREFIX = {4: 16, 6: 48}

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.parsing.line_parser import Parser, parse_input
+from penstock.apps.accesslog.parsing.line_parser import SERVER_HEADER, Parser, parse_input
 from penstock.apps.accesslog.shipping.log_file_names import find_left_out
 from penstock.apps.accesslog.shipping.log_follower import CHUNK_BYTES, LONGEST_LINE_BYTES, LogFollower, Piece
 from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC, PositionTopic, ShipState
@@ -35,6 +35,7 @@ from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.outages import has_stopped, hearing_stop
 from penstock.kafka.records.codecs import LZ4
+from penstock.kafka.records.record_schema import HEADERS
 from penstock.kafka.writing.transactional_producer import FENCED, TRANSACTION_LOST, TransactionalWriter
 from penstock.kernels.byte_columns import open_column
 
@@ -42,8 +43,7 @@ log = get_logger(__name__)
 
 Key = Literal["client", "server", "none"]
 _AUTO = Parser()
-SERVER_HEADER, CUT_HEADER = "server", "cut"
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+CUT_HEADER = "cut"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 #: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, adva
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, FormatLook
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
-from penstock.apps.accesslog.stream import pipeline_tables
+from penstock.apps.accesslog.stream import pipeline_tables, table_names
 from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
 from penstock.apps.accesslog.stream.line_stage import (
     COLUMNS,
@@ -43,7 +42,6 @@ from penstock.apps.accesslog.stream.operator_orders import make_rows, take_order
 from penstock.apps.accesslog.stream.parcels import PARCELS_DDL, read_parcels, unpack
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.stream.pipeline_state import make_clock_rows, make_setting_rows, read_standing
-from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import BrokerError
 from penstock.direct import Batch, BatchReport, DirectStream, RunOutcome, Subscribe, TopicPartition
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -69,13 +67,13 @@ _SESSION = {
     "spark.sql.session.timeZone": "UTC",
 }
 _ROWS_OF = {
-    kinds.DECISIONS: pipeline_tables.DECISIONS,
-    kinds.LANE: pipeline_tables.LANES,
-    LETTERS: pipeline_tables.DEAD_LETTERS,
-    kinds.SECONDS: pipeline_tables.SECONDS,
-    kinds.MINUTES: pipeline_tables.MINUTES,
-    kinds.TOPS: pipeline_tables.TOPS,
-    kinds.ALERTS: pipeline_tables.ALERTS,
+    kinds.DECISIONS: table_names.DECISIONS,
+    kinds.LANE: table_names.LANES,
+    LETTERS: table_names.DEAD_LETTERS,
+    kinds.SECONDS: table_names.SECONDS,
+    kinds.MINUTES: table_names.MINUTES,
+    kinds.TOPS: table_names.TOPS,
+    kinds.ALERTS: table_names.ALERTS,
 }
 _STATE_CHANGES = pipeline_tables.STATE_ROWS.append(pa.field("penstock_deleted", pa.bool_()))
 
@@ -126,8 +124,7 @@ class Pipeline:
             self._spark.conf.set(key, value)
         self._kit = make_kit(settings.tools)
         self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
-        known = {key: value for key, value in settings.consumer.items() if key != "auto.offset.reset"}
-        client = parse_client(known, read_file=lambda path: Path(path).read_text(encoding="utf-8")).settings
+        client = settings.client
         brief_ms = min(client.default_api_timeout_ms, _LAG_TIMEOUT_MS)
         self._log = KafkaLog(client)
         self._brief_log = KafkaLog(replace(client, default_api_timeout_ms=brief_ms))
@@ -212,7 +209,7 @@ class Pipeline:
         now_us = batch.time_ms * 1000
         self._show_first_lines(batch)
         before = read_standing(settings.place, settings.topic)
-        results = {pipeline_tables.SETTINGS: make_setting_rows(before, self._describe())}
+        results = {table_names.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
         if self._must_wait(is_waited_for=bool(before.pending) or not batch.is_empty):
             clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
@@ -232,14 +229,14 @@ class Pipeline:
             timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
             after = _note_timely(after, timely, now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
-            counted = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
+            counted = _find_too_late(results.get(table_names.STATE), settings.tools.monitor_lane)
             known |= counted
-            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **counted})
-            pending = _add_up(results.get(pipeline_tables.LANES), "pending")
+            results[table_names.SETTINGS] = make_setting_rows(before, {**self._describe(), **counted})
+            pending = _add_up(results.get(table_names.LANES), "pending")
         after = replace(after, partitions={n: clock for n, clock in after.partitions.items() if n != _LOOK})
-        results[pipeline_tables.COUNTS] = self._make_count_rows(counts)
-        results[pipeline_tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
-        results[pipeline_tables.ORDERS] = make_rows(taken) if taken else None
+        results[table_names.COUNTS] = self._make_count_rows(counts)
+        results[table_names.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
+        results[table_names.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
         unparsed = (self._unparsed | _list_busy(batch)) - timely
         too_late = int(known.get(pipeline_tables.TOO_LATE, 0))
@@ -256,7 +253,7 @@ class Pipeline:
         """Run both stages; return what they made, by the name of the table it is for."""
         from pyspark.sql.functions import col
 
-        state = batch.read_state(pipeline_tables.STATE).selectExpr(
+        state = batch.read_state(table_names.STATE).selectExpr(
             f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
         )
         stage = LogStage(self._kit, {number: clock.max_us for number, clock in clocks.partitions.items()})
@@ -274,12 +271,10 @@ class Pipeline:
             made.setdefault(_ROWS_OF.get(parcel.kind, parcel.kind), []).append(unpack(parcel.payload))
         if changes:
             columns = dict(zip(_STATE_CHANGES.names, zip(*sorted(changes), strict=True), strict=True))
-            made[pipeline_tables.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
-        if pipeline_tables.DECISIONS in made:
+            made[table_names.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
+        if table_names.DECISIONS in made:
             order = [(name, "ascending") for name in ("decided_at", "client", "decision_id")]
-            made[pipeline_tables.DECISIONS] = [
-                pa.concat_tables(made[pipeline_tables.DECISIONS]).sort_by(order)
-            ]
+            made[table_names.DECISIONS] = [pa.concat_tables(made[table_names.DECISIONS]).sort_by(order)]
         return made
 
     def _show_first_lines(self, batch: Batch) -> None:
@@ -373,7 +368,7 @@ class Pipeline:
 def _make_news(
     report: BatchReport, rows: Mapping[str, pa.Table], pending: int, watermark_us: int | None, too_late: int
 ) -> BatchNews:
-    counted = rows.get(pipeline_tables.COUNTS)
+    counted = rows.get(table_names.COUNTS)
     return BatchNews(
         report,
         lines=_add_up(counted, "lines"),
@@ -381,10 +376,10 @@ def _make_news(
         dead=_add_up(counted, "dead"),
         late=_add_up(counted, "late"),
         pending=pending,
-        subjects=_add_up(rows.get(pipeline_tables.LANES), "subjects"),
+        subjects=_add_up(rows.get(table_names.LANES), "subjects"),
         watermark_us=watermark_us,
-        decisions=rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
-        alerts=rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
+        decisions=rows.get(table_names.DECISIONS, DECISIONS.empty_table()),
+        alerts=rows.get(table_names.ALERTS, ALERT_ROWS.empty_table()),
         too_late=too_late,
     )
 

@@ -9,7 +9,6 @@ import pytest
 from penstock.apps.accesslog.blocking.blocklists import read_bans
 from penstock.apps.accesslog.defence.defence_settings import Orders
 from penstock.apps.accesslog.stream.operator_orders import (
-    ORDERS,
     SCHEMA,
     list_orders,
     make_rows,
@@ -17,6 +16,7 @@ from penstock.apps.accesslog.stream.operator_orders import (
     take_orders,
     withdraw_orders,
 )
+from penstock.apps.accesslog.stream.table_names import ORDERS
 from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.core.options.storage_addresses import Place
