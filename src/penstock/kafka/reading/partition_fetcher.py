@@ -123,7 +123,8 @@ class PartitionFetcher:
             stable = answer.last_stable_offset
             is_held = self._committed_only and 0 <= stable < answer.high_watermark
             return Fetched(frame[answer.begin : answer.end], answer.aborted, stable if is_held else None)
-        self._raise_if_held_back(position, until, answer)
+        if position < answer.high_watermark:  # the log has more and withholds it: it does not simply end here
+            raise self._starved(position, until, answer)
         if self._replica is not None:
             self.release()
             self._stay_with_leader()  # it may only be behind; the leader knows
@@ -309,11 +310,6 @@ class PartitionFetcher:
             facts={**self.facts(position), "limit_ms": self._poll_timeout_ms},
             retriable=True,
         )
-
-    def _raise_if_held_back(self, position: int, until: int, answer: FetchAnswer) -> None:
-        """Raise if the log has more and withholds it; if the log simply ends here, that is no error."""
-        if position < answer.high_watermark:
-            raise self._starved(position, until, answer)
 
     def _starved(self, position: int, until: int, answer: FetchAnswer) -> BrokerError:
         why = f"the log ends at {answer.high_watermark}"

@@ -11,7 +11,6 @@ left out. Why not use the reader: it decompresses, retries, waits for records to
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from penstock.core.model import Peek, TopicPartition
 from penstock.kafka.metadata.routing import Routing
 from penstock.kafka.reading.fetch_frames import FetchQuestion, PartitionQuestion, build_request
 from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.wire_cursor import BATCH_HEADER
 
 log = get_logger(__name__)
 Found = TypeVar("Found")
@@ -31,9 +31,6 @@ _LEAST_LOOK_BYTES = 4 << 10
 _PATIENCE_MS = 5_000
 FETCH_BY_NAME = 12  # later versions name topics by id, which an estimate does not need
 
-# A record batch: base offset, length of what follows, leader epoch, format, checksum, attributes, last offset
-# delta, first and greatest timestamp, producer id and epoch, first sequence number, number of records.
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _BYTES_BEFORE_LENGTH_COUNTS = 12
 _FORMAT, _IS_CONTROL, _IS_APPEND_TIME = 2, 0x20, 0x08
 
@@ -162,11 +159,11 @@ def _estimate(records: bytes, position: int) -> Peek | None:
 def read_headers(records: bytes) -> Iterator[_Batch]:
     """Yield the batches of an answer. For the last one, which may be cut off, the header is enough."""
     at = 0
-    while at + _HEADER.size <= len(records):
-        fields = _HEADER.unpack_from(records, at)
+    while at + BATCH_HEADER.size <= len(records):
+        fields = BATCH_HEADER.unpack_from(records, at)
         base, length, _, version, _, attributes, delta, first_ms, greatest_ms, *_, count = fields
         size = _BYTES_BEFORE_LENGTH_COUNTS + length
-        if version != _FORMAT or size < _HEADER.size or delta < 0:
+        if version != _FORMAT or size < BATCH_HEADER.size or delta < 0:
             return  # an older format, or damage, which the reader will report
         yield _Batch(
             base,
