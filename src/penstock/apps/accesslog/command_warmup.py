@@ -21,8 +21,8 @@ from penstock.apps.accesslog.evaluation.log_replay import replay
 from penstock.apps.accesslog.first_look.line_samples import take_sample
 from penstock.apps.accesslog.monitoring.load_merging import MonitorSettings
 from penstock.apps.accesslog.parsing.line_parser import make_parser
-from penstock.apps.accesslog.shipping.line_cutting import Piece
 from penstock.apps.accesslog.shipping.shipper import Key, make_records
+from penstock.apps.accesslog.shipping.whole_lines import Piece
 from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, SimulationSettings
 from penstock.apps.accesslog.stream.line_stage import Tools
 from penstock.apps.accesslog.stream.pipeline_warmup import warm_up

@@ -228,16 +228,14 @@ def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tupl
     return int(late), int(reached[-1])
 
 
-def gather_chunks(
-    batches: Iterable[pa.RecordBatch], most_lines: int = CHUNK_LINES, most_bytes: int = CHUNK_BYTES
-) -> Iterator[pa.RecordBatch]:
+def gather_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches joined into chunks of about this size, each of one partition; their order stays."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     current = None
     for batch in _split_by_partition(batches):
         partition = batch.column("partition")[0].as_py()
-        if waiting and (partition != current or rows >= most_lines or size >= most_bytes):
+        if waiting and (partition != current or rows >= CHUNK_LINES or size >= CHUNK_BYTES):
             yield _join(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(batch)

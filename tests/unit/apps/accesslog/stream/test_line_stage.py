@@ -25,6 +25,7 @@ from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, adva
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings
 from penstock.apps.accesslog.monitoring.packed_tables import unpack_tables
 from penstock.apps.accesslog.parsing.line_parser import make_parser
+from penstock.apps.accesslog.stream import line_stage
 from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
 from penstock.apps.accesslog.stream.line_stage import (
     COLUMNS,
@@ -205,11 +206,12 @@ def test_a_stage_is_small_and_a_kit_is_opened_once_in_a_worker() -> None:
     assert tools.detector is tools.detector
 
 
-def test_chunks_join_batches_of_one_partition_and_keep_their_order() -> None:
+def test_chunks_join_batches_of_one_partition_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_stage, "CHUNK_LINES", 4)
     batches = [make_records(0, [("w", b"a")] * 3, 0), make_records(0, [("w", b"b")] * 2, 3)]
     batches += [make_records(1, [("w", b"c")] * 4, 0), make_records(1, [("w", b"d")] * 4, 4)]
     mixed = pa.concat_batches([make_records(2, [("w", b"e")], 0), make_records(3, [("w", b"f")], 0)])
-    chunks = list(gather_chunks([*batches, mixed, mixed.slice(0, 0)], most_lines=4))
+    chunks = list(gather_chunks([*batches, mixed, mixed.slice(0, 0)]))
     found = [(set(each["partition"].to_pylist()), each["offset"].to_pylist()) for each in chunks]
     assert found == [({0}, [0, 1, 2, 3, 4]), ({1}, [0, 1, 2, 3]), ({1}, [4, 5, 6, 7]), ({2}, [0]), ({3}, [0])]
 
