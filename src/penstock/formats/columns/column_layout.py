@@ -39,8 +39,8 @@ _NUMPY = {
 _TEXTS = (s.STRING, s.BINARY)
 _LARGEST = np.iinfo(np.int32).max
 _MOST_KEPT = 8
-Kind = TypeVar("Kind")
-Memory = TypeVar("Memory")
+WorkKind = TypeVar("WorkKind")
+WorkMemory = TypeVar("WorkMemory")
 
 
 @dataclass(slots=True)
@@ -237,14 +237,14 @@ class Workspace:
         return pa.Array.from_buffers(arrow, entries, buffers, nulls, 0, children)
 
 
-class IdleWorkspaces(threading.local, Generic[Kind, Memory]):
+class IdleWorkspaces(threading.local, Generic[WorkKind, WorkMemory]):
     """The memory that this thread has decoded with before, of a few kinds. `make` makes more of a kind."""
 
-    def __init__(self, make: Callable[[Kind], Memory]) -> None:
-        self._make, self._kept = make, dict[Kind, Memory]()
+    def __init__(self, make: Callable[[WorkKind], WorkMemory]) -> None:
+        self._make, self._kept = make, dict[WorkKind, WorkMemory]()
 
     @contextmanager
-    def borrow(self, kind: Kind) -> Iterator[Memory]:
+    def borrow(self, kind: WorkKind) -> Iterator[WorkMemory]:
         """Yield memory of this kind, and keep it for the next batch unless decoding failed."""
         found = self._kept.pop(kind, None) or self._make(kind)
         yield found

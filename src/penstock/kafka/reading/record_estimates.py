@@ -24,7 +24,7 @@ from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.wire_cursor import BATCH_HEADER
 
 log = get_logger(__name__)
-Found = TypeVar("Found")
+Learned = TypeVar("Learned")
 
 _LOOK_BYTES, _ANSWER_BYTES = 64 << 10, 8 << 20
 _LEAST_LOOK_BYTES = 4 << 10
@@ -47,9 +47,9 @@ def look_at(
     positions: Mapping[TopicPartition, int],
     deadline: Deadline,
     committed_only: bool,
-    read: Callable[[bytes, int], Found | None],
-) -> dict[TopicPartition, Found]:
-    found: dict[TopicPartition, Found] = {}
+    read: Callable[[bytes, int], Learned | None],
+) -> dict[TopicPartition, Learned]:
+    found: dict[TopicPartition, Learned] = {}
     for node_id, asked in find_leaders(routing, positions, deadline).items():
         try:
             found.update(_ask_broker(routing, node_id, asked, deadline, committed_only, read))
@@ -95,8 +95,8 @@ def _ask_broker(
     asked: Mapping[TopicPartition, _Question],
     deadline: Deadline,
     committed_only: bool,
-    read: Callable[[bytes, int], Found | None],
-) -> Iterator[tuple[TopicPartition, Found]]:
+    read: Callable[[bytes, int], Learned | None],
+) -> Iterator[tuple[TopicPartition, Learned]]:
     deadline = deadline.or_sooner(_PATIENCE_MS, "the time for an estimate")
     host, port = routing.address(node_id, deadline)
     pending = [dict(asked)]

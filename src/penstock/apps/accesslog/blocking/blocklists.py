@@ -34,7 +34,7 @@ _BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expir
 
 
 #: First and last addresses of ranges that do not touch, in order.
-Spans = tuple[list[int], list[int]]
+AddressSpans = tuple[list[int], list[int]]
 
 
 class Ban(NamedTuple):
@@ -61,7 +61,7 @@ class Gate:
 
     allowed: tuple[Network, ...] = ()
     _index: NetworkSet = field(default_factory=NetworkSet, compare=False, repr=False)
-    _spans: Mapping[int, Spans] = field(default_factory=dict, compare=False, repr=False)
+    _spans: Mapping[int, AddressSpans] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -105,7 +105,7 @@ class Gate:
         return not is_address and at < len(starts) and starts[at] <= network.last
 
 
-def find_spans(networks: Iterable[Network], version: int) -> Spans:
+def find_spans(networks: Iterable[Network], version: int) -> AddressSpans:
     """Return where the networks of a version begin and end, in order; those that overlap are joined."""
     starts: list[int] = []
     ends: list[int] = []

@@ -43,7 +43,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
+class MinuteSummary:
     """What is known of a minute only as a whole."""
 
     begin_s: float
@@ -112,7 +112,7 @@ class ReportData:
     source: str = ""
     made_at: datetime | None = None
     load: Sequence[Load] = ()
-    minutes: Sequence[Minute] = ()
+    minutes: Sequence[MinuteSummary] = ()
     servers: Sequence[TopText] = ()
     tops: dict[str, Sequence[TopText]] = field(default_factory=dict)
     alerts: Sequence[dict[str, Any]] = ()
@@ -192,7 +192,7 @@ def _select(session: Session, table: str, *columns: str) -> str:
     return f"SELECT {', '.join(map(name, columns))} FROM {name(table)}"
 
 
-def _read_minutes(session: Session) -> tuple[list[Minute], list[Load]]:
+def _read_minutes(session: Session) -> tuple[list[MinuteSummary], list[Load]]:
     name, mark = session.grammar.name, session.grammar.mark
     columns = ("requests", "bytes", *_STATUS, "errors", "rate_max", "unique_clients")
     latencies = ("latency_p50_us", "latency_p95_us", "latency_p99_us")
@@ -203,7 +203,7 @@ def _read_minutes(session: Session) -> tuple[list[Minute], list[Load]]:
         begin = to_seconds(moment)
         requests, sent, first, second, third, fourth, fifth, errors, peak, clients = map(int, numbers[:10])
         minutes.append(
-            Minute(begin, clients, *(None if each is None else int(each) for each in numbers[10:]))
+            MinuteSummary(begin, clients, *(None if each is None else int(each) for each in numbers[10:]))
         )
         status = (first, second, third, fourth, fifth)
         load.append(Load(begin, 60.0, requests, sent, status, errors, peak))

@@ -41,7 +41,7 @@ from penstock.kernels.byte_columns import open_column
 
 log = get_logger(__name__)
 
-Key = Literal["client", "server", "none"]
+KeyChoice = Literal["client", "server", "none"]
 _AUTO = Parser()
 CUT_HEADER = "cut"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -62,7 +62,7 @@ class ShipSettings:
     files: tuple[str, ...]
     topic: str
     server: str
-    key: Key = "client"
+    key: KeyChoice = "client"
     parser: Parser = _AUTO
     name: str = ""
     positions_topic: str = DEFAULT_TOPIC
@@ -303,7 +303,7 @@ def _note_moment(stopping: threading.Event) -> Callable[[], float | None]:
     return find
 
 
-def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _AUTO) -> pa.RecordBatch:
+def make_records(pieces: list[Piece], server: str, key: KeyChoice, parser: Parser = _AUTO) -> pa.RecordBatch:
     """Return lines as columns of records: client or server as the key, the server's name in a header."""
     lines = pieces[0].lines if len(pieces) == 1 else pa.concat_arrays([piece.lines for piece in pieces])
     columns = {"value": lines, "headers": _make_headers(pieces, len(lines), server)}

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.defence_settings import DECISIONS, Orders
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS, OrdersInForce
 from penstock.apps.accesslog.events.future_clocks import correct_future_clocks, list_timely
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, pass_time
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, LogClock, advance, decide_idle, pass_time
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, FormatLook
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
@@ -104,7 +104,7 @@ class BatchNews:
         return self.report.attempts > 1
 
 
-Listener = Callable[[BatchNews], None]
+NewsListener = Callable[[BatchNews], None]
 
 
 class Pipeline:
@@ -129,7 +129,7 @@ class Pipeline:
         self._log = KafkaLog(client)
         self._brief_log = KafkaLog(replace(client, default_api_timeout_ms=brief_ms))
         self._view: LogView | None = None
-        self._listeners: list[Listener] = []
+        self._listeners: list[NewsListener] = []
         self._first_lines: FirstLines | None = None
         self._find_spared: Callable[[], tuple[str, ...]] = tuple
         self._unparsed: frozenset[int] = frozenset()
@@ -152,7 +152,7 @@ class Pipeline:
         )
         self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
 
-    def add_listener(self, listener: Listener) -> Pipeline:
+    def add_listener(self, listener: NewsListener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
         self._listeners.append(listener)
         return self
@@ -212,7 +212,7 @@ class Pipeline:
         results = {table_names.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
         if self._must_wait(is_waited_for=bool(before.pending) or not batch.is_empty):
-            clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
+            clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: LogClock()})
         if batch.is_empty and before.pending:
             clocks = _release_waiting(clocks)
         elif not batch.is_empty and clocks.watermark_us > now_us:
@@ -223,7 +223,7 @@ class Pipeline:
         pending, counts, timely = before.pending, list[pa.Table](), frozenset[int]()
         known = dict(before.settings)
         if not batch.is_empty or after.watermark_us != before.clocks.watermark_us:
-            made = self._run_job(batch, clocks, Orders.of(counting, self._find_spared()))
+            made = self._run_job(batch, clocks, OrdersInForce.of(counting, self._find_spared()))
             counts = made.pop(COUNTS, [])
             after = advance(clocks, read_maxima(counts), lateness_us=settings.lateness_us)
             timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
@@ -249,7 +249,7 @@ class Pipeline:
         batch.when_done(conclude)
         return rows
 
-    def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
+    def _run_job(self, batch: Batch, clocks: Clocks, orders: OrdersInForce) -> dict[str, list[pa.Table]]:
         """Run both stages; return what they made, by the name of the table it is for."""
         from pyspark.sql.functions import col
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, LogClock
 from penstock.apps.accesslog.stream import operator_orders as order_rows
 from penstock.apps.accesslog.stream import pipeline_tables, table_names
 from penstock.apps.accesslog.stream.operator_orders import Order, read_orders
@@ -61,7 +61,7 @@ def read_standing(place: Place, topic: str) -> Standing:
 
     clocks, given, settings, pending = Database(place, RECONNECT_TIMEOUT_S).run(read)
     partitions = {
-        int(partition): Clock(_time(maximum), bool(is_idle), _time(seen_at))
+        int(partition): LogClock(_time(maximum), bool(is_idle), _time(seen_at))
         for partition, maximum, _, seen_at, is_idle, _ in clocks
     }
     watermark = max((_time(row[2]) for row in clocks), default=NEVER)

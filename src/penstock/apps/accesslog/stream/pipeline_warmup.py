@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.defence_settings import Orders
+from penstock.apps.accesslog.defence.defence_settings import OrdersInForce
 from penstock.apps.accesslog.events.log_clocks import Clocks, advance, finish
 from penstock.apps.accesslog.parsing.line_parser import SERVER_HEADER
 from penstock.apps.accesslog.stream.lane_stage import STATE, LaneStage, read_maxima
@@ -43,7 +43,7 @@ def _run_stages(tools: Tools) -> None:
     parcels = list(LogStage(kit, {})([_make_records()]))
     clocks, state = Clocks.begin([0]), dict[tuple[int, int], pa.RecordBatch]()
     for given in (parcels, [], parcels):
-        made = [each for rows in LaneStage(kit, clocks, Orders())([*state.values(), *given])
+        made = [each for rows in LaneStage(kit, clocks, OrdersInForce())([*state.values(), *given])
                 for each in read_parcels(rows)]  # fmt: skip
         for each in made:
             if each.kind == STATE and each.payload is not None:

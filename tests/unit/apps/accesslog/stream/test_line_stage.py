@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from penstock.apps.accesslog.blocking import blocklist_files
 from penstock.apps.accesslog.blocking.blocklists import Gate
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.detection.rule_set import RuleSet
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, LogClock, advance
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings
 from penstock.apps.accesslog.monitoring.packed_tables import unpack_tables
 from penstock.apps.accesslog.parsing.line_parser import make_parser
@@ -95,13 +95,15 @@ class Miniature:
         self._run(list(LogStage(KIT, maxima)(batches)))
 
     def end(self) -> None:
-        idle = {number: Clock(each.max_us, is_idle=True) for number, each in self.clocks.partitions.items()}
+        idle = {
+            number: LogClock(each.max_us, is_idle=True) for number, each in self.clocks.partitions.items()
+        }
         self.clocks = Clocks(idle, self.clocks.watermark_us)
         self._run([])
 
     def _run(self, parcels: list[pa.RecordBatch]) -> None:
         state = [make_parcel("state", lane, piece, part) for (lane, part), piece in self.state.items()]
-        made = LaneStage(KIT, self.clocks, Orders())([*state, *parcels])
+        made = LaneStage(KIT, self.clocks, OrdersInForce())([*state, *parcels])
         counts: list[pa.Table] = []
         for parcel in (each for rows in made for each in read_parcels(rows)):
             self._keep(parcel, counts)
