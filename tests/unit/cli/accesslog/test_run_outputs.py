@@ -140,9 +140,7 @@ def test_a_list_that_an_earlier_run_has_left_is_told_and_not_touched(
     folder.mkdir()
     for name in ("blocklist.nft", "blocklist.txt", "blocklist.csv", "mine.txt"):
         (folder / name).write_text("as it was")
-    settings: Any = SimpleNamespace(
-        place=place, allow=(), trusted_proxies=(), trust_crawlers=True, block_private=False
-    )
+    settings: Any = SimpleNamespace(place=place, gate=Gate.of())
     for formats, left in (([], ["blocklist.csv", "blocklist.nft"]), (["nftables", "text", "csv"], [])):
         arguments: Any = SimpleNamespace(blocklist_dir=str(folder), blocklist_format=formats)
         with ExitStack() as stack, in_stream("shop"):
