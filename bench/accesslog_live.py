@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from bench.topics import settings_of
 from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
+from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, SimulationSettings
 from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
@@ -156,7 +157,7 @@ def run_latency(kafka: LocalKafka, folder: Path, seconds: int) -> dict[str, Any]
 
     def hear(news: BatchNews, pipeline: Pipeline, load: Load) -> None:
         if not writer:
-            writer.append(BlocklistWriter(folder / "results.db", blocklists))
+            writer.append(BlocklistWriter(folder / "results.db", blocklists, Gate.of()))
         writer[0].refresh(has_new_decisions=bool(news.decisions.num_rows))
         listed_at = time.time()
         rows = news.decisions.select(["partition", "offset", "action"]).to_pylist()

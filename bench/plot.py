@@ -2,7 +2,9 @@
 
     page = draw_page("Title", [Column("left", [chart, chart]), Column("right", [chart, chart])])
 
-Rule: charts of one row share both scales, so that runs beside each other can be compared by eye.
+Rule: charts of one row share both scales, so that runs beside each other can be compared by eye. Why not the
+report's charts (`svg_charts`): these take their looks from the report's style sheet and scale each chart by
+itself over a time of day; this is a file of its own, over the seconds of a run.
 """
 
 from __future__ import annotations

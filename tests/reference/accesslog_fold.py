@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Findings
 from penstock.apps.accesslog.detection.rule_set import BehaviourRule, RuleSet
@@ -176,7 +176,7 @@ class Runner:
         self.clocks = Clocks.begin(range(self.partitions))
         self.states = [LaneState.begin(self.settings) for _ in range(self.settings.lanes)]
 
-    def feed(self, batch: Iterable[tuple[int, Sequence[Line]]], orders: Orders | None = None) -> None:
+    def feed(self, batch: Iterable[tuple[int, Sequence[Line]]], orders: OrdersInForce | None = None) -> None:
         events: list[list[pa.RecordBatch]] = [[] for _ in self.states]
         for partition, lines in batch:
             if not lines:
@@ -205,7 +205,7 @@ class Runner:
         )  # fmt: skip
 
     def _fold(
-        self, events: list[list[pa.RecordBatch]], orders: Orders | None, ended: Clocks | None = None
+        self, events: list[list[pa.RecordBatch]], orders: OrdersInForce | None, ended: Clocks | None = None
     ) -> None:
         clocks = self.clocks
         for lane, state in enumerate(self.states):

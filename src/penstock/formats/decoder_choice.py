@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from penstock.formats.registry.schema_registry import (
 )
 from penstock.formats.text.string_decoder import StringDecoder
 
-ReadBytes = Callable[[str], bytes]
 #: The least number of unknown ids to ask for, however few bad rows are allowed: the error then names one.
 LEAST_UNKNOWN_IDS = 100
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
@@ -56,14 +55,10 @@ class _Column:
 
 
 def build_decoders(
-    table: FormatTable,
-    *,
-    environ: Mapping[str, str] | None = None,
-    read_bytes: ReadBytes | None = None,
+    table: FormatTable, *, environ: Mapping[str, str] | None = None
 ) -> dict[str, ColumnDecoder]:
     """Return the decoder of each requested typed column (`keyData`, `valueData`); may ask the registry."""
-    read = read_bytes or (lambda path: Path(path).read_bytes())
-    registry = _read_registry(table, os.environ if environ is None else environ, read)
+    registry = _read_registry(table, os.environ if environ is None else environ)
     decoders: dict[str, ColumnDecoder] = {}
     for name in ("key", "value"):
         kind, *others = (
@@ -73,7 +68,7 @@ def build_decoders(
         column = _Column(name, kind or "", table.on_field_error == "nullValue", *others)
         _check_together(column, registry)
         if kind:
-            decoders[f"{name}Data"] = _build(column, registry, read)
+            decoders[f"{name}Data"] = _build(column, registry)
     if registry is not None and not decoders:
         raise _conflict("schemaRegistry.url", "it is of no use without `valueFormat` or `keyFormat`")
     return decoders
@@ -111,7 +106,7 @@ def _check_together(column: _Column, registry: RegistrySettings | None) -> None:
         raise _missing(f"{name}Message", f"`{name}Format` is `protobuf`")
 
 
-def _build(column: _Column, registry: RegistrySettings | None, read: ReadBytes) -> ColumnDecoder:
+def _build(column: _Column, registry: RegistrySettings | None) -> ColumnDecoder:
     if column.format == "string":
         return StringDecoder()
     found: RegisteredSchema | None = None
@@ -125,8 +120,8 @@ def _build(column: _Column, registry: RegistrySettings | None, read: ReadBytes) 
                 facts={"subject": column.subject, "kind": found.kind},
             )
     if column.format == "protobuf":
-        return _build_protobuf(column, found, registry, read)
-    text = found.text if found is not None else _read_schema(column, read).decode("utf-8", "replace")
+        return _build_protobuf(column, found, registry)
+    text = found.text if found is not None else _read_schema(column).decode("utf-8", "replace")
     if column.format == "json":
         return JsonDecoder(text, column.strict)
     if column.format == "jsonschema":
@@ -135,7 +130,7 @@ def _build(column: _Column, registry: RegistrySettings | None, read: ReadBytes) 
 
 
 def _build_protobuf(
-    column: _Column, found: RegisteredSchema | None, registry: RegistrySettings | None, read: ReadBytes
+    column: _Column, found: RegisteredSchema | None, registry: RegistrySettings | None
 ) -> ColumnDecoder:
     from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
     from penstock.formats.protobuf.protobuf_plan import first_message, join_files
@@ -143,7 +138,7 @@ def _build_protobuf(
     if found is not None:
         files = join_files([*(text for _, text in found.references), found.text])
         return ProtobufDecoder(files, column.message or first_message(found.text), registry)
-    data = _read_schema(column, read)
+    data = _read_schema(column)
     if column.schema is not None:
         try:
             data = base64.b64decode(data, validate=True)
@@ -153,15 +148,13 @@ def _build_protobuf(
     return ProtobufDecoder(data, column.message or "", registry)
 
 
-def _read_schema(column: _Column, read: ReadBytes) -> bytes:
+def _read_schema(column: _Column) -> bytes:
     if column.schema_file is None:
         return (column.schema or "").encode()
-    return _read_option_file(f"{column.name}SchemaFile", column.schema_file, read)
+    return _read_option_file(f"{column.name}SchemaFile", column.schema_file)
 
 
-def _read_registry(
-    table: FormatTable, environ: Mapping[str, str], read: ReadBytes
-) -> RegistrySettings | None:
+def _read_registry(table: FormatTable, environ: Mapping[str, str]) -> RegistrySettings | None:
     secrets = {
         "username": table.registry_username,
         "password": table.registry_password,
@@ -178,7 +171,7 @@ def _read_registry(
         raise invalid("schemaRegistry.url", table.registry_url, str(error)) from None
 
     def look_up(path: str) -> str:
-        return read(path).decode()
+        return Path(path).read_bytes().decode()
 
     plain = {
         name: resolve_reference(f"schemaRegistry.{name}", text, environ=environ, read_file=look_up).strip()
@@ -198,9 +191,7 @@ def _read_registry(
         urls,
         Secret(f"{plain['username']}:{plain['password']}") if "username" in plain else None,
         Secret(plain["token"]) if "token" in plain else None,
-        None
-        if ca is None
-        else _read_option_file("schemaRegistry.caFile", ca, read).decode("ascii", "replace"),
+        None if ca is None else _read_option_file("schemaRegistry.caFile", ca).decode("ascii", "replace"),
         table.registry_timeout_ms,
         max_unknown_ids=_bound_unknown_ids(table),
     )
@@ -213,9 +204,9 @@ def _bound_unknown_ids(table: FormatTable) -> int:
     return INT32_MAX if table.quota is None else max(LEAST_UNKNOWN_IDS, table.quota.floor)
 
 
-def _read_option_file(key: str, path: str, read: ReadBytes) -> bytes:
+def _read_option_file(key: str, path: str) -> bytes:
     try:
-        return read(path)
+        return Path(path).read_bytes()
     except OSError as error:
         raise OptionError(
             "FILE_UNREADABLE",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.kernels.compilation import load_word, part
+from penstock.kernels.compilation import inlined, load_word, part
 
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
@@ -20,6 +20,21 @@ _BLANKS = np.uint64(0x2020202020202020)
 #: What `unescape` returns instead of a size: for an escape that JSON does not have, and for half a surrogate
 #: pair.
 NO_TEXT, NO_CHARACTER = -1, -2
+
+
+@inlined
+def same_bytes(buf, at, other, other_at, size):
+    """Return whether two texts of one size are the same; the caller has checked that both are there."""
+    while size >= 8:
+        if load_word(buf, at) != load_word(other, other_at):
+            return False
+        at += 8
+        other_at += 8
+        size -= 8
+    for i in range(size):  # noqa: SIM110  (numba has no generators)
+        if buf[at + i] != other[other_at + i]:
+            return False
+    return True
 
 
 @part

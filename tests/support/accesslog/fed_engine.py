@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.evaluation.offline_defence import Engine
@@ -43,7 +43,7 @@ class FedEngine(Engine):
         batch: Mapping[int, pa.Array],
         *,
         servers: Mapping[int, pa.Array] | None = None,
-        orders: Orders | None = None,
+        orders: OrdersInForce | None = None,
     ) -> pa.Table:
         """Fold one batch: the next lines of each partition."""
         events = []

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.apps.accesslog.monitoring.load_counting import Merged, merge
-from penstock.apps.accesslog.stream.pipeline_tables import COUNTS, DECISIONS, TABLES, create_tables
+from penstock.apps.accesslog.stream.pipeline_tables import TABLES, create_tables
+from penstock.apps.accesslog.stream.table_names import COUNTS, DECISIONS
 from penstock.core.options.storage_addresses import parse_place
 from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.stores.sql.sink.bulk_loading import load_rows

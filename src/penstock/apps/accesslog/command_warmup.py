@@ -21,8 +21,8 @@ from penstock.apps.accesslog.evaluation.log_replay import replay
 from penstock.apps.accesslog.first_look.line_samples import take_sample
 from penstock.apps.accesslog.monitoring.load_merging import MonitorSettings
 from penstock.apps.accesslog.parsing.line_parser import make_parser
-from penstock.apps.accesslog.shipping.line_cutting import Piece
-from penstock.apps.accesslog.shipping.shipper import Key, make_records
+from penstock.apps.accesslog.shipping.shipper import KeyChoice, make_records
+from penstock.apps.accesslog.shipping.whole_lines import Piece
 from penstock.apps.accesslog.simulation.traffic_simulation import Simulation, SimulationSettings
 from penstock.apps.accesslog.stream.line_stage import Tools
 from penstock.apps.accesslog.stream.pipeline_warmup import warm_up
@@ -38,7 +38,7 @@ def warm_up_all() -> None:
     text = b"".join(server.text for step in simulation.steps(newlines=True) for server in step.servers)
     compile_encoding()
     lines, cut_rows = cut_lines(text, _LONGEST_LINE_BYTES)
-    for key in get_args(Key):
+    for key in get_args(KeyChoice):
         make_records([Piece("access.log", lines, cut_rows, len(text))], "web1", key)
     take_sample(lines, make_parser(trusted_proxies=["192.0.2.0/24"]))
     defence = DefenceSettings.default()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.apps.accesslog.blocking.blocklists import Gate, read_bans
+from penstock.apps.accesslog.blocking.blocklists import read_bans
 from penstock.core.errors import PenstockError
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
@@ -37,12 +37,7 @@ class BlockedCount:
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._place, self._clock, self._wall_us = settings.place, clock, wall_us
-        self._gate = Gate.of(
-            allow=settings.allow,
-            trusted_proxies=settings.trusted_proxies,
-            trust_crawlers=settings.trust_crawlers,
-            block_private=settings.block_private,
-        )
+        self._gate = settings.gate
         self._known: int | None = None
         self._is_behind = True
         self._read_at, self._took_s = clock(), 0.0

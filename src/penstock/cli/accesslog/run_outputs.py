@@ -108,15 +108,7 @@ def _open_blocklists(
 
     formats = tuple(arguments.blocklist_format) or ("text", "json")
     demand_place(Path(arguments.blocklist_dir))
-    writer = BlocklistWriter(
-        settings.place,
-        arguments.blocklist_dir,
-        formats,
-        allow=settings.allow,
-        trusted_proxies=settings.trusted_proxies,
-        trust_crawlers=settings.trust_crawlers,
-        block_private=settings.block_private,
-    )
+    writer = BlocklistWriter(settings.place, arguments.blocklist_dir, settings.gate, formats)
     for sentence in _describe_left(Path(arguments.blocklist_dir), formats):
         complain_dated(sentence)
     return make_blocklist_output(writer)

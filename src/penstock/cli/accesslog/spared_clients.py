@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from penstock.apps.accesslog.defence.allow_list import LOCAL, list_crawlers
 from penstock.apps.accesslog.events.networks import Network, NetworkSet, parse_network
 from penstock.cli.shared.terminal import count
+
+if TYPE_CHECKING:
+    from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
+    from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 
 _MOST_SHOWN = 3
 _TRUSTED, _ALLOWED, _UNNAMED, _CRAWLER, _LOCAL = (
@@ -38,17 +42,6 @@ _WORDS = {
 }
 
 
-class _Settings(Protocol):
-    @property
-    def allow(self) -> tuple[str, ...]: ...
-    @property
-    def trusted_proxies(self) -> tuple[str, ...]: ...
-    @property
-    def trust_crawlers(self) -> bool: ...
-    @property
-    def block_private(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sparing:
     """What spares clients. `fronts`: addresses that look like proxies and were not named as such."""
@@ -60,7 +53,7 @@ class Sparing:
     fronts: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, settings: _Settings, fronts: tuple[str, ...] = ()) -> Self:
+    def of(cls, settings: PipelineSettings | DefenceSettings, fronts: tuple[str, ...] = ()) -> Self:
         """Return what the settings of a run or replay spare."""
         return cls(
             settings.allow,

@@ -204,7 +204,7 @@ def _read_number(name: str, given: object, least: int, most: int) -> int | None:
 def _make_records(messages: Sequence[Message], fixed: MessageDefaults) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from penstock.kafka.console.line_records import HEADERS
+    from penstock.kafka.records.record_schema import HEADERS
 
     def choose(said: int | None, values: Iterable[int | None]) -> list[int | None]:
         return [said if said is not None else each for each in values]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pyarrow as pa
 
@@ -13,7 +11,7 @@ from penstock.formats.avro import avro_kernel as k
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.avro.avro_program import AvroProgram, Incompatible
 from penstock.formats.avro.avro_schema import MAX_DEPTH, column_type, parse_avro
-from penstock.formats.columns.column_layout import Layout, Workspace, explain
+from penstock.formats.columns.column_layout import IdleWorkspaces, Layout, Workspace, explain
 from penstock.formats.registry.schema_lookups import find_schemas
 from penstock.formats.registry.schema_registry import RegisteredSchema, RegistrySettings
 from penstock.formats.registry.value_framing import FRAME_BYTES, choose_entries, read_ids
@@ -36,7 +34,6 @@ _REASONS = {
     k.NO_MATCH: "a union holds a branch that the frame's type does not have",
 }
 _WITHOUT_FIELD = (k.TRAILING, k.NO_FRAME, k.NO_SCHEMA)
-_idle = threading.local()
 
 
 class _Values:
@@ -98,12 +95,10 @@ class _Values:
         return _REASONS[fault] + (f" (near `{path[:80]}`)" if path and fault not in _WITHOUT_FIELD else "")
 
 
+_idle = IdleWorkspaces(_Values)
+
+
 def decode_avro(decoder: AvroDecoder, values: pa.Array) -> Decoded:
     """Decode the values, with the memory and programs this thread has used for the decoder before, if any."""
-    kept: dict[AvroDecoder, _Values] = _idle.__dict__.setdefault("values", {})
-    found = kept.pop(decoder, None) or _Values(decoder)
-    decoded = found.decode(open_column(values))
-    if len(kept) >= 8:
-        kept.clear()
-    kept[decoder] = found
-    return decoded
+    with _idle.borrow(decoder) as found:
+        return found.decode(open_column(values))

@@ -12,9 +12,11 @@ the input and only grows.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +38,9 @@ _NUMPY = {
 }  # fmt: skip
 _TEXTS = (s.STRING, s.BINARY)
 _LARGEST = np.iinfo(np.int32).max
+_MOST_KEPT = 8
+WorkKind = TypeVar("WorkKind")
+WorkMemory = TypeVar("WorkMemory")
 
 
 @dataclass(slots=True)
@@ -230,6 +235,22 @@ class Workspace:
             pairs = pa.struct([arrow.key_field, arrow.item_field])
             children = [pa.Array.from_buffers(pairs, len(children[0]), [None], 0, 0, children)]
         return pa.Array.from_buffers(arrow, entries, buffers, nulls, 0, children)
+
+
+class IdleWorkspaces(threading.local, Generic[WorkKind, WorkMemory]):
+    """The memory that this thread has decoded with before, of a few kinds. `make` makes more of a kind."""
+
+    def __init__(self, make: Callable[[WorkKind], WorkMemory]) -> None:
+        self._make, self._kept = make, dict[WorkKind, WorkMemory]()
+
+    @contextmanager
+    def borrow(self, kind: WorkKind) -> Iterator[WorkMemory]:
+        """Yield memory of this kind, and keep it for the next batch unless decoding failed."""
+        found = self._kept.pop(kind, None) or self._make(kind)
+        yield found
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[kind] = found
 
 
 def explain(faults: Array, nodes: Array, describe: Callable[[int, int], str]) -> pa.StringArray | None:

@@ -6,16 +6,13 @@ their place; Arrow parses all of them at once afterwards.
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_builder import BASE, FLOAT
-from penstock.formats.columns.column_layout import Layout, Workspace, explain
+from penstock.formats.columns.column_layout import IdleWorkspaces, Layout, Workspace, explain
 from penstock.formats.columns.column_types import ColumnType
 from penstock.formats.json import json_kernel as k
 from penstock.formats.json import json_scalars as v
@@ -36,7 +33,6 @@ _FIELD_REASONS = {
     v.OUT_OF_RANGE: "field `{}` is too large for {}",
     v.HALF_PAIR: "field `{}` has half of a surrogate pair",
 }
-_idle = threading.local()
 
 
 class _Documents:
@@ -88,6 +84,9 @@ class _Documents:
         return _REASONS[fault]
 
 
+_idle = IdleWorkspaces(_Documents)
+
+
 def parse_reals(data: Array, starts: Array, sizes: Array, kind: pa.DataType) -> Array:
     """Return the numbers at these places, each right to the last bit of its kind."""
     ends = np.zeros(len(sizes) + 1, np.int32)
@@ -103,10 +102,5 @@ def decode_json(
     column: ColumnType, values: pa.Array, *, framed: bool = False, strict: bool = False
 ) -> Decoded:
     """Decode the values, in memory that this thread has used for the type before, if any."""
-    kept: dict[Any, _Documents] = _idle.__dict__
-    documents = kept.pop(column.ddl, None) or _Documents(column)
-    decoded = documents.decode(open_column(values), FRAME_BYTES if framed else 0, strict)
-    if len(kept) > 8:
-        kept.clear()
-    kept[column.ddl] = documents
-    return decoded
+    with _idle.borrow(column) as documents:
+        return documents.decode(open_column(values), FRAME_BYTES if framed else 0, strict)

@@ -10,7 +10,6 @@ makes several. It needs values joined by newlines (so another scanner first, les
 next), and it refuses a whole block for one wrong field without naming the row.
 """
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: SIM110  (numba has no generators)
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ import numpy as np
 from penstock.formats.columns import column_builder as s
 from penstock.formats.json import json_scalars as v
 from penstock.kernels.compilation import inlined, kernel, part
-from penstock.kernels.text_scanning import close_string, skip_blanks, unescape
+from penstock.kernels.text_scanning import close_string, same_bytes, skip_blanks, unescape
 
 MAX_DEPTH = 1000  # as in Spark
 
@@ -183,14 +182,6 @@ def null_field(columns, frames, depth, node, fault, late, state):
         last -= 1
     state[v.LATE] = last + 1
     return s.put_null(columns, field)
-
-
-@inlined
-def same_bytes(buf, at, other, other_at, size):
-    for i in range(size):
-        if buf[at + i] != other[other_at + i]:
-            return False
-    return True
 
 
 @inlined

@@ -7,7 +7,6 @@ decoded again with the rest of their batch.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.core.errors import OptionError
 from penstock.core.typed_columns import Decoded
-from penstock.formats.columns.column_layout import Layout, Workspace, explain
+from penstock.formats.columns.column_layout import IdleWorkspaces, Layout, Workspace, explain
 from penstock.formats.protobuf import protobuf_kernel as k
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
 from penstock.formats.protobuf.protobuf_plan import column_type, join_files, load_message, make_plan
@@ -39,7 +38,6 @@ _REASONS = {
     k.WRONG_MESSAGE: "the value is another message type than the frame's",
 }
 _WITHOUT_FIELD = (k.NO_FRAME, k.NO_SCHEMA, k.WRONG_MESSAGE, k.BAD_TAG)
-_idle = threading.local()
 
 
 class _Messages:
@@ -147,6 +145,9 @@ class _Messages:
         return _REASONS[fault] + (f" (near `{path[:80]}`)" if path and fault not in _WITHOUT_FIELD else "")
 
 
+_idle = IdleWorkspaces(_Messages)
+
+
 def _message_names(text: str) -> dict[tuple[int, ...], str]:
     """Return the full name of every message of a file, by its path of indexes."""
     from google.protobuf import descriptor_pb2
@@ -166,10 +167,5 @@ def _message_names(text: str) -> dict[tuple[int, ...], str]:
 
 def decode_protobuf(decoder: ProtobufDecoder, values: pa.Array) -> Decoded:
     """Decode the values, with the memory and tables this thread has used for the decoder before, if any."""
-    kept: dict[ProtobufDecoder, _Messages] = _idle.__dict__.setdefault("messages", {})
-    found = kept.pop(decoder, None) or _Messages(decoder)
-    decoded = found.decode(values)
-    if len(kept) >= 8:
-        kept.clear()
-    kept[decoder] = found
-    return decoded
+    with _idle.borrow(decoder) as found:
+        return found.decode(values)

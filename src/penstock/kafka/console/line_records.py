@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import SinkError
+from penstock.kafka.records.record_schema import HEADERS
 from penstock.kernels.newline_cutting import cut_lines
 
 #: A longer line is no message: brokers accept 1 MB unless configured otherwise.
 LONGEST_LINE_BYTES = 100 << 20
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class LineCutter:

@@ -55,7 +55,7 @@ class TopicDetails:
 
 def describe_topics(settings: ClientSettings, names: Collection[str]) -> list[TopicDetails]:
     """Return the named topics, sorted by name; raise if one does not exist."""
-    deadline = Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")
+    deadline = Deadline.of_call(settings)
     wanted = sorted(set(names))
 
     def build() -> Any:

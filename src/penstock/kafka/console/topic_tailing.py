@@ -38,7 +38,7 @@ from penstock.core.planning.range_bounds import Snapshot, bind, time_of
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.kafka_reader import KafkaReader
 
-Headers = tuple[tuple[str, bytes | None], ...]
+RecordHeaders = tuple[tuple[str, bytes | None], ...]
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _ADVICE = "Begin again in the log that is there now: at `earliest`, `latest`, or at a time."
 #: The maximum age of topic metadata when a look compares it: a recreated topic is noticed this late.
@@ -55,7 +55,7 @@ class ConsumedRecord:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: Headers = ()
+    headers: RecordHeaders = ()
 
 
 def find_starts(

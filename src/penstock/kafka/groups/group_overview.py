@@ -71,7 +71,7 @@ class GroupDetails:
 
 def list_groups(settings: ClientSettings) -> list[ListedGroup]:
     """Return all groups, asking every broker: each knows only the groups it coordinates."""
-    deadline = _deadline(settings)
+    deadline = Deadline.of_call(settings)
     routing = routing_for(settings)
     found: dict[str, ListedGroup] = {}
     pending = set(routing.brokers(deadline).values())
@@ -94,7 +94,7 @@ def list_groups(settings: ClientSettings) -> list[ListedGroup]:
 
 def describe_group(settings: ClientSettings, group: str) -> GroupDetails:
     """Return one group in full; raise if it does not exist."""
-    deadline = _deadline(settings)
+    deadline = Deadline.of_call(settings)
     routing = routing_for(settings)
     response, broker = routing.call_coordinator(
         group,
@@ -173,7 +173,3 @@ def _make_rows(
     ends = view.latest(existing)
     rows = [GroupRow(each, committed.get(each), ends.get(each), owners.get(each)) for each in partitions]
     return (*rows, *(GroupRow(None, None, None, member) for member in members if not member.partitions))
-
-
-def _deadline(settings: ClientSettings) -> Deadline:
-    return Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")

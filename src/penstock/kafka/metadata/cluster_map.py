@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.core.model import TopicPartition, TopicView
 
-Address = tuple[str, int]
+BrokerAddress = tuple[str, int]
 
 #: A lower epoch is believed after this many answers in a row, over at least this time. Brokers learn of an
 #: election within about a second, and a caller that keeps asking for a leader reaches these limits in time.
@@ -73,7 +73,7 @@ class ClusterMap:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._brokers: dict[int, Address] = {}
+        self._brokers: dict[int, BrokerAddress] = {}
         self._topics: dict[str, TopicRoute] = {}
         self._controller_id = -1
         self._listed: tuple[float, Collection[str]] | None = None
@@ -126,11 +126,11 @@ class ClusterMap:
                 if name in self._topics:
                     self._topics[name] = replace(self._topics[name], learned_at=float("-inf"))
 
-    def brokers(self) -> dict[int, Address]:
+    def brokers(self) -> dict[int, BrokerAddress]:
         with self._lock:
             return dict(self._brokers)
 
-    def controller(self) -> Address | None:
+    def controller(self) -> BrokerAddress | None:
         with self._lock:
             return self._brokers.get(self._controller_id)
 

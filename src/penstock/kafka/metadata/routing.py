@@ -28,7 +28,7 @@ from penstock.kafka.metadata.broker_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     refusal,
 )
-from penstock.kafka.metadata.cluster_map import Address, ClusterMap, Leader, TopicRoute
+from penstock.kafka.metadata.cluster_map import BrokerAddress, ClusterMap, Leader, TopicRoute
 from penstock.kafka.transport.connection_pool import POOL, ConnectionPool
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import FindCoordinatorRequest, MetadataRequest
@@ -36,7 +36,7 @@ from penstock.kafka.transport.retries import Attempts
 
 __all__ = ["Leader", "Routing", "routing_for"]
 
-Answer = TypeVar("Answer")
+CallResult = TypeVar("CallResult")
 
 # Metadata this young is good enough even when metadata.max.age.ms is 0.
 _LEAST_AGE_MS = 1_000
@@ -52,7 +52,7 @@ class Routing:
         self.settings = settings
         self.pool = pool
         self._cluster = ClusterMap()
-        self._coordinators: dict[tuple[bool, str], Address] = {}  # by `transactional` and key
+        self._coordinators: dict[tuple[bool, str], BrokerAddress] = {}  # by `transactional` and key
         self._turn = itertools.count()
 
     # --- metadata ---------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Routing:
         found = self.refresh([topic], deadline).get(topic)
         return None if found is None else found.view()
 
-    def address(self, node_id: int, deadline: Deadline) -> Address:
+    def address(self, node_id: int, deadline: Deadline) -> BrokerAddress:
         """Return where the broker with this id listens."""
         if node_id not in self._cluster.brokers():
             self.refresh([], deadline)
@@ -148,7 +148,7 @@ class Routing:
         """Make the leaders of these topics be looked up again before their next use."""
         self._cluster.forget(topics)
 
-    def brokers(self, deadline: Deadline) -> dict[int, Address]:
+    def brokers(self, deadline: Deadline) -> dict[int, BrokerAddress]:
         """Return all live brokers by node id, asking now."""
         self.refresh([], deadline)
         return self._cluster.brokers()
@@ -183,14 +183,14 @@ class Routing:
         self,
         partitions: Collection[TopicPartition],
         build: Callable[[dict[TopicPartition, Leader]], Any],
-        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, int, CallResult]]],
         deadline: Deadline,
-    ) -> dict[TopicPartition, Answer]:
+    ) -> dict[TopicPartition, CallResult]:
         """Return each partition's answer, sending one request per leader until all have answered.
 
         `build` makes the request for some partitions; `read` yields (partition, error code, answer).
         """
-        answers: dict[TopicPartition, Answer] = {}
+        answers: dict[TopicPartition, CallResult] = {}
         pending = set(partitions)
         if not pending:
             return answers
@@ -213,8 +213,8 @@ class Routing:
 
     def _by_broker(
         self, partitions: Collection[TopicPartition], attempts: Attempts
-    ) -> dict[Address, dict[TopicPartition, Leader]]:
-        by_broker: dict[Address, dict[TopicPartition, Leader]] = {}
+    ) -> dict[BrokerAddress, dict[TopicPartition, Leader]]:
+        by_broker: dict[BrokerAddress, dict[TopicPartition, Leader]] = {}
         with attempts.forgiving():
             for wanted, leader in self.leaders(partitions, attempts.deadline).items():
                 by_broker.setdefault((leader.host, leader.port), {})[wanted] = leader
@@ -273,7 +273,7 @@ class Routing:
 
     def find_coordinator(
         self, key: str, deadline: Deadline, *, transactional: bool = False
-    ) -> tuple[int, Address]:
+    ) -> tuple[int, BrokerAddress]:
         """Ask for a group's (or transactional id's) coordinator now; return its id and address."""
         response, broker = self.call_any(
             lambda: FindCoordinatorRequest(key=key, key_type=int(transactional), coordinator_keys=[key]),

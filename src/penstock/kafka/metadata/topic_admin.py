@@ -1,4 +1,4 @@
-"""Creates, enlarges and deletes topics, and reads their settings, as far as the terminal needs it.
+"""Creates, enlarges and deletes topics, and reads their settings.
 
 Rule: each function returns once every broker shows the change, or raises with the broker's own
 reason: a topic that "was created" but cannot be described yet has made many a test unreliable.
@@ -61,7 +61,7 @@ def create_topic(
             validate_only=False,
         )
 
-    deadline = _deadline(settings)
+    deadline = Deadline.of_call(settings)
     response, broker = routing_for(settings).call_controller(
         build, deadline, lambda response: int(response.topics[0].error_code)
     )
@@ -78,7 +78,7 @@ def delete_topic(settings: ClientSettings, name: str) -> None:
         state = DeleteTopicsRequest.DeleteTopicState(name=name)
         return DeleteTopicsRequest(topics=[state], topic_names=[name], timeout_ms=settings.request_timeout_ms)
 
-    deadline = _deadline(settings)
+    deadline = Deadline.of_call(settings)
     routing = routing_for(settings)
     response, broker = routing.call_controller(build, deadline)
     answer = response.responses[0]
@@ -97,7 +97,7 @@ def create_partitions(settings: ClientSettings, name: str, count: int) -> None:
             topics=[topic], timeout_ms=settings.request_timeout_ms, validate_only=False
         )
 
-    deadline = _deadline(settings)
+    deadline = Deadline.of_call(settings)
     response, broker = routing_for(settings).call_controller(
         build, deadline, lambda response: int(response.results[0].error_code)
     )
@@ -111,7 +111,7 @@ def describe_topic_configs(
     settings: ClientSettings, name: str, deadline: Deadline | None = None
 ) -> Mapping[str, str | None]:
     """Return all settings of a topic; secret ones have no value."""
-    found = read_topic_configs(settings, [name], deadline or _deadline(settings))
+    found = read_topic_configs(settings, [name], deadline or Deadline.of_call(settings))
     return {config.name: config.value for config in found[name]}
 
 
@@ -175,8 +175,4 @@ def _count_led(response: Any) -> int:
 
 
 def topic_exists(settings: ClientSettings, name: str) -> bool:
-    return routing_for(settings).describe(name, _deadline(settings)) is not None
-
-
-def _deadline(settings: ClientSettings) -> Deadline:
-    return Deadline.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")
+    return routing_for(settings).describe(name, Deadline.of_call(settings)) is not None

@@ -42,17 +42,17 @@ from penstock.kafka.transport.retries import LEAST_PAUSE_MS, Attempts
 _OUT_OF_RANGE, _CORRUPT_MESSAGE, _UNKNOWN_TOPIC = 1, 2, 3
 _OTHER_TOPIC = frozenset({100, 103})  # UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-_NO_BYTES: Bytes = np.empty(0, np.uint8)
+FrameBytes = np.ndarray[Any, np.dtype[np.uint8]]
+_NO_BYTES: FrameBytes = np.empty(0, np.uint8)
 
 
 class ReceiveBuffer:
     """Memory for one answer at a time, kept from fetch to fetch: fresh pages cost more than the copy."""
 
     def __init__(self) -> None:
-        self._memory: Bytes = np.empty(0, np.uint8)
+        self._memory: FrameBytes = np.empty(0, np.uint8)
 
-    def room(self, size: int) -> Bytes:
+    def room(self, size: int) -> FrameBytes:
         if self._memory.size < size:
             self._memory = np.empty(max(size, 1 << 20), np.uint8)
         return self._memory[:size]
@@ -62,7 +62,7 @@ class ReceiveBuffer:
 class Fetched:
     """Record batches as received, valid until the next fetch, and the aborted transactions among them."""
 
-    records: Bytes
+    records: FrameBytes
     aborted: tuple[tuple[int, int], ...]
     held_from: int | None  # where an open transaction holds back readers of committed rows, if one does
 
@@ -123,13 +123,14 @@ class PartitionFetcher:
             stable = answer.last_stable_offset
             is_held = self._committed_only and 0 <= stable < answer.high_watermark
             return Fetched(frame[answer.begin : answer.end], answer.aborted, stable if is_held else None)
-        self._raise_if_held_back(position, until, answer)
+        if position < answer.high_watermark:  # the log has more and withholds it: it does not simply end here
+            raise self._starved(position, until, answer)
         if self._replica is not None:
             self.release()
             self._stay_with_leader()  # it may only be behind; the leader knows
         return None
 
-    def _converse(self, position: int, deadline: Deadline) -> tuple[Bytes, FetchAnswer]:
+    def _converse(self, position: int, deadline: Deadline) -> tuple[FrameBytes, FetchAnswer]:
         """Return the first answer with records or that refuses `position`; at the deadline, an empty one.
 
         A broker with nothing yet has not failed, and is asked again at once: it holds the question itself.
@@ -262,7 +263,7 @@ class PartitionFetcher:
         self._connection.send(frame, deadline, waiting_for="Fetch")
         self.questions += 1
 
-    def _receive(self, deadline: Deadline) -> Bytes:
+    def _receive(self, deadline: Deadline) -> FrameBytes:
         assert self._connection is not None
         deadline = deadline.or_sooner(self._settings.request_timeout_ms, "request.timeout.ms")
         size = self._connection.receive_size(deadline, waiting_for="Fetch")
@@ -309,11 +310,6 @@ class PartitionFetcher:
             facts={**self.facts(position), "limit_ms": self._poll_timeout_ms},
             retriable=True,
         )
-
-    def _raise_if_held_back(self, position: int, until: int, answer: FetchAnswer) -> None:
-        """Raise if the log has more and withholds it; if the log simply ends here, that is no error."""
-        if position < answer.high_watermark:
-            raise self._starved(position, until, answer)
 
     def _starved(self, position: int, until: int, answer: FetchAnswer) -> BrokerError:
         why = f"the log ends at {answer.high_watermark}"

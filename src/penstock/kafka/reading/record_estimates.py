@@ -11,7 +11,6 @@ left out. Why not use the reader: it decompresses, retries, waits for records to
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,18 +21,16 @@ from penstock.core.model import Peek, TopicPartition
 from penstock.kafka.metadata.routing import Routing
 from penstock.kafka.reading.fetch_frames import FetchQuestion, PartitionQuestion, build_request
 from penstock.kafka.transport.deadlines import Deadline
+from penstock.kafka.transport.wire_cursor import BATCH_HEADER
 
 log = get_logger(__name__)
-Found = TypeVar("Found")
+Learned = TypeVar("Learned")
 
 _LOOK_BYTES, _ANSWER_BYTES = 64 << 10, 8 << 20
 _LEAST_LOOK_BYTES = 4 << 10
 _PATIENCE_MS = 5_000
 FETCH_BY_NAME = 12  # later versions name topics by id, which an estimate does not need
 
-# A record batch: base offset, length of what follows, leader epoch, format, checksum, attributes, last offset
-# delta, first and greatest timestamp, producer id and epoch, first sequence number, number of records.
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _BYTES_BEFORE_LENGTH_COUNTS = 12
 _FORMAT, _IS_CONTROL, _IS_APPEND_TIME = 2, 0x20, 0x08
 
@@ -50,9 +47,9 @@ def look_at(
     positions: Mapping[TopicPartition, int],
     deadline: Deadline,
     committed_only: bool,
-    read: Callable[[bytes, int], Found | None],
-) -> dict[TopicPartition, Found]:
-    found: dict[TopicPartition, Found] = {}
+    read: Callable[[bytes, int], Learned | None],
+) -> dict[TopicPartition, Learned]:
+    found: dict[TopicPartition, Learned] = {}
     for node_id, asked in find_leaders(routing, positions, deadline).items():
         try:
             found.update(_ask_broker(routing, node_id, asked, deadline, committed_only, read))
@@ -98,8 +95,8 @@ def _ask_broker(
     asked: Mapping[TopicPartition, _Question],
     deadline: Deadline,
     committed_only: bool,
-    read: Callable[[bytes, int], Found | None],
-) -> Iterator[tuple[TopicPartition, Found]]:
+    read: Callable[[bytes, int], Learned | None],
+) -> Iterator[tuple[TopicPartition, Learned]]:
     deadline = deadline.or_sooner(_PATIENCE_MS, "the time for an estimate")
     host, port = routing.address(node_id, deadline)
     pending = [dict(asked)]
@@ -162,11 +159,11 @@ def _estimate(records: bytes, position: int) -> Peek | None:
 def read_headers(records: bytes) -> Iterator[_Batch]:
     """Yield the batches of an answer. For the last one, which may be cut off, the header is enough."""
     at = 0
-    while at + _HEADER.size <= len(records):
-        fields = _HEADER.unpack_from(records, at)
+    while at + BATCH_HEADER.size <= len(records):
+        fields = BATCH_HEADER.unpack_from(records, at)
         base, length, _, version, _, attributes, delta, first_ms, greatest_ms, *_, count = fields
         size = _BYTES_BEFORE_LENGTH_COUNTS + length
-        if version != _FORMAT or size < _HEADER.size or delta < 0:
+        if version != _FORMAT or size < BATCH_HEADER.size or delta < 0:
             return  # an older format, or damage, which the reader will report
         yield _Batch(
             base,

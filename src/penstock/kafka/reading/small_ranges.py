@@ -36,7 +36,7 @@ from penstock.kafka.reading.fetch_frames import (
     encode_question,
     read_answers,
 )
-from penstock.kafka.reading.partition_fetcher import Bytes, Fetched
+from penstock.kafka.reading.partition_fetcher import Fetched, FrameBytes
 from penstock.kafka.transport.connection import Connection
 from penstock.kafka.transport.connection_pool import POOL
 from penstock.kafka.transport.deadlines import Deadline
@@ -60,7 +60,7 @@ class FirstAnswers:
     def take(self, wanted: RangeOrder, position: int) -> Fetched | None:
         return self._found.pop((wanted.topic, wanted.partition, position), None)
 
-    def add(self, question: PartitionQuestion, answer: FetchAnswer, frame: Bytes) -> None:
+    def add(self, question: PartitionQuestion, answer: FetchAnswer, frame: FrameBytes) -> None:
         plain = not answer.error_code and answer.diverging_end is None
         if plain and answer.end > answer.begin:
             # Open transactions only concern ranges without a fixed end; none is here.
@@ -136,7 +136,7 @@ def _exchange(
     frame = encode_question(question, version, number, connection.client_id)
     connection.send(frame, deadline, waiting_for="Fetch")
     answers.questions += 1
-    received: Bytes = np.empty(connection.receive_size(deadline, waiting_for="Fetch"), np.uint8)
+    received: FrameBytes = np.empty(connection.receive_size(deadline, waiting_for="Fetch"), np.uint8)
     connection.receive_exactly(received.data, deadline, waiting_for="Fetch")
     _, found = read_answers(received.data, version, number)
     for each in question.partitions:

@@ -202,9 +202,9 @@ class RecordDecoder:
             producers, slots = np.unique(entries[:, 1], return_inverse=True)
         else:
             entries, producers, slots = _NO_ENTRIES, _NOBODY, _NOBODY
-        _, code = k.hide_invisible(
-            self._buffer, table, len(table), aborted is not None, np.ascontiguousarray(entries[:, 0]),
-            slots, producers, np.zeros(len(producers), np.int64), 0,
+        code = k.hide_invisible(
+            self._buffer, table, aborted is not None, np.ascontiguousarray(entries[:, 0]),
+            slots, producers, np.zeros(len(producers), np.int64),
         )  # fmt: skip
         if code != k.DONE:
             self._fail(code, 0)

@@ -167,14 +167,15 @@ def is_abort_marker(buf, begin, end):
 
 
 @kernel
-def hide_invisible(buf, table, count, aborted, firsts, slots, producers, open_count, next_aborted):
-    """Mark control batches and aborted transactions as SKIP; return (next aborted entry, code).
+def hide_invisible(buf, table, aborted, firsts, slots, producers, open_count):
+    """Mark control batches and aborted transactions as SKIP; return a code.
 
     `firsts` are the aborted transactions' first offsets, rising; `slots` their index in the sorted
-    `producers`; `open_count[slot]` is how many of them are open at this point of the log. A marker
+    `producers`; `open_count` is all zeros, room for how many are open at a point of the log. A marker
     closes only a transaction that is open here: a lone marker must not use up a later entry.
     """
-    for i in range(count):
+    next_aborted = 0
+    for i in range(len(table)):
         row = table[i]
         flags = row[FLAGS]
         if aborted and row[PRODUCER] >= 0:
@@ -187,14 +188,14 @@ def hide_invisible(buf, table, count, aborted, firsts, slots, producers, open_co
                     if row[COUNT] > 0:
                         ends = is_abort_marker(buf, row[BEGIN], row[END])
                         if ends < 0:
-                            return next_aborted, BAD_MARKER
+                            return BAD_MARKER
                         if ends == 1:
                             open_count[slot] = 0
                 elif flags & TRANSACTIONAL and open_count[slot] > 0:
                     row[FLAGS] = flags | SKIP
         if flags & CONTROL:
             row[FLAGS] = flags | SKIP
-    return next_aborted, DONE
+    return DONE
 
 
 @inlined

@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.core.errors import SinkError
 from penstock.kafka.records.codecs import NONE, compress
 from penstock.kafka.records.record_encoding_kernel import HEADER_BYTES, write_records
+from penstock.kafka.transport.wire_cursor import BATCH_HEADER
 from penstock.kernels.byte_columns import (
     ByteColumn,
     HeaderColumn,
@@ -37,7 +38,6 @@ from penstock.kernels.byte_columns import (
 )
 
 _CHECKED_FROM = 21  # the checksum covers everything after itself
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _TRANSACTIONAL = 0x10
 _MAX_SEQUENCE = 0x7FFF_FFFF
 
@@ -157,7 +157,7 @@ class Encoder:
             plain = self._buffer[HEADER_BYTES:end]
             data = bytearray(HEADER_BYTES)
             data += compress(self._codec, plain, self._level)
-        _HEADER.pack_into(
+        BATCH_HEADER.pack_into(
             data, 0, 0, len(data) - 12, -1, 2, 0, attributes, records - 1, first_time, highest,
             stamp.producer_id, stamp.epoch, stamp.sequence, records,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.outages import STOP_PATIENCE_S, find_stop
 
@@ -36,6 +37,10 @@ class Deadline:
     @classmethod
     def after_ms(cls, limit_ms: int, name: str = "request.timeout.ms") -> Deadline:
         return cls(time.monotonic() + limit_ms / 1000, limit_ms, name)
+
+    @classmethod
+    def of_call(cls, settings: ClientSettings) -> Deadline:
+        return cls.after_ms(settings.default_api_timeout_ms, "default.api.timeout.ms")
 
     def or_sooner(self, limit_ms: int, name: str) -> Deadline:
         """Return this deadline, or one `limit_ms` from now if that comes first.

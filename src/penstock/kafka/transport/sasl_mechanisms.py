@@ -25,7 +25,6 @@ from penstock.core.errors import OptionError
 #: Yields bytes to send and receives the server's bytes.
 Exchange = Generator[bytes, bytes, None]
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 # RFC 7677 asks for at least 4096. The maximum stops a hostile server from keeping us busy for hours.
 _MIN_ROUNDS, _MAX_ROUNDS = 4096, 1_000_000
@@ -44,7 +43,7 @@ def exchange_for(settings: SaslSettings) -> Exchange:
     raise OptionError(
         "SASL_MECHANISM_UNSUPPORTED",
         f"sasl.mechanism {settings.mechanism!r} is not supported.",
-        hint=f"Use one of {', '.join(MECHANISMS)}.",
+        hint=f"Use one of {', '.join(['PLAIN', *_HASH_NAMES])}.",
     )
 
 

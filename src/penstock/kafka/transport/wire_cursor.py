@@ -14,6 +14,10 @@ from __future__ import annotations
 
 import struct
 
+#: A record batch: base offset, length of the rest, leader epoch, format, checksum, attributes, last offset
+#: delta, first and greatest timestamp, producer id and epoch, first sequence number, number of records.
+BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+
 
 class WireCursor:
     """Reads bytes from the front; `at` is the index of the next one.

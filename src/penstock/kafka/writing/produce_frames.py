@@ -3,9 +3,8 @@
 Rule: record batches are sent as they were encoded; nothing decodes or rebuilds them. Why not
 kafka-python's ProduceRequest: it copies every batch into its own encoder, twice.
 
-A request holds at most one batch per partition, because brokers refuse more. Versions 3 to 8
-differ only in what they answer, and every broker from 2.1 to 4.x speaks one of
-them; topic ids (version 13) come with the sink.
+A request holds at most one batch per partition, because brokers refuse more. Versions 7 and 8
+differ only in what they answer, and every broker from 2.1 to 4.x speaks one of them.
 """
 
 from __future__ import annotations

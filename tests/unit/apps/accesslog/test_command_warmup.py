@@ -37,7 +37,7 @@ for verb in (
     assert main(["accesslog", *verb]) == 0
 
 import pyarrow as pa
-from penstock.apps.accesslog.shipping.line_cutting import Piece
+from penstock.apps.accesslog.shipping.whole_lines import Piece
 from penstock.kernels.newline_cutting import cut_lines
 from penstock.apps.accesslog.shipping.shipper import make_records
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings

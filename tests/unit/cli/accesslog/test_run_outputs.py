@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter
+from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.pipeline import BatchNews
 from penstock.cli.accesslog import run_outputs
 from penstock.cli.accesslog.live_numbers import Display
@@ -65,7 +66,9 @@ def test_a_blocklist_that_cannot_be_written_any_more_is_in_the_live_line_and_in_
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lists = tmp_path / "lists"
-    output = make_blocklist_output(BlocklistWriter(place, lists, ("text",), clock_us=lambda: NOW_US))
+    output = make_blocklist_output(
+        BlocklistWriter(place, lists, Gate.of(), ("text",), clock_us=lambda: NOW_US)
+    )
     moments = iter(range(0, 1000, 10))
     pipeline: Any = SimpleNamespace(measure_lag=lambda: 0)
     display = Display(
@@ -94,7 +97,9 @@ def test_a_blocklist_that_somebody_removed_is_there_again_after_the_next_batch(
     place: Place, tmp_path: Path
 ) -> None:
     lists = tmp_path / "lists"
-    output = make_blocklist_output(BlocklistWriter(place, lists, ("text", "json"), clock_us=lambda: NOW_US))
+    output = make_blocklist_output(
+        BlocklistWriter(place, lists, Gate.of(), ("text", "json"), clock_us=lambda: NOW_US)
+    )
     decide(place, "192.0.2.1")
     output.follow(make_news())
     written = (lists / "blocklist.txt").read_bytes()
@@ -135,9 +140,7 @@ def test_a_list_that_an_earlier_run_has_left_is_told_and_not_touched(
     folder.mkdir()
     for name in ("blocklist.nft", "blocklist.txt", "blocklist.csv", "mine.txt"):
         (folder / name).write_text("as it was")
-    settings: Any = SimpleNamespace(
-        place=place, allow=(), trusted_proxies=(), trust_crawlers=True, block_private=False
-    )
+    settings: Any = SimpleNamespace(place=place, gate=Gate.of())
     for formats, left in (([], ["blocklist.csv", "blocklist.nft"]), (["nftables", "text", "csv"], [])):
         arguments: Any = SimpleNamespace(blocklist_dir=str(folder), blocklist_format=formats)
         with ExitStack() as stack, in_stream("shop"):

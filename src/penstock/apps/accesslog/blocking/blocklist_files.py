@@ -4,7 +4,7 @@ Rule: a list is written to a file beside it, made durable, and renamed; then the
 kill on the way leaves at most a hidden file, which the next writer removes. Files are written when the list
 has changed, not at each commit: a web server may be reloaded by their time of change.
 
-    writer = BlocklistWriter("results.db", "/var/lib/penstock", ("nftables", "text"), allow=["10.0.0.0/8"])
+    writer = BlocklistWriter("results.db", "/var/lib/penstock", Gate.of(allow=["10.0.0.0/8"]), ("nftables",))
     writer.refresh()      # after each commit, and now and then: bans end without anybody deciding
 """
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.apps.accesslog.blocking.blocklist_changes import Listed, advance, read_next_end
 from penstock.apps.accesslog.blocking.blocklist_formats import find_format
 from penstock.apps.accesslog.blocking.blocklists import Gate
-from penstock.apps.accesslog.stream.operator_orders import ORDERS
+from penstock.apps.accesslog.stream.table_names import ORDERS
 from penstock.core.errors import SinkError
 from penstock.core.options.storage_addresses import GivenPlace, as_place
 from penstock.stores.durable_files import flush_to_disk, write_to_disk
@@ -37,25 +37,16 @@ class BlocklistWriter:
         self,
         place: GivenPlace,
         directory: str | os.PathLike[str],
+        gate: Gate,
         formats: Sequence[str] = ("text", "json"),
         *,
-        allow: Iterable[str] = (),
-        trusted_proxies: Iterable[str] = (),
-        trust_crawlers: bool = True,
-        block_private: bool = False,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         place = as_place(place)
         self.place = place
         self.directory = Path(directory)
         self._formats = [find_format(name) for name in formats]
-        self._gate = Gate.of(
-            allow=allow,
-            trusted_proxies=trusted_proxies,
-            trust_crawlers=trust_crawlers,
-            block_private=block_private,
-        )
-        self._clock_us = clock_us
+        self._gate, self._clock_us = gate, clock_us
         self._written: Listed | None = None
         self._next_end: int | None = None
         self._orders: tuple[object, ...] = ()

@@ -52,7 +52,7 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ListFormat:
     """A way to write a list. `has_timeouts`: it holds seconds from now, so it changes at each moment."""
 
     name: str
@@ -67,7 +67,7 @@ def render(name: str, bans: Sequence[Ban], *, cursor: int, now_us: int) -> Rende
     return find_format(name).render([ban for ban in bans if ban.expires_at_us > now_us], cursor, now_us)
 
 
-def find_format(name: str) -> Format:
+def find_format(name: str) -> ListFormat:
     found = FORMATS.get(name)
     if found is None:
         raise OptionError(
@@ -234,17 +234,17 @@ def _join(lines: Sequence[str]) -> Rendered:
     return Rendered("\n".join([*lines, ""]).encode("ascii"))
 
 
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, ListFormat] = {
     each.name: each
     for each in (
-        Format("text", "blocklist.txt", "one address or network on each line", _render_text),
-        Format("csv", "blocklist.csv", "with end, class, rule and decision", _render_csv),
-        Format("json", "blocklist.json", "for programs, with a cursor", _render_json),
-        Format("nftables", "blocklist.nft", "sets with timeouts", _render_nftables, has_timeouts=True),
-        Format("ipset", "blocklist.ipset", "sets with timeouts", _render_ipset, has_timeouts=True),
-        Format("apache", "blocklist.apache.conf", "Require not ip, in RequireAll", _render_apache),
-        Format("apache-map", "blocklist.apache-map.txt", "addresses for RewriteMap", _render_apache_map),
-        Format("nginx", "blocklist.nginx.conf", "deny", _render_nginx),
-        Format("nginx-geo", "blocklist.nginx-geo.conf", "a geo block", _render_nginx_geo),
+        ListFormat("text", "blocklist.txt", "one address or network on each line", _render_text),
+        ListFormat("csv", "blocklist.csv", "with end, class, rule and decision", _render_csv),
+        ListFormat("json", "blocklist.json", "for programs, with a cursor", _render_json),
+        ListFormat("nftables", "blocklist.nft", "sets with timeouts", _render_nftables, has_timeouts=True),
+        ListFormat("ipset", "blocklist.ipset", "sets with timeouts", _render_ipset, has_timeouts=True),
+        ListFormat("apache", "blocklist.apache.conf", "Require not ip, in RequireAll", _render_apache),
+        ListFormat("apache-map", "blocklist.apache-map.txt", "addresses for RewriteMap", _render_apache_map),
+        ListFormat("nginx", "blocklist.nginx.conf", "deny", _render_nginx),
+        ListFormat("nginx-geo", "blocklist.nginx-geo.conf", "a geo block", _render_nginx_geo),
     )
 }

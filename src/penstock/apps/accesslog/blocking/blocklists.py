@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 from penstock.apps.accesslog.defence.allow_list import LOCAL, NEVER_BLOCKED, list_crawlers
 from penstock.apps.accesslog.events.networks import Network, NetworkSet, demand_network, parse_network
-from penstock.apps.accesslog.stream.operator_orders import ORDERS, SCHEMA, read_orders
+from penstock.apps.accesslog.stream.operator_orders import SCHEMA, read_orders
+from penstock.apps.accesslog.stream.table_names import DECISIONS, ORDERS
 from penstock.core.errors import OffsetStoreError
 from penstock.stores.sql.connections.sql_sessions import Session
-
-DECISIONS = "accesslog_decisions"
 
 #: The widest networks that a list may hold: a mistake must not shut out a country.
 _WIDEST_PREFIX = {4: 16, 6: 48}
@@ -35,7 +34,7 @@ _BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expir
 
 
 #: First and last addresses of ranges that do not touch, in order.
-Spans = tuple[list[int], list[int]]
+AddressSpans = tuple[list[int], list[int]]
 
 
 class Ban(NamedTuple):
@@ -62,7 +61,7 @@ class Gate:
 
     allowed: tuple[Network, ...] = ()
     _index: NetworkSet = field(default_factory=NetworkSet, compare=False, repr=False)
-    _spans: Mapping[int, Spans] = field(default_factory=dict, compare=False, repr=False)
+    _spans: Mapping[int, AddressSpans] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -106,7 +105,7 @@ class Gate:
         return not is_address and at < len(starts) and starts[at] <= network.last
 
 
-def find_spans(networks: Iterable[Network], version: int) -> Spans:
+def find_spans(networks: Iterable[Network], version: int) -> AddressSpans:
     """Return where the networks of a version begin and end, in order; those that overlap are joined."""
     starts: list[int] = []
     ends: list[int] = []

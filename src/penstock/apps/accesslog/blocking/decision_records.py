@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
-from penstock.apps.accesslog.blocking.blocklists import DECISIONS, demand_decisions
+from penstock.apps.accesslog.blocking.blocklists import demand_decisions
 from penstock.apps.accesslog.events.networks import parse_network
 from penstock.apps.accesslog.events.subjects import find_client
+from penstock.apps.accesslog.stream.table_names import DECISIONS
 from penstock.stores.sql.connections.sql_sessions import Session
 
 COLUMNS = (

@@ -10,7 +10,7 @@ Rules: nothing can be changed here; an answer repeats nothing of the question; a
 condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and the number of
 threads is limited. Answers carry an ETag: a client that has the list already gets 304.
 
-    with EnforcementApi("results.db") as api:
+    with EnforcementApi("results.db", Gate.of()) as api:
         api.serve()
 """
 
@@ -170,14 +170,11 @@ class EnforcementApi:
     def __init__(
         self,
         place: GivenPlace,
+        gate: Gate,
         *,
         listen: str = DEFAULT_LISTEN,
         token: str | None = None,
         hosts: Iterable[str] = (),
-        allow: Iterable[str] = (),
-        trusted_proxies: Iterable[str] = (),
-        trust_crawlers: bool = True,
-        block_private: bool = False,
         requests_per_s: float = REQUESTS_PER_S,
         stale_after_s: float = STALE_AFTER_S,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -200,17 +197,7 @@ class EnforcementApi:
                 hint="Name them: --host block.example --host 192.0.2.1.",
             )
         self._place = place
-        self._lists = _Lists(
-            place,
-            Gate.of(
-                allow=allow,
-                trusted_proxies=trusted_proxies,
-                trust_crawlers=trust_crawlers,
-                block_private=block_private,
-            ),
-            clock_us,
-            stale_after_s,
-        )
+        self._lists = _Lists(place, gate, clock_us, stale_after_s)
         self.names = HostNames(names)
         self.tokens = TokenCheck(check_token(token) if token is not None else None)
         self.rate = RateLimit(requests_per_s)

@@ -10,7 +10,7 @@ in a backlog that comes at once, its time says nothing: the points of its attack
 lines leave it out. The number of waiting events is limited: beyond it the oldest are folded early, and what
 comes behind them is late.
 
-    result = fold_lane(state, events, clocks, settings, Orders())
+    result = fold_lane(state, events, clocks, settings, OrdersInForce())
     result.decisions, result.state, result.clocks
 """
 
@@ -32,7 +32,7 @@ from penstock.apps.accesslog.defence.behaviour_program import RuleProgram
 from penstock.apps.accesslog.defence.defence_settings import (
     DECISIONS,
     DefenceSettings,
-    Orders,
+    OrdersInForce,
     identify,
     make_limits,
 )
@@ -48,7 +48,7 @@ from penstock.apps.accesslog.defence.evidence_lines import (
     show_line,
 )
 from penstock.apps.accesslog.defence.lane_state import QUEUE, LaneState, _hits_of, grow
-from penstock.apps.accesslog.events.line_events import Header, read_agents
+from penstock.apps.accesslog.events.line_events import EventsHeader, read_agents
 from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, advance
 from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, is_host, name_subject
 
@@ -72,14 +72,14 @@ def fold_lane(
     events: Sequence[pa.RecordBatch],
     clocks: Clocks,
     settings: DefenceSettings,
-    orders: Orders | None = None,
+    orders: OrdersInForce | None = None,
     *,
     finished: Clocks | None = None,
 ) -> FoldResult:
     """Fold what may be folded. `finished` replaces the clocks after the batch, at the end of a replay."""
     queue, after, moved = _join(state, events, clocks, settings)
     after = finished or after
-    limits = make_limits(settings, orders or Orders())
+    limits = make_limits(settings, orders or OrdersInForce())
     if limits.grace_times.size:
         ban_kernel.lift_bans(state.clients, limits)
     times = _numbers(queue, "time")
@@ -127,7 +127,7 @@ def _join(
 ) -> tuple[pa.Table, Clocks, int]:
     """Return what waited and what came, by partition and offset, with effective times."""
     batches = sorted(
-        ((Header.read(each.schema), each) for each in events),
+        ((EventsHeader.read(each.schema), each) for each in events),
         key=lambda one: (one[0].partition, one[0].first_offset),
     )
     maxima = {number: clock.max_us for number, clock in clocks.partitions.items()}

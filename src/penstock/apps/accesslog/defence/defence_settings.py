@@ -103,7 +103,7 @@ class _Granted(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class OrdersInForce:
     """Networks that the operator has unbanned: (network, from when, until when) in microseconds.
 
     `spared`: addresses that are allowed beside those of the settings, because of the first lines.
@@ -113,12 +113,12 @@ class Orders:
     spared: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, orders: Iterable[_Granted], spared: tuple[str, ...] = ()) -> Orders:
+    def of(cls, orders: Iterable[_Granted], spared: tuple[str, ...] = ()) -> OrdersInForce:
         """Return what the orders that count in a batch ask for."""
         return cls(tuple((o.subject, o.taken_at, o.until) for o in orders if o.taken_at is not None), spared)
 
 
-def make_limits(settings: DefenceSettings, orders: Orders) -> s.FoldLimits:
+def make_limits(settings: DefenceSettings, orders: OrdersInForce) -> s.FoldLimits:
     """Return settings and orders in the form that the kernels take."""
     bounds = np.zeros((len(orders.graces), 4), np.uint64)
     times = np.zeros((len(orders.graces), 2), np.int64)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apps.accesslog.defence.evidence_kernel import find_last
+from penstock.apps.accesslog.defence.evidence_lines_kernel import find_last
 from penstock.apps.accesslog.events import line_events_kernel
 from penstock.apps.accesslog.events.line_events import AGENTS
 from penstock.apps.accesslog.events.subjects import NET, PRINT

@@ -31,7 +31,7 @@ from penstock.apps.accesslog.detection.rule_set import (
     TRAITS,
     Condition,
     ContentRule,
-    Rule,
+    DetectionRule,
     RuleSet,
 )
 from penstock.apps.accesslog.detection.text_decoding import DecodedTexts, Texts, decode
@@ -194,7 +194,7 @@ class _Conditions:
         return methods.spread(found.astype(np.int32), other)
 
 
-def _strip(rule: Rule) -> Rule:
+def _strip(rule: DetectionRule) -> DetectionRule:
     """Return the rule without what is only shown or tested."""
     if isinstance(rule, ContentRule):
         return replace(rule, what="", hits=(), misses=())

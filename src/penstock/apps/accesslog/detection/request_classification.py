@@ -20,7 +20,7 @@ from penstock.apps.accesslog.detection.rule_examples import make_target_lines
 from penstock.apps.accesslog.detection.rule_set import (
     ATTACK_POINTS,
     BLOCKING_POINTS,
-    Rule,
+    DetectionRule,
     RuleSet,
     default_rules,
 )
@@ -51,7 +51,7 @@ def classify(targets: Sequence[str], ruleset: RuleSet, *, least: int = ATTACK_PO
     return [_judge([ruleset.rules[number] for number in found], least) for found in hits]
 
 
-def _judge(rules: Sequence[Rule], least: int) -> Judgement:
+def _judge(rules: Sequence[DetectionRule], least: int) -> Judgement:
     """Return what these rules, which have hit a request, say about it.
 
     The class is that of the rule with which there are enough points to block, as in a decision of the

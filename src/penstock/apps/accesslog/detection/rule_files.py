@@ -44,7 +44,7 @@ _EXAMPLE = {"request", "status", "agent", "referrer", "pad"}
 _WHEN = {"status", "not_status", "method", "not_method", "longer", "empty", "seen"}
 
 
-def read_rules(name: str, text: str) -> list[r.Rule]:
+def read_rules(name: str, text: str) -> list[r.DetectionRule]:
     """Return the rules of one file; the set they go into gives them their numbers."""
     try:
         listed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -90,7 +90,7 @@ class _RuleText:
         self._given: dict[Any, Any] = given
         self._id = identity
 
-    def read(self) -> r.Rule:
+    def read(self) -> r.DetectionRule:
         counting = "count" in self._given
         self._check_keys("", self._given, _BEHAVIOUR if counting else _CONTENT)
         return self._read_behaviour() if counting else self._read_content()

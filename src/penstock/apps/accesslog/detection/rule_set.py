@@ -141,14 +141,14 @@ class BehaviourRule:
     number: int = -1
 
 
-Rule: TypeAlias = ContentRule | BehaviourRule
+DetectionRule: TypeAlias = ContentRule | BehaviourRule
 
 
 @dataclass(frozen=True)
 class RuleSet:
     """Rules by number. Build it with `load`, `parse` or `default_rules`: those check."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[DetectionRule, ...]
 
     @classmethod
     def load(cls, *paths: Path | str) -> RuleSet:
@@ -178,10 +178,10 @@ class RuleSet:
         return tuple(rule for rule in self.rules if isinstance(rule, BehaviourRule))
 
     @cached_property
-    def _by_id(self) -> dict[str, Rule]:
+    def _by_id(self) -> dict[str, DetectionRule]:
         return {rule.id: rule for rule in self.rules}
 
-    def find(self, rule_id: str) -> Rule:
+    def find(self, rule_id: str) -> DetectionRule:
         """Return the rule of that id; its `number` is its index in `rules`."""
         try:
             return self._by_id[rule_id]

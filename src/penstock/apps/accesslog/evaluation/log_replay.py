@@ -54,7 +54,6 @@ def replay(
     *,
     log_format: str = "auto",
     block_bytes: int = BLOCK_BYTES,
-    progress: Callable[[int], None] | None = None,
     look: Callable[[pa.Array], object] | None = None,
     resettle: Callable[[], DefenceSettings] | None = None,
 ) -> Replayed:
@@ -85,8 +84,6 @@ def replay(
             server = name_server(paths[number])
             made.append(_feed(engine, parser, ledger, number, positions[number], values, server))
             positions[number] += len(values)
-            if progress:
-                progress(len(values))
         made.append(engine.finish())
         decisions = pa.concat_tables(made).to_pylist()
         decisions.sort(

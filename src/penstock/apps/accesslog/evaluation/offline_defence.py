@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
-from penstock.apps.accesslog.defence.defence_settings import DECISIONS, DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS, DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.events.line_events import make_events
@@ -69,7 +69,7 @@ class Engine:
     def fold(
         self,
         events: Sequence[Mapping[int, pa.RecordBatch]],
-        orders: Orders | None = None,
+        orders: OrdersInForce | None = None,
         ended: Clocks | None = None,
     ) -> pa.Table:
         """Fold events of one or more partitions; return the decisions in order."""

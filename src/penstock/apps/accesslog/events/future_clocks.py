@@ -5,7 +5,7 @@ right, its server sends lines behind it; a partition with only such lines counts
 it is not waited for. The watermark never goes back. So a line confirms the future only if it is not behind
 the watermark either; otherwise all would wait until the wall clock has caught up with it.
 
->>> clocks = Clocks({0: Clock(max_us=30_000_000)}, watermark_us=29_000_000)
+>>> clocks = Clocks({0: LogClock(max_us=30_000_000)}, watermark_us=29_000_000)
 >>> row = {"partition": 0, "parsed": 1, "late": 1, "maximum": 30_000_000}
 >>> list_timely([row], clocks, now_us=0), list_timely([row], clocks, now_us=26_000_000)
 (frozenset(), frozenset({0}))
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, cap_at_watermark
+from penstock.apps.accesslog.events.log_clocks import Clocks, LogClock, cap_at_watermark
 
 #: Clocks of servers differ by seconds in normal life: what is ahead by less than this is waited for.
 FUTURE_US = 5_000_000
@@ -47,5 +47,5 @@ def correct_future_clocks(clocks: Clocks, without_timely: Collection[int], now_u
 
 
 def _is_future(clocks: Clocks, number: int, now_us: int) -> bool:
-    reached_us = max(clocks.partitions.get(number, Clock()).max_us, clocks.watermark_us)
+    reached_us = max(clocks.partitions.get(number, LogClock()).max_us, clocks.watermark_us)
     return reached_us > now_us + FUTURE_US

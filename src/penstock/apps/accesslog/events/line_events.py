@@ -65,7 +65,7 @@ _AGENTS_KEY = b"penstock.agents"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class EventsHeader:
     """What a batch of events says about the lines it was made of; it travels in the schema's metadata."""
 
     partition: int
@@ -84,7 +84,7 @@ class Header:
         return {"penstock.events": json.dumps(told)}
 
     @classmethod
-    def read(cls, schema: pa.Schema) -> Header:
+    def read(cls, schema: pa.Schema) -> EventsHeader:
         told = json.loads((schema.metadata or {})[b"penstock.events"])
         servers = {int(key): name for key, name in told["servers"].items()}
         return cls(told["partition"], told["first_offset"], told["max_us"], told["lines"], servers,
@@ -132,7 +132,7 @@ def make_events(
     )  # fmt: skip
     order = order[: starts[lanes]]
     line_of = order if picked is None else picked[order]
-    header = Header(partition, int(offsets[0]), int(most), count, server_names, ruleset.digest)
+    header = EventsHeader(partition, int(offsets[0]), int(most), count, server_names, ruleset.digest)
     arrays = {
         "kind": pa.array(kinds[order]),
         "group": pa.array(groups[order]),

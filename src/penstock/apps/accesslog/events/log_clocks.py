@@ -30,7 +30,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class LogClock:
     """What is known of one partition; `seen_at_us` is wall time, for the decision whether it is idle."""
 
     max_us: int = NEVER
@@ -42,12 +42,12 @@ class Clock:
 class Clocks:
     """The clocks of all partitions, and the watermark, which never goes back."""
 
-    partitions: Mapping[int, Clock]
+    partitions: Mapping[int, LogClock]
     watermark_us: int = NEVER
 
     @classmethod
     def begin(cls, partitions: Iterable[int] = ()) -> Clocks:
-        return cls({each: Clock() for each in partitions})
+        return cls({each: LogClock() for each in partitions})
 
     def pack(self) -> bytes:
         """Return the clocks as text for a state row."""
@@ -64,7 +64,7 @@ class Clocks:
                 f"The stored clocks have version {told.get('version')!r}, this release reads {_VERSION}.",
                 hint="Run the release that wrote them, or a newer one.",
             )
-        return cls({n: Clock(most, idle, seen) for n, most, idle, seen in told["partitions"]},
+        return cls({n: LogClock(most, idle, seen) for n, most, idle, seen in told["partitions"]},
                    told["watermark_us"])  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def decide_idle(
     active = set(with_lines)
     partitions = dict(clocks.partitions)
     for number in sorted({*known, *active, *partitions}):
-        clock = partitions.get(number, Clock())
+        clock = partitions.get(number, LogClock())
         if number in active:
             clock = replace(clock, is_idle=False, seen_at_us=now_us)
         elif clock.seen_at_us == NEVER or clock.seen_at_us > now_us:
@@ -107,7 +107,7 @@ def advance(clocks: Clocks, maxima_us: Mapping[int, int], *, lateness_us: int) -
     """Return the clocks after a batch in which these partitions came this far."""
     partitions = dict(clocks.partitions)
     for number, most in maxima_us.items():
-        clock = partitions.get(number, Clock())
+        clock = partitions.get(number, LogClock())
         partitions[number] = replace(clock, max_us=max(clock.max_us, most))
     waited_for = [each for each in partitions.values() if not each.is_idle]
     watermark = clocks.watermark_us

@@ -75,18 +75,18 @@ def find_rivals(lines: Iterable[bytes], log_format: str = "json") -> tuple[Rival
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingFields:
     """`fields` that a JSON line needs and lacks, with keys that they may have; `keys`: what it has."""
 
     fields: tuple[tuple[str, tuple[str, ...]], ...]
     keys: tuple[str, ...]
 
 
-def find_missing(line: bytes, log_format: str = "json") -> Missing | None:
+def find_missing(line: bytes, log_format: str = "json") -> MissingFields | None:
     """Return what a line that could not be parsed lacks; None if it is no JSON object, or is not read as one.
 
     >>> find_missing(b'{"when": 1, "srcIp": "192.0.2.1", "time": 2}', "json client=ip")
-    Missing(fields=(('client', ('ip',)),), keys=('when', 'srcIp', 'time'))
+    MissingFields(fields=(('client', ('ip',)),), keys=('when', 'srcIp', 'time'))
     """
     choices = read_choices(log_format if log_format != "auto" else "json")
     document = None if choices is None else _read(line)
@@ -101,7 +101,7 @@ def find_missing(line: bytes, log_format: str = "json") -> Missing | None:
         for field in COMMON_KEYS
         if field not in found and not (field == "client" and "forwarded" in found)
     ]
-    return Missing(tuple(lacking), tuple(paths[:_MOST_KEYS]))
+    return MissingFields(tuple(lacking), tuple(paths[:_MOST_KEYS]))
 
 
 def _read(line: bytes) -> dict[str, Any] | None:

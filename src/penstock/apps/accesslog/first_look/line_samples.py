@@ -29,7 +29,7 @@ from penstock.apps.accesslog.events import line_events_kernel as k
 from penstock.apps.accesslog.events.networks import NetworkSet, demand_network, parse_network
 from penstock.apps.accesslog.first_look.ambiguous_fields import (
     MOST_LINES,
-    Missing,
+    MissingFields,
     Rival,
     find_missing,
     find_rivals,
@@ -104,7 +104,7 @@ class Sample:
     parsed: int
     bad_reason: str = ""
     bad_line: str = ""
-    missing: Missing | None = None
+    missing: MissingFields | None = None
     clients: int = 0
     top_client: str = ""
     top_lines: int = 0
@@ -186,7 +186,7 @@ def show(text: bytes | None) -> str:
     return escape(shown) if len(shown) <= _LONGEST_SHOWN else f"{escape(shown[:_LONGEST_SHOWN])}..."
 
 
-def _describe_bad(values: pa.Array, lines: Lines, parser: Parser) -> tuple[str, str, Missing | None]:
+def _describe_bad(values: pa.Array, lines: Lines, parser: Parser) -> tuple[str, str, MissingFields | None]:
     """Return why most of the bad lines are bad, the first of these, and what it lacks if it is JSON."""
     if not lines.bad_rows.size:
         return "", "", None

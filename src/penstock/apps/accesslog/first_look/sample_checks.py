@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from penstock.apps.accesslog.defence.allow_list import is_local
 from penstock.apps.accesslog.events.networks import parse_network
-from penstock.apps.accesslog.first_look.ambiguous_fields import Missing, Rival
+from penstock.apps.accesslog.first_look.ambiguous_fields import MissingFields, Rival
 from penstock.apps.accesslog.first_look.line_samples import LEAST_LINES, Sample
 from penstock.apps.accesslog.parsing.log_formats import has_forwarded, logs_host_names
 from penstock.core.errors import OptionError
@@ -97,7 +97,7 @@ def _find_nothing(sample: Sample) -> FormatFinding:
     )
 
 
-def _name_keys(missing: Missing) -> str:
+def _name_keys(missing: MissingFields) -> str:
     """Return which keys of a JSON line are looked for in vain, which it has, and how to say what they are."""
     looked_for = " ".join(
         f"The {field} is looked for as {', '.join(keys)}." for field, keys in missing.fields

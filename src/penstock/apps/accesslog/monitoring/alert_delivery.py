@@ -20,7 +20,7 @@ from typing import Any
 from penstock.apps.accesslog.monitoring.alert_events import AlertEvent, list_events, log_events
 from penstock.apps.accesslog.monitoring.alert_webhook import Webhook, WebhookSender
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS
-from penstock.apps.accesslog.stream.pipeline_tables import ALERTS
+from penstock.apps.accesslog.stream.table_names import ALERTS
 from penstock.core.errors import PenstockError, SinkError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session

@@ -116,7 +116,7 @@ def write_line(event: AlertEvent) -> str:
     )
 
 
-def log_events(events: Iterable[AlertEvent], logger: logging.Logger = _LOG) -> None:
+def log_events(events: Iterable[AlertEvent]) -> None:
     """Log one line for each event, a warning for each alert that has opened."""
     for event in events:
-        logger.log(logging.WARNING if event.what == "opened" else logging.INFO, "%s", write_line(event))
+        _LOG.log(logging.WARNING if event.what == "opened" else logging.INFO, "%s", write_line(event))

@@ -33,6 +33,8 @@ from penstock.core.log_lines import get_logger
 JSON_VERSION = 1
 _LOG = get_logger("penstock.accesslog.alerts")
 _BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+_DEADLINE_S, _GIVE_UP_AFTER_S = 10.0, 3_600.0
+_MOST_WAITING = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,6 @@ class Webhook:
 
     url: str = field(repr=False)
     secret: str = field(default="", repr=False)
-    deadline_s: float = 10.0
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
@@ -77,14 +78,14 @@ class Webhook:
         if parts.scheme == "https":
             context = ssl.create_default_context()
             connection = http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=self.deadline_s, context=context
+                parts.hostname or "", parts.port, timeout=_DEADLINE_S, context=context
             )
         else:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self.deadline_s)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_DEADLINE_S)
         path = parts.path or "/"
         # The connection's own timeout begins anew with every byte; this one does not.
         too_late = threading.Event()
-        end = threading.Timer(self.deadline_s, _cut_off, [connection, too_late])
+        end = threading.Timer(_DEADLINE_S, _cut_off, [connection, too_late])
         end.daemon = True
         end.start()
         try:
@@ -146,18 +147,12 @@ class WebhookSender:
         webhook: Webhook,
         settled: Callable[[str, bool], None] = lambda _event_id, _delivered: None,
         missed: Callable[[str], None] = lambda _event_id: None,
-        *,
-        room: int = 1_000,
-        give_up_after_s: float = 3_600.0,
-        backoff_s: tuple[float, ...] = _BACKOFF_S,
     ) -> None:
         self._webhook = webhook
         self._settled = settled
         self._missed = missed
         self._unsettled: list[tuple[str, bool]] = []
-        self._give_up_after_s = give_up_after_s
-        self._backoff_s = backoff_s
-        self._waiting: queue.Queue[AlertEvent | None] = queue.Queue(room)
+        self._waiting: queue.Queue[AlertEvent | None] = queue.Queue(_MOST_WAITING)
         self._closing = threading.Event()
         self.delivered = self.given_up = 0
         #: Why the last attempt failed; None while the receiver answers.
@@ -191,7 +186,7 @@ class WebhookSender:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                event = self._waiting.get(timeout=self._backoff_s[0] if self._unsettled else None)
+                event = self._waiting.get(timeout=_BACKOFF_S[0] if self._unsettled else None)
             except queue.Empty:
                 self._settle_all()
                 continue
@@ -215,7 +210,7 @@ class WebhookSender:
             del self._unsettled[0]
 
     def _send(self, event: AlertEvent) -> None:
-        end = time.monotonic() + self._give_up_after_s
+        end = time.monotonic() + _GIVE_UP_AFTER_S
         attempt = 0
         while not self._closing.is_set():
             try:
@@ -229,7 +224,7 @@ class WebhookSender:
             except OSError as error:
                 _LOG.info("the webhook %s did not take event %s: %s", self._webhook, event.event_id, error)
                 self.trouble = error.strerror or str(error)
-                pause_s = self._backoff_s[min(attempt, len(self._backoff_s) - 1)]
+                pause_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]
                 attempt += 1
                 if time.monotonic() + pause_s > end:
                     _LOG.warning("the webhook %s got event %s not at all", self._webhook, event.event_id)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.apps.accesslog.events.line_events_kernel import mix
 from penstock.kernels.compilation import copy_bytes, inlined, kernel, load_word, part
 
 MICROS = 1_000_000
@@ -41,20 +42,12 @@ _LONGEST = (1 << 40) - 1
 SKETCH_BITS = 15
 STEPS = 1024
 
-_K1, _K2, _K3 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93), np.uint64(0xBF58476D1CE4E5B9)
-_K4 = np.uint64(0x94D049BB133111EB)
+_K1, _K2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _QUESTIONS, _ONES = np.uint64(0x3F3F3F3F3F3F3F3F), np.uint64(0x0101010101010101)
 _HIGHS, _ZERO, _ONE = np.uint64(0x8080808080808080), np.uint64(0), np.uint64(1)
 
 
 # --- hashing and tables ------------------------------------------------------------------------------------
-
-
-@inlined
-def _scramble(number):
-    number = (number ^ (number >> np.uint64(30))) * _K3
-    number = (number ^ (number >> np.uint64(27))) * _K4
-    return number ^ (number >> np.uint64(31))
 
 
 @inlined
@@ -74,7 +67,7 @@ def hash_text(data, at, end):
                 word |= np.uint64(data[at + i]) << np.uint64(8 * i)
         state = (state ^ word) * _K2
         state ^= state >> np.uint64(29)
-    return _scramble(state)
+    return mix(state)
 
 
 @inlined

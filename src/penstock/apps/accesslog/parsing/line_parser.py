@@ -43,8 +43,10 @@ from penstock.apps.accesslog.parsing.line_slots import (
 from penstock.apps.accesslog.parsing.line_texts import copy_texts, join_queries
 from penstock.kernels.byte_columns import Array, ByteColumn, open_column
 
-__all__ = ["BAD_REASONS", "TEXT_FIELDS", "Lines", "Parser", "make_parser", "take_texts"]
+__all__ = ["BAD_REASONS", "SERVER_HEADER", "TEXT_FIELDS", "Lines", "Parser", "make_parser", "take_texts"]
 
+#: The header of a record that names the web server its line is from.
+SERVER_HEADER = "server"
 _idle = threading.local()
 
 

@@ -27,7 +27,7 @@ from penstock.apps.accesslog.reporting.attacker_rows import count_blocked, list_
 from penstock.apps.accesslog.reporting.report_data import (
     Decided,
     Load,
-    Minute,
+    MinuteSummary,
     ReportData,
     TopText,
     cut_to_period,
@@ -237,7 +237,7 @@ def _draw_bytes(load: Sequence[Load], span: _Span, size: _Size) -> str:
     )
 
 
-def _draw_latency(minutes: Sequence[Minute], bands: Sequence[Band], span: _Span, size: _Size) -> str:
+def _draw_latency(minutes: Sequence[MinuteSummary], bands: Sequence[Band], span: _Span, size: _Size) -> str:
     thinned = _thin(minutes, size[2])
     step = 60.0 * max(1, -(-len(minutes) // size[2]))
     layers = [
@@ -258,7 +258,7 @@ def _draw_latency(minutes: Sequence[Minute], bands: Sequence[Band], span: _Span,
     )
 
 
-def _draw_clients(minutes: Sequence[Minute], span: _Span, size: _Size) -> str:
+def _draw_clients(minutes: Sequence[MinuteSummary], span: _Span, size: _Size) -> str:
     thinned = _thin(minutes, size[2] // 2)
     step = 60.0 * max(1, -(-len(minutes) // (size[2] // 2)))
     return draw_stack(
@@ -271,13 +271,13 @@ def _draw_clients(minutes: Sequence[Minute], span: _Span, size: _Size) -> str:
     )
 
 
-def _thin(minutes: Sequence[Minute], most: int) -> list[Minute]:
+def _thin(minutes: Sequence[MinuteSummary], most: int) -> list[MinuteSummary]:
     """Keep of several minutes the one with the highest p95, or most clients: percentiles do not add up."""
     step = max(1, -(-len(minutes) // most))
     groups = [minutes[at : at + step] for at in range(0, len(minutes), step)]
     worst = [max(each, key=lambda minute: (minute.p95_us or 0, minute.clients)) for each in groups]
     return [
-        Minute(group[0].begin_s, max(m.clients for m in group), w.p50_us, w.p95_us, w.p99_us)
+        MinuteSummary(group[0].begin_s, max(m.clients for m in group), w.p50_us, w.p95_us, w.p99_us)
         for group, w in zip(groups, worst, strict=True)
     ]
 

@@ -18,13 +18,11 @@ from typing import Any
 from penstock.apps.accesslog.blocking.blocklists import Ban, Gate, read_bans
 from penstock.apps.accesslog.monitoring.minute_tables import ALL
 from penstock.apps.accesslog.monitoring.top_lists import KINDS, SERVER_KIND
+from penstock.apps.accesslog.stream import table_names as tables
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
-_SECONDS, _MINUTES, _TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
-_ALERTS, _DECISIONS, _COUNTS = "accesslog_alerts", "accesslog_decisions", "accesslog_counts"
-_SETTINGS = "accesslog_settings"
 _STATUS = tuple(f"status_{group}xx" for group in range(1, 6))
 _MOST_SECONDS_S = 2 * 3_600
 _MOST_MINUTES = 31 * 24 * 60
@@ -45,7 +43,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
+class MinuteSummary:
     """What is known of a minute only as a whole."""
 
     begin_s: float
@@ -114,7 +112,7 @@ class ReportData:
     source: str = ""
     made_at: datetime | None = None
     load: Sequence[Load] = ()
-    minutes: Sequence[Minute] = ()
+    minutes: Sequence[MinuteSummary] = ()
     servers: Sequence[TopText] = ()
     tops: dict[str, Sequence[TopText]] = field(default_factory=dict)
     alerts: Sequence[dict[str, Any]] = ()
@@ -162,7 +160,7 @@ def read_report(place: Place, *, made_at: datetime, title: str = "Access logs") 
 
 
 def _read(session: Session, made_at: datetime, title: str) -> ReportData:
-    if not session.has_table(_MINUTES):
+    if not session.has_table(tables.MINUTES):
         raise OffsetStoreError(
             "TABLES_NOT_FOUND",
             f"There are no tables of the access-log application at {session.place}.",
@@ -171,8 +169,8 @@ def _read(session: Session, made_at: datetime, title: str) -> ReportData:
     minutes, load = _read_minutes(session)
     if load and load[-1].begin_s + 60 - load[0].begin_s <= _MOST_SECONDS_S:
         load = _read_seconds(session, load[0].begin_s)
-    decisions = _read_decisions(session) if session.has_table(_DECISIONS) else []
-    bans = _list_blocked(session, made_at) if session.has_table(_DECISIONS) else None
+    decisions = _read_decisions(session) if session.has_table(tables.DECISIONS) else []
+    bans = _list_blocked(session, made_at) if session.has_table(tables.DECISIONS) else None
     return ReportData(
         title=title,
         source=str(session.place),
@@ -181,7 +179,7 @@ def _read(session: Session, made_at: datetime, title: str) -> ReportData:
         minutes=minutes,
         servers=_read_texts(session, SERVER_KIND),
         tops={kind: _read_texts(session, kind) for kind in KINDS},
-        alerts=_read_alerts(session) if session.has_table(_ALERTS) else [],
+        alerts=_read_alerts(session) if session.has_table(tables.ALERTS) else [],
         decisions=decisions,
         blocked_now=None if bans is None else len(bans),
         bans=bans,
@@ -194,18 +192,18 @@ def _select(session: Session, table: str, *columns: str) -> str:
     return f"SELECT {', '.join(map(name, columns))} FROM {name(table)}"
 
 
-def _read_minutes(session: Session) -> tuple[list[Minute], list[Load]]:
+def _read_minutes(session: Session) -> tuple[list[MinuteSummary], list[Load]]:
     name, mark = session.grammar.name, session.grammar.mark
     columns = ("requests", "bytes", *_STATUS, "errors", "rate_max", "unique_clients")
     latencies = ("latency_p50_us", "latency_p95_us", "latency_p99_us")
-    query = _select(session, _MINUTES, "minute", *columns, *latencies)
+    query = _select(session, tables.MINUTES, "minute", *columns, *latencies)
     query += f" WHERE {name('server')} = {mark} ORDER BY {name('minute')} DESC LIMIT {mark}"
     minutes, load = [], []
     for moment, *numbers in reversed(session.execute(query, [ALL, _MOST_MINUTES])):
         begin = to_seconds(moment)
         requests, sent, first, second, third, fourth, fifth, errors, peak, clients = map(int, numbers[:10])
         minutes.append(
-            Minute(begin, clients, *(None if each is None else int(each) for each in numbers[10:]))
+            MinuteSummary(begin, clients, *(None if each is None else int(each) for each in numbers[10:]))
         )
         status = (first, second, third, fourth, fifth)
         load.append(Load(begin, 60.0, requests, sent, status, errors, peak))
@@ -220,7 +218,7 @@ def _read_seconds(session: Session, since_s: float) -> list[Load]:
     begin: object = since.isoformat(" ") if session.dialect == "sqlite" else since
     if session.dialect == "postgresql":
         begin = since.replace(tzinfo=UTC)
-    query = f"SELECT {name('second')}, {sums} FROM {name(_SECONDS)} WHERE {name('second')} >= {mark}"
+    query = f"SELECT {name('second')}, {sums} FROM {name(tables.SECONDS)} WHERE {name('second')} >= {mark}"
     query += f" GROUP BY {name('second')} ORDER BY {name('second')}"
     load = []
     for moment, *numbers in session.execute(query, [begin]):
@@ -233,7 +231,7 @@ def _read_seconds(session: Session, since_s: float) -> list[Load]:
 def _read_texts(session: Session, kind: str) -> list[TopText]:
     """Return the largest texts over all minutes; a minute adds nothing to those not among its first ten."""
     name, mark = session.grammar.name, session.grammar.mark
-    query = f"SELECT {name('text')}, SUM({name('hits')}), SUM({name('bytes')}) FROM {name(_TOPS)}"
+    query = f"SELECT {name('text')}, SUM({name('hits')}), SUM({name('bytes')}) FROM {name(tables.TOPS)}"
     query += f" WHERE {name('server')} = {mark} AND {name('kind')} = {mark} GROUP BY {name('text')}"
     query += f" ORDER BY 2 DESC, 1 LIMIT {mark}"
     rows = session.execute(query, [ALL, kind, _MOST_TEXTS])
@@ -254,7 +252,7 @@ def _read_alerts(session: Session) -> list[dict[str, Any]]:
     )
     name, mark = session.grammar.name, session.grammar.mark
     order = f"{name('opened_at')} DESC, {name('alert_id')}"
-    query = f"{_select(session, _ALERTS, *columns)} ORDER BY {order} LIMIT {mark}"
+    query = f"{_select(session, tables.ALERTS, *columns)} ORDER BY {order} LIMIT {mark}"
     alerts = [dict(zip(columns, row, strict=True)) for row in session.execute(query, [_MOST_ALERTS])]
     for each in alerts:
         for column in ("opened_at", "closed_at"):
@@ -267,7 +265,7 @@ def _read_alerts(session: Session) -> list[dict[str, Any]]:
 def _read_decisions(session: Session) -> list[Decided]:
     columns = ("decided_at", "subject", "kind", "rule", "class", "action", "score", "expires_at")
     name, mark = session.grammar.name, session.grammar.mark
-    query = _select(session, _DECISIONS, *columns, "request_index", "client")
+    query = _select(session, tables.DECISIONS, *columns, "request_index", "client")
     query += f" ORDER BY {name('decided_at')} DESC, {name('decision_id')} LIMIT {mark}"
     decisions = []
     for at, subject, kind, rule, of_class, action, score, until, index, client in session.execute(
@@ -290,21 +288,21 @@ def _list_blocked(session: Session, at: datetime) -> list[Ban]:
 
 def _read_setting(session: Session, name: str) -> str | None:
     """Return what the pipeline has stored under this name; None if it has stored nothing."""
-    if not session.has_table(_SETTINGS):
+    if not session.has_table(tables.SETTINGS):
         return None
     column, mark = session.grammar.name("name"), session.grammar.mark
-    rows = session.execute(f"{_select(session, _SETTINGS, 'value')} WHERE {column} = {mark}", [name])
+    rows = session.execute(f"{_select(session, tables.SETTINGS, 'value')} WHERE {column} = {mark}", [name])
     return str(rows[0][0]) if rows else None
 
 
 def _check(session: Session) -> list[Check]:
     """Return whether every line is accounted for."""
-    if not session.has_table(_COUNTS):
+    if not session.has_table(tables.COUNTS):
         return []
     name = session.grammar.name
     sums = ", ".join(f"COALESCE(SUM({name(each)}), 0)" for each in ("lines", "parsed", "dead"))
-    lines, parsed, dead = map(int, session.execute(f"SELECT {sums} FROM {name(_COUNTS)}")[0])
-    query = f"SELECT COALESCE(SUM({name('requests')}), 0) FROM {name(_SECONDS)}"
+    lines, parsed, dead = map(int, session.execute(f"SELECT {sums} FROM {name(tables.COUNTS)}")[0])
+    query = f"SELECT COALESCE(SUM({name('requests')}), 0) FROM {name(tables.SECONDS)}"
     counted = int(session.execute(query)[0][0])
     late = int(_read_setting(session, "too_late") or 0)
     return [

@@ -25,6 +25,7 @@ _TEXT_LENGTH = 160
 _TIME_STEPS_S = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
 #: What is less than this part of the top of a logarithmic scale is drawn at its floor.
 _WIDEST_SCALE = 1e-6
+_MOST_STEPS = 4
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 22
 
 
@@ -78,11 +79,11 @@ def show_time(seconds: float, step_s: float = 1) -> str:
     return moment.strftime("%H:%M" if step_s >= 60 else "%H:%M:%S")
 
 
-def pick_ticks(top: float, most: int = 4) -> list[float]:
+def pick_ticks(top: float) -> list[float]:
     """Return round numbers from 0 up to `top`."""
     if top < 1e-9 or not math.isfinite(top):
         return [0]
-    raw = top / most
+    raw = top / _MOST_STEPS
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next((unit * factor for factor in (1, 2, 2.5, 5) if unit * factor >= raw), 10 * unit)
     count = int(top / step + 1e-9)

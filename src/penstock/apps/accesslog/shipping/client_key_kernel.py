@@ -22,6 +22,7 @@ from penstock.apps.accesslog.parsing.client_addresses import (
     is_one_client,
     read_address,
 )
+from penstock.apps.accesslog.parsing.line_scanning import is_digit, matches
 from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 LONGEST_KEY = 255
@@ -39,13 +40,8 @@ _NAMES = (
     b"remote_host",
     b"ip",
 )
-_JSON_NAMES = np.frombuffer(b"".join(_NAMES), np.uint8).copy()
-_JSON_STARTS = np.cumsum([0, *map(len, _NAMES)]).astype(np.int64)
-
-
-@inlined
-def _is_digit(byte):
-    return 0x30 <= byte <= 0x39
+JSON_NAMES = np.frombuffer(b"".join(_NAMES), np.uint8).copy()
+JSON_STARTS = np.cumsum([0, *map(len, _NAMES)]).astype(np.int64)
 
 
 @inlined
@@ -68,7 +64,7 @@ def _skip_syslog(buf, at, end):
     start = at
     if at < end and buf[at] == 0x3C:
         close = at + 1
-        while close < end and close - at <= 4 and _is_digit(buf[close]):
+        while close < end and close - at <= 4 and is_digit(buf[close]):
             close += 1
         if close >= end or buf[close] != 0x3E:
             return start
@@ -85,12 +81,12 @@ def _skip_syslog(buf, at, end):
     dated = at
     if at + 16 <= end and buf[at + 3] == 0x20 and buf[at + 6] == 0x20 and buf[at + 9] == 0x3A:
         # `Feb  1 10:00:00 `
-        if not (buf[at + 12] == 0x3A and buf[at + 15] == 0x20 and _is_digit(buf[at + 14])):
+        if not (buf[at + 12] == 0x3A and buf[at + 15] == 0x20 and is_digit(buf[at + 14])):
             return start
         at = at + 16
     elif at + 20 <= end and buf[at + 4] == 0x2D and buf[at + 7] == 0x2D and buf[at + 10] == 0x54:
         # `2026-02-01T10:00:00.123456+00:00 `
-        if not (_is_digit(buf[at]) and _is_digit(buf[at + 8])):
+        if not (is_digit(buf[at]) and is_digit(buf[at + 8])):
             return start
         at = _skip_blanks(buf, _skip_word(buf, at, end), end)
     if at == dated:
@@ -126,12 +122,7 @@ def _find_json(buf, at, end, names, name_starts):
         for number in range(len(name_starts) - 1):
             if name_starts[number + 1] - name_starts[number] != size:
                 continue
-            same = True
-            for i in range(size):
-                if buf[begin + i] != names[name_starts[number] + i]:
-                    same = False
-                    break
-            if same:
+            if matches(buf, begin, end, names, name_starts[number], size):
                 stop = value + 1
                 while stop < end and buf[stop] != 0x22:
                     stop += 1
@@ -260,6 +251,3 @@ def cut_clients(buf, starts, known_at, known_size, out, out_starts, names, name_
             at += size
         out_starts[row + 1] = at
     return True
-
-
-JSON_NAMES, JSON_STARTS = _JSON_NAMES, _JSON_STARTS

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from penstock.apps.accesslog.shipping.log_file_names import Identity, Listing, Status, family_of, is_packed
+from penstock.apps.accesslog.shipping.log_file_names import FileId, Listing, Status, family_of, is_packed
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from penstock.core.log_lines import get_logger
 
@@ -151,7 +151,7 @@ def _warn_once(path: str, why: str | None) -> None:
 
 
 def find_again(
-    position: FilePosition, listing: Listing, taken: Collection[Identity] = ()
+    position: FilePosition, listing: Listing, taken: Collection[FileId] = ()
 ) -> tuple[LogFile, FilePosition] | None:
     """Return the file of a stored position, under its name, renamed, copied or packed."""
     some = chain(_with_identity(position, listing), _with_content(position, listing))

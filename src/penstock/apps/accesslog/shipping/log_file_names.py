@@ -23,9 +23,9 @@ _ROTATED = re.compile(
     r"|[.-](?:\d{8}(?:-\d+)?|\d{4}-\d{2}-\d{2})(?=\.log$)"
 )
 Family = tuple[str, str]
-Identity = tuple[int, int]
+FileId = tuple[int, int]
 Status = tuple[int, int]  # size, time of the last write
-Found = dict[Identity, tuple[str, Status]]
+FilesThere = dict[FileId, tuple[str, Status]]
 
 
 def is_packed(path: str) -> bool:
@@ -96,9 +96,9 @@ class Listing:
             aged.sort(key=lambda pair: pair[0])
         return [path for _, path in aged]
 
-    def identify(self, paths: Iterable[str]) -> Found:
+    def identify(self, paths: Iterable[str]) -> FilesThere:
         """Return the files that these names mean; of several names for one file the first."""
-        there: Found = {}
+        there: FilesThere = {}
         for path in paths:
             found = self.stat(path)
             if found is not None:

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock.apps.accesslog.shipping.followed_files import HEAD_BYTES, TAIL_BYTES, digest, is_behind_nuls
-from penstock.apps.accesslog.shipping.line_cutting import Piece, take_lines
 from penstock.apps.accesslog.shipping.log_file_names import Family, is_rotated
 from penstock.apps.accesslog.shipping.log_rotation import (
     CHUNK_BYTES,
@@ -30,6 +29,7 @@ from penstock.apps.accesslog.shipping.log_rotation import (
     Tracked,
 )
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
+from penstock.apps.accesslog.shipping.whole_lines import Piece, take_whole
 from penstock.core.log_lines import get_logger
 from penstock.kernels.newline_cutting import cut_lines
 
@@ -87,7 +87,7 @@ class LogFollower(FileTracking):
             tracked.drained = False
             self.replace_emptied(tracked)
             return None
-        taken, whole, skipping = take_lines(
+        taken, whole, skipping = take_whole(
             data,
             skipping=position.skipping,
             behind_nuls=is_behind_nuls(position),

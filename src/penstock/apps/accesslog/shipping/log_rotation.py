@@ -34,8 +34,8 @@ from penstock.apps.accesslog.shipping.followed_files import (
 )
 from penstock.apps.accesslog.shipping.log_file_names import (
     Family,
-    Found,
-    Identity,
+    FileId,
+    FilesThere,
     Listing,
     Status,
     family_of,
@@ -102,9 +102,9 @@ class FileTracking:
         self._finished: dict[Family, list[FilePosition]] = {}
         self._missing: list[FilePosition] = []
         self._others: tuple[FilePosition, ...] = ()
-        self._judged: dict[Identity, tuple[int, Status]] = {}  # not to be read, as of when
+        self._judged: dict[FileId, tuple[int, Status]] = {}  # not to be read, as of when
         self._changes: Counter[Family] = Counter()  # of what files are compared with
-        self._unsettled: dict[Identity, tuple[float, Status, str]] = {}
+        self._unsettled: dict[FileId, tuple[float, Status, str]] = {}
         self._searched: tuple[float, frozenset[str]] = (0.0, frozenset())
         self._turn = 0
         self._last_number = max((each.number for each in positions), default=0)
@@ -180,14 +180,14 @@ class FileTracking:
                     found |= dict.fromkeys(listing.list_relatives(path))
         return list(found)
 
-    def _is_new(self, identity: Identity, path: str, status: Status, read: set[Identity]) -> bool:
+    def _is_new(self, identity: FileId, path: str, status: Status, read: set[FileId]) -> bool:
         return (
             identity not in read and self._judged.get(identity) != (self._changes[family_of(path)], status)
         )  # fmt: skip
 
-    def _find_between(self, new: Found, read: set[Identity], listing: Listing) -> Found:
+    def _find_between(self, new: FilesThere, read: set[FileId], listing: Listing) -> FilesThere:
         """Return files, younger than what is known, that came and were rotated away between two looks."""
-        found: Found = {}
+        found: FilesThere = {}
         for path, _ in new.values():
             since = None if is_rotated(path) else self._last_write(family_of(path))
             if since is not None:
@@ -206,7 +206,7 @@ class FileTracking:
         gone = [e for e in (*self.lost, *self._blank, *self._missing) if family_of(e.path) == family]
         return max((each.written_ns for each in (*gone, *self._finished.get(family, ()))), default=None)
 
-    def _is_settled(self, path: str, identity: Identity, status: Status) -> bool:
+    def _is_settled(self, path: str, identity: FileId, status: Status) -> bool:
         """Return whether a new rotated name has enough in it to be compared: it may be a copy."""
         since, before, _ = self._unsettled.pop(identity, (self._clock(), status, ""))
         since = since if before == status else self._clock()
@@ -243,7 +243,7 @@ class FileTracking:
     # --- a file that is not being read ----------------------------------------------------------------
 
     def _classify(
-        self, path: str, identity: Identity, status: Status, listing: Listing, *, from_end: bool
+        self, path: str, identity: FileId, status: Status, listing: Listing, *, from_end: bool
     ) -> None:
         """Handle a file seen for the first time: new, a copy, finished before, or waited for."""
         file = open_log(path)
@@ -430,7 +430,7 @@ class FileTracking:
         finished = replace(tracked.position, finished=True)
         self._finished.setdefault(tracked.family, []).append(finished)
 
-    def _forget_finished(self, there: Found) -> None:
+    def _forget_finished(self, there: FilesThere) -> None:
         for family, some in self._finished.items():
             if len(some) > REMEMBERED:
                 surplus = {each.number for each in some if each.identity not in there}

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.parsing.line_parser import Parser, parse_input
+from penstock.apps.accesslog.parsing.line_parser import SERVER_HEADER, Parser, parse_input
 from penstock.apps.accesslog.shipping.log_file_names import find_left_out
 from penstock.apps.accesslog.shipping.log_follower import CHUNK_BYTES, LONGEST_LINE_BYTES, LogFollower, Piece
 from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC, PositionTopic, ShipState
@@ -35,15 +35,15 @@ from penstock.core.errors import BrokerError, OptionError, SinkError
 from penstock.core.log_lines import get_logger
 from penstock.core.outages import has_stopped, hearing_stop
 from penstock.kafka.records.codecs import LZ4
+from penstock.kafka.records.record_schema import HEADERS
 from penstock.kafka.writing.transactional_producer import FENCED, TRANSACTION_LOST, TransactionalWriter
 from penstock.kernels.byte_columns import open_column
 
 log = get_logger(__name__)
 
-Key = Literal["client", "server", "none"]
+KeyChoice = Literal["client", "server", "none"]
 _AUTO = Parser()
-SERVER_HEADER, CUT_HEADER = "server", "cut"
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+CUT_HEADER = "cut"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 #: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0
@@ -62,7 +62,7 @@ class ShipSettings:
     files: tuple[str, ...]
     topic: str
     server: str
-    key: Key = "client"
+    key: KeyChoice = "client"
     parser: Parser = _AUTO
     name: str = ""
     positions_topic: str = DEFAULT_TOPIC
@@ -303,7 +303,7 @@ def _note_moment(stopping: threading.Event) -> Callable[[], float | None]:
     return find
 
 
-def make_records(pieces: list[Piece], server: str, key: Key, parser: Parser = _AUTO) -> pa.RecordBatch:
+def make_records(pieces: list[Piece], server: str, key: KeyChoice, parser: Parser = _AUTO) -> pa.RecordBatch:
     """Return lines as columns of records: client or server as the key, the server's name in a header."""
     lines = pieces[0].lines if len(pieces) == 1 else pa.concat_arrays([piece.lines for piece in pieces])
     columns = {"value": lines, "headers": _make_headers(pieces, len(lines), server)}

@@ -20,7 +20,7 @@ from penstock.apps.accesslog.simulation.simulated_requests import (
     LONGEST_REQUEST_US,
     NO_TEXT,
     ClientTable,
-    Events,
+    EventRows,
     Numbers,
     TextPool,
     make_events,
@@ -244,7 +244,7 @@ class Site:
 
     def begin_visits(
         self, count: int, second: float, clients: ClientTable, dice: np.random.Generator
-    ) -> Events:
+    ) -> EventRows:
         """Begin this many visits within this second."""
         template = dice.integers(0, self._lengths.size, count)
         visitors = self._choose_visitors(self._template_kinds[template], clients, dice)
@@ -280,7 +280,7 @@ class Site:
         visitors[shared] = visitors[np.maximum(shared - 1, 0)]
         return visitors
 
-    def crawl(self, second: int, rate: float, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def crawl(self, second: int, rate: float, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Ask for what crawlers and monitors want within this second."""
         if not self._crawlers.size:
             self._invite_crawlers(clients, dice)

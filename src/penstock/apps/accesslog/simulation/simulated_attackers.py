@@ -5,7 +5,7 @@ fast follow from the dice alone. Loud ones name their tool and hurry; quiet ones
 Some come from one address, some from a whole /24 or /64, some share nothing but how they ask. What they get
 is what this site would answer: mostly 404 and 403, sometimes 200, which is what they hope for.
 
-    attackers = Attackers(pool, site, dice)
+    attackers = SimulatedAttackers(pool, site, dice)
     events = attackers.attack("brute_force", Situation(3.0, seconds_left=57.0, rate=5000), clients, dice)
 """
 
@@ -21,7 +21,7 @@ from penstock.apps.accesslog.simulation.honest_visitors import Site, make_agents
 from penstock.apps.accesslog.simulation.simulated_requests import (
     NO_TEXT,
     ClientTable,
-    Events,
+    EventRows,
     Floats,
     Numbers,
     TextPool,
@@ -93,7 +93,7 @@ class Situation:
     rate: float
 
 
-class Attackers:
+class SimulatedAttackers:
     """All classes of attackers of one site."""
 
     def __init__(self, pool: TextPool, site: Site, dice: np.random.Generator) -> None:
@@ -112,9 +112,9 @@ class Attackers:
         self._home = pool.add(b"GET / HTTP/1.1")
         self._post_home = pool.add(b"POST / HTTP/1.1")
 
-    def attack(self, name: str, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def attack(self, name: str, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Return one campaign of this class, from its first to its last request."""
-        makers: dict[str, Callable[[Situation, ClientTable, np.random.Generator], Events]] = {
+        makers: dict[str, Callable[[Situation, ClientTable, np.random.Generator], EventRows]] = {
             "agent_switching": self._switch_agents,
             "bad_agent": self._come_with_a_tool,
             "brute_force": self._guess_passwords,
@@ -161,7 +161,7 @@ class Attackers:
         agent: Numbers | int,
         statuses: tuple[int, ...] = (404, 404, 404, 403, 400),
         referrer: Numbers | int = NO_TEXT,
-    ) -> Events:
+    ) -> EventRows:
         count = begin.size
         status = dice.choice(np.array(statuses), count)
         return make_events(
@@ -182,7 +182,7 @@ class Attackers:
 
     # --- classes --------------------------------------------------------------------------------------
 
-    def _probe(self, name: str, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _probe(self, name: str, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Try a few or many payloads of one class, from one address, quickly or slowly."""
         most = {"probing": 140, "sql_injection": 60, "proxy_abuse": 8, "cms_probe": 18}.get(name, 16)
         least = 25 if name == "probing" else 1
@@ -201,7 +201,7 @@ class Attackers:
             statuses=statuses,
         )
 
-    def _inject_java(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _inject_java(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Inject into the target, and often into the agent of a harmless looking request."""
         count = int(dice.integers(1, 10))
         in_agent = dice.random(count) < 0.4
@@ -214,7 +214,7 @@ class Attackers:
             statuses=(200, 404, 400),
         )
 
-    def _scan(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _scan(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Scan all there is, fast, with a tool that names itself or does not."""
         count = int(dice.integers(80, 300))
         names = ("probing", "secret_file", "sql_injection", "xss", "path_traversal", "cve_probe", "cms_probe")
@@ -228,7 +228,7 @@ class Attackers:
             statuses=(404, 404, 404, 403, 400, 200, 500),
         )
 
-    def _guess_passwords(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _guess_passwords(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Guess passwords fast, or slowly until the end; the server answers 200 as often as 401."""
         if dice.random() < 0.5:
             count, per_second = int(dice.integers(40, 180)), float(dice.uniform(4.0, 15.0))
@@ -244,7 +244,7 @@ class Attackers:
             statuses=(200,) if dice.random() < 0.5 else (401, 401, 403),
         )
 
-    def _flood(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _flood(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Flood from one address or some dozens, each asking far more than anybody reads."""
         sources = 1 if dice.random() < 0.6 else int(dice.integers(8, 30))
         each_per_second = _flood_rate(now.rate) / (1.0 if sources == 1 else 6.0)
@@ -261,7 +261,7 @@ class Attackers:
             statuses=(200, 200, 503),
         )
 
-    def _spam(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _spam(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Spam from a script on many addresses, one that does not stop, or many that look like people.
 
         The first comes from no page at all; the last have the agent and the referrer that people have.
@@ -281,7 +281,7 @@ class Attackers:
             referrer=NO_TEXT if way == "script" else int(dice.choice(self._spam_links)),
         )
 
-    def _speak_oddly(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _speak_oddly(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Send what is no HTTP, or should not be asked for."""
         count = int(dice.integers(2, 9))
         return self._make(
@@ -293,7 +293,7 @@ class Attackers:
             statuses=(400, 400, 408, 501, 414),
         )
 
-    def _come_with_a_tool(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _come_with_a_tool(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Ask for ordinary pages with what nobody browses with."""
         count = int(dice.integers(3, 25))
         shell = dice.random() < 0.15
@@ -306,7 +306,7 @@ class Attackers:
             statuses=(200,),
         )
 
-    def _switch_agents(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _switch_agents(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Use another browser with each request of one address."""
         count = int(dice.integers(25, 70))
         return self._make(
@@ -318,7 +318,7 @@ class Attackers:
             statuses=(200, 200, 404),
         )
 
-    def _scan_together(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _scan_together(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Cut a scan into pieces: one /24, one /64, or addresses that share only how they ask."""
         sources = int(dice.integers(12, 40))
         label, way = LABELS.index("distributed_scan"), int(dice.integers(0, 3))
@@ -338,7 +338,7 @@ class Attackers:
             agent=agent,
         )
 
-    def _count_up(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> Events:
+    def _count_up(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Ask for one number after another: users, invoices, orders."""
         numbers = self._requests["enumeration"]
         count = int(dice.integers(30, 120))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.shipping.shipper import HEADERS, SERVER_HEADER
+from penstock.apps.accesslog.parsing.line_parser import SERVER_HEADER
 from penstock.apps.accesslog.simulation.traffic_simulation import SimulatedStep
+from penstock.kafka.records.record_schema import HEADERS
 
 
 def make_records(step: SimulatedStep) -> pa.RecordBatch:

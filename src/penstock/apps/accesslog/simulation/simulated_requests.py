@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Events = npt.NDArray[Any]
+EventRows = npt.NDArray[Any]
 
 #: `begin` is when the request came, in seconds of the simulation; it is logged `latency_us` later.
 EVENT = np.dtype(
@@ -164,7 +164,7 @@ class ClientTable:
             setattr(self, name, new)
 
 
-def make_events(count: int, **fields: object) -> Events:
+def make_events(count: int, **fields: object) -> EventRows:
     """Return rows with these fields, each one value for all or one for each."""
     events = np.zeros(count, EVENT)
     for name, values in fields.items():

@@ -31,11 +31,11 @@ from penstock.apps.accesslog.simulation.honest_visitors import LONGEST_VISIT_S, 
 from penstock.apps.accesslog.simulation.simulated_attackers import (
     CLASSES,
     LABELS,
-    Attackers,
+    SimulatedAttackers,
     Situation,
     mean_flood,
 )
-from penstock.apps.accesslog.simulation.simulated_requests import EVENT, ClientTable, Events, TextPool
+from penstock.apps.accesslog.simulation.simulated_requests import EVENT, ClientTable, EventRows, TextPool
 from penstock.core.errors import OptionError
 
 #: The format of the lines, for a parser.
@@ -117,9 +117,9 @@ class Simulation:
         self.clients = ClientTable()
         self._pool = TextPool()
         self._site = Site(self._pool, made)
-        self._attackers = Attackers(self._pool, self._site, made)
+        self._attackers = SimulatedAttackers(self._pool, self._site, made)
         self._garbage = self._pool.add_all(list(_GARBAGE))
-        self._buckets: dict[int, list[Events]] = {}
+        self._buckets: dict[int, list[EventRows]] = {}
         self._plan = self._plan_campaigns(planned)
         self._attack_share = settings.attack_share if self._plan else 0.0
         self._attacked = np.zeros(settings.seconds + 1, np.int64)
@@ -188,7 +188,7 @@ class Simulation:
         if visits:
             self._put(self._site.begin_visits(visits, second, self.clients, self._visits))
 
-    def _put(self, events: Events) -> None:
+    def _put(self, events: EventRows) -> None:
         logged = events["begin"] + events["latency_us"] / 1e6
         order = np.argsort(logged, kind="stable")
         events, logged = events[order], logged[order]
@@ -198,12 +198,12 @@ class Simulation:
             if 0 <= second < self.settings.seconds and some.size:
                 self._buckets.setdefault(second, []).append(some)
 
-    def _take(self, second: int) -> Events:
+    def _take(self, second: int) -> EventRows:
         waiting = self._buckets.pop(second, [])
         events = np.concatenate(waiting) if waiting else np.zeros(0, EVENT)
         return events[np.argsort(events["begin"] + events["latency_us"] / 1e6, kind="stable")]
 
-    def _write(self, events: Events, second: int, due_s: float, newlines: bool) -> SimulatedStep:
+    def _write(self, events: EventRows, second: int, due_s: float, newlines: bool) -> SimulatedStep:
         count, dice = events.size, self._chance
         faults = np.zeros(count, np.int8)
         benign = self.clients.classes[events["client"]] == 0
@@ -228,7 +228,7 @@ class Simulation:
 
     def _render(
         self,
-        events: Events,
+        events: EventRows,
         seconds: npt.NDArray[np.int64],
         faults: npt.NDArray[np.int8],
         times: npt.NDArray[np.uint8],

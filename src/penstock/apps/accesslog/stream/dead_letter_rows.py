@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-DEAD_LETTERS = "accesslog_dead_letters"
 #: How much of a line is kept.
 KEPT_BYTES = 65_536
 #: How much of all lines of a task is kept, and how much of each one beyond that.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.apps.accesslog.defence.behaviour_fold import fold_lane
-from penstock.apps.accesslog.defence.defence_settings import Orders
+from penstock.apps.accesslog.defence.defence_settings import OrdersInForce
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.events.log_clocks import Clocks, advance
 from penstock.apps.accesslog.monitoring.load_counting import merge
@@ -70,7 +70,7 @@ class LaneStage:
 
     kit: Kit
     clocks: Clocks
-    orders: Orders
+    orders: OrdersInForce
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lanes: dict[int, LaneInput] = {}

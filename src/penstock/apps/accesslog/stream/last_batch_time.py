@@ -8,20 +8,18 @@ tells whether it runs, however quiet the servers are.
 
 from __future__ import annotations
 
+from penstock.apps.accesslog.stream.table_names import SETTINGS
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger.ledger_tables import BATCHES
-
-#: Where the pipeline keeps the name of its stream.
-_SETTINGS = "accesslog_settings"
 
 
 def read_last_batch(session: Session) -> tuple[int | None, int]:
     """Return when the last batch was published, in ms since 1970 (None: never), and how many there were."""
-    if not session.has_table(_SETTINGS) or not session.has_table(BATCHES):
+    if not session.has_table(SETTINGS) or not session.has_table(BATCHES):
         return None, 0
     name = session.grammar.name
     [[last, batches]] = session.execute(
         f"SELECT MAX(published_ms), SUM(batch_count) FROM {BATCHES} WHERE stream IN "
-        f"(SELECT {name('value')} FROM {name(_SETTINGS)} WHERE {name('name')} = 'name')"
+        f"(SELECT {name('value')} FROM {name(SETTINGS)} WHERE {name('name')} = 'name')"
     )
     return None if last is None else int(last), int(batches or 0)

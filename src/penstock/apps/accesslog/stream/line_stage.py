@@ -31,7 +31,7 @@ from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.events.line_events import make_events
 from penstock.apps.accesslog.events.log_clocks import NEVER
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings, count_load
-from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Parser
+from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, SERVER_HEADER, Lines, Parser
 from penstock.apps.accesslog.stream.dead_letter_rows import TASK_BYTES, make_dead_letters
 from penstock.apps.accesslog.stream.parcels import make_parcel, pack
 from penstock.apps.accesslog.texts.text_grouping import group_lines
@@ -45,8 +45,6 @@ MOST_AHEAD_US = 60_000_000
 _LAST_TIME_MS = (np.iinfo(np.int64).max - MOST_AHEAD_US) // 1000
 #: Kinds of parcels that it makes.
 EVENTS, PARTIAL, COUNTS, LETTERS = "events", "partial", "counts", "letters"
-#: The header of a record that names the web server its line is from.
-SERVER_HEADER = "server"
 #: Lines that are worked on at once, and bytes. RE2 compiles each expression once for a chunk (25 ms for all
 #: rules), which is 250 ns a line in chunks of 100,000 and 100 ns in these.
 CHUNK_LINES, CHUNK_BYTES = 250_000, 64 << 20
@@ -104,12 +102,11 @@ def open_kit(kit: Kit) -> Tools:
 
 
 class LogStage:
-    """A fused stage of a `DirectStream`. `maxima`: how far each partition's clock had come before the batch;
-    the driver sets it before each one, and it travels with the tasks."""
+    """A fused stage of one batch. `maxima`: how far each partition's clock had come before it."""
 
-    def __init__(self, kit: Kit, maxima: Mapping[int, int] | None = None) -> None:
+    def __init__(self, kit: Kit, maxima: Mapping[int, int]) -> None:
         self.kit = kit
-        self.maxima = dict(maxima or {})
+        self.maxima = dict(maxima)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         work = StageWork(open_kit(self.kit), self.maxima)
@@ -231,16 +228,14 @@ def count_late(times: NDArray[np.int64], maximum: int, lateness_us: int) -> tupl
     return int(late), int(reached[-1])
 
 
-def gather_chunks(
-    batches: Iterable[pa.RecordBatch], most_lines: int = CHUNK_LINES, most_bytes: int = CHUNK_BYTES
-) -> Iterator[pa.RecordBatch]:
+def gather_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches joined into chunks of about this size, each of one partition; their order stays."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     current = None
     for batch in _split_by_partition(batches):
         partition = batch.column("partition")[0].as_py()
-        if waiting and (partition != current or rows >= most_lines or size >= most_bytes):
+        if waiting and (partition != current or rows >= CHUNK_LINES or size >= CHUNK_BYTES):
             yield _join(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(batch)

@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from penstock.apps.accesslog.events.networks import demand_network
 from penstock.apps.accesslog.events.subjects import find_client
+from penstock.apps.accesslog.stream.table_names import ORDERS
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
-ORDERS = "accesslog_orders"
 #: Wider networks are unbanned only if `even_if_wide`: a slip of the pen would end the defence.
 WIDEST_PREFIX = {4: 16, 6: 32}
 SCHEMA = pa.schema(

@@ -18,18 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.defence_settings import DECISIONS, Orders
+from penstock.apps.accesslog.defence.defence_settings import DECISIONS, OrdersInForce
 from penstock.apps.accesslog.events.future_clocks import correct_future_clocks, list_timely
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance, decide_idle, pass_time
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, LogClock, advance, decide_idle, pass_time
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines, FormatLook
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS, HEAD_PIECE, read_too_late
 from penstock.apps.accesslog.stream import lane_stage as kinds
-from penstock.apps.accesslog.stream import pipeline_tables
+from penstock.apps.accesslog.stream import pipeline_tables, table_names
 from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
 from penstock.apps.accesslog.stream.line_stage import (
     COLUMNS,
@@ -43,7 +42,6 @@ from penstock.apps.accesslog.stream.operator_orders import make_rows, take_order
 from penstock.apps.accesslog.stream.parcels import PARCELS_DDL, read_parcels, unpack
 from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 from penstock.apps.accesslog.stream.pipeline_state import make_clock_rows, make_setting_rows, read_standing
-from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import BrokerError
 from penstock.direct import Batch, BatchReport, DirectStream, RunOutcome, Subscribe, TopicPartition
 from penstock.engines.reading.kafka_log import KafkaLog
@@ -69,13 +67,13 @@ _SESSION = {
     "spark.sql.session.timeZone": "UTC",
 }
 _ROWS_OF = {
-    kinds.DECISIONS: pipeline_tables.DECISIONS,
-    kinds.LANE: pipeline_tables.LANES,
-    LETTERS: pipeline_tables.DEAD_LETTERS,
-    kinds.SECONDS: pipeline_tables.SECONDS,
-    kinds.MINUTES: pipeline_tables.MINUTES,
-    kinds.TOPS: pipeline_tables.TOPS,
-    kinds.ALERTS: pipeline_tables.ALERTS,
+    kinds.DECISIONS: table_names.DECISIONS,
+    kinds.LANE: table_names.LANES,
+    LETTERS: table_names.DEAD_LETTERS,
+    kinds.SECONDS: table_names.SECONDS,
+    kinds.MINUTES: table_names.MINUTES,
+    kinds.TOPS: table_names.TOPS,
+    kinds.ALERTS: table_names.ALERTS,
 }
 _STATE_CHANGES = pipeline_tables.STATE_ROWS.append(pa.field("penstock_deleted", pa.bool_()))
 
@@ -106,7 +104,7 @@ class BatchNews:
         return self.report.attempts > 1
 
 
-Listener = Callable[[BatchNews], None]
+NewsListener = Callable[[BatchNews], None]
 
 
 class Pipeline:
@@ -126,13 +124,12 @@ class Pipeline:
             self._spark.conf.set(key, value)
         self._kit = make_kit(settings.tools)
         self._places = min(settings.lanes + 1, max(1, spark.sparkContext.defaultParallelism))
-        known = {key: value for key, value in settings.consumer.items() if key != "auto.offset.reset"}
-        client = parse_client(known, read_file=lambda path: Path(path).read_text(encoding="utf-8")).settings
+        client = settings.client
         brief_ms = min(client.default_api_timeout_ms, _LAG_TIMEOUT_MS)
         self._log = KafkaLog(client)
         self._brief_log = KafkaLog(replace(client, default_api_timeout_ms=brief_ms))
         self._view: LogView | None = None
-        self._listeners: list[Listener] = []
+        self._listeners: list[NewsListener] = []
         self._first_lines: FirstLines | None = None
         self._find_spared: Callable[[], tuple[str, ...]] = tuple
         self._unparsed: frozenset[int] = frozenset()
@@ -155,7 +152,7 @@ class Pipeline:
         )
         self.stream.write(sink or pipeline_tables.make_sink(settings.place), self.work)
 
-    def add_listener(self, listener: Listener) -> Pipeline:
+    def add_listener(self, listener: NewsListener) -> Pipeline:
         """Call `listener(news)` after each batch that was published."""
         self._listeners.append(listener)
         return self
@@ -212,10 +209,10 @@ class Pipeline:
         now_us = batch.time_ms * 1000
         self._show_first_lines(batch)
         before = read_standing(settings.place, settings.topic)
-        results = {pipeline_tables.SETTINGS: make_setting_rows(before, self._describe())}
+        results = {table_names.SETTINGS: make_setting_rows(before, self._describe())}
         clocks = self._decide_idle(before.clocks, batch, now_us)
         if self._must_wait(is_waited_for=bool(before.pending) or not batch.is_empty):
-            clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: Clock()})
+            clocks = replace(clocks, partitions={**clocks.partitions, _LOOK: LogClock()})
         if batch.is_empty and before.pending:
             clocks = _release_waiting(clocks)
         elif not batch.is_empty and clocks.watermark_us > now_us:
@@ -226,20 +223,20 @@ class Pipeline:
         pending, counts, timely = before.pending, list[pa.Table](), frozenset[int]()
         known = dict(before.settings)
         if not batch.is_empty or after.watermark_us != before.clocks.watermark_us:
-            made = self._run_job(batch, clocks, Orders.of(counting, self._find_spared()))
+            made = self._run_job(batch, clocks, OrdersInForce.of(counting, self._find_spared()))
             counts = made.pop(COUNTS, [])
             after = advance(clocks, read_maxima(counts), lateness_us=settings.lateness_us)
             timely = list_timely((row for each in counts for row in each.to_pylist()), clocks, now_us)
             after = _note_timely(after, timely, now_us)
             results |= {name: pa.concat_tables(some) for name, some in made.items()}
-            counted = _find_too_late(results.get(pipeline_tables.STATE), settings.tools.monitor_lane)
+            counted = _find_too_late(results.get(table_names.STATE), settings.tools.monitor_lane)
             known |= counted
-            results[pipeline_tables.SETTINGS] = make_setting_rows(before, {**self._describe(), **counted})
-            pending = _add_up(results.get(pipeline_tables.LANES), "pending")
+            results[table_names.SETTINGS] = make_setting_rows(before, {**self._describe(), **counted})
+            pending = _add_up(results.get(table_names.LANES), "pending")
         after = replace(after, partitions={n: clock for n, clock in after.partitions.items() if n != _LOOK})
-        results[pipeline_tables.COUNTS] = self._make_count_rows(counts)
-        results[pipeline_tables.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
-        results[pipeline_tables.ORDERS] = make_rows(taken) if taken else None
+        results[table_names.COUNTS] = self._make_count_rows(counts)
+        results[table_names.CLOCKS] = make_clock_rows(settings.topic, before, after, now_us)
+        results[table_names.ORDERS] = make_rows(taken) if taken else None
         rows = {name: some for name, some in results.items() if some is not None}
         unparsed = (self._unparsed | _list_busy(batch)) - timely
         too_late = int(known.get(pipeline_tables.TOO_LATE, 0))
@@ -252,11 +249,11 @@ class Pipeline:
         batch.when_done(conclude)
         return rows
 
-    def _run_job(self, batch: Batch, clocks: Clocks, orders: Orders) -> dict[str, list[pa.Table]]:
+    def _run_job(self, batch: Batch, clocks: Clocks, orders: OrdersInForce) -> dict[str, list[pa.Table]]:
         """Run both stages; return what they made, by the name of the table it is for."""
         from pyspark.sql.functions import col
 
-        state = batch.read_state(pipeline_tables.STATE).selectExpr(
+        state = batch.read_state(table_names.STATE).selectExpr(
             f"'{kinds.STATE}' AS kind", "CAST(lane AS INT)", "CAST(part AS INT)", "content AS payload"
         )
         stage = LogStage(self._kit, {number: clock.max_us for number, clock in clocks.partitions.items()})
@@ -274,12 +271,10 @@ class Pipeline:
             made.setdefault(_ROWS_OF.get(parcel.kind, parcel.kind), []).append(unpack(parcel.payload))
         if changes:
             columns = dict(zip(_STATE_CHANGES.names, zip(*sorted(changes), strict=True), strict=True))
-            made[pipeline_tables.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
-        if pipeline_tables.DECISIONS in made:
+            made[table_names.STATE] = [pa.table(columns, schema=_STATE_CHANGES)]
+        if table_names.DECISIONS in made:
             order = [(name, "ascending") for name in ("decided_at", "client", "decision_id")]
-            made[pipeline_tables.DECISIONS] = [
-                pa.concat_tables(made[pipeline_tables.DECISIONS]).sort_by(order)
-            ]
+            made[table_names.DECISIONS] = [pa.concat_tables(made[table_names.DECISIONS]).sort_by(order)]
         return made
 
     def _show_first_lines(self, batch: Batch) -> None:
@@ -373,7 +368,7 @@ class Pipeline:
 def _make_news(
     report: BatchReport, rows: Mapping[str, pa.Table], pending: int, watermark_us: int | None, too_late: int
 ) -> BatchNews:
-    counted = rows.get(pipeline_tables.COUNTS)
+    counted = rows.get(table_names.COUNTS)
     return BatchNews(
         report,
         lines=_add_up(counted, "lines"),
@@ -381,10 +376,10 @@ def _make_news(
         dead=_add_up(counted, "dead"),
         late=_add_up(counted, "late"),
         pending=pending,
-        subjects=_add_up(rows.get(pipeline_tables.LANES), "subjects"),
+        subjects=_add_up(rows.get(table_names.LANES), "subjects"),
         watermark_us=watermark_us,
-        decisions=rows.get(pipeline_tables.DECISIONS, DECISIONS.empty_table()),
-        alerts=rows.get(pipeline_tables.ALERTS, ALERT_ROWS.empty_table()),
+        decisions=rows.get(table_names.DECISIONS, DECISIONS.empty_table()),
+        alerts=rows.get(table_names.ALERTS, ALERT_ROWS.empty_table()),
         too_late=too_late,
     )
 

@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.defence.defence_settings import DefenceSettings
 from penstock.apps.accesslog.detection.rule_set import RuleSet, default_rules
 from penstock.apps.accesslog.events.networks import demand_network
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from penstock.apps.accesslog.stream.line_stage import Tools
+from penstock.core.client.client_settings import ClientSettings
+from penstock.core.client.java_settings import parse_client
 from penstock.core.errors import OptionError
 from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.options.option_table import invalid
 from penstock.core.options.option_values import parse_duration_ms
+from penstock.core.options.secret_references import resolve_reference
 from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 
 ISOLATION = "isolation.level"
@@ -99,6 +103,30 @@ class PipelineSettings:
     def consumer(self) -> dict[str, str]:
         """Kafka's settings for the stream."""
         return {**self.kafka, ISOLATION: "read_committed", "auto.offset.reset": self.start}
+
+    @property
+    def client(self) -> ClientSettings:
+        """Return what the driver itself asks brokers with, references to secrets resolved."""
+
+        def read_file(path: str) -> str:
+            return Path(path).read_text(encoding="utf-8")
+
+        texts = {
+            key: resolve_reference(key, text, environ=os.environ, read_file=read_file)
+            for key, text in self.consumer.items()
+            if key != "auto.offset.reset"
+        }
+        return parse_client(texts, read_file=read_file).settings
+
+    @cached_property
+    def gate(self) -> Gate:
+        """Return what keeps spared addresses out of the blocklists."""
+        return Gate.of(
+            allow=self.allow,
+            trusted_proxies=self.trusted_proxies,
+            trust_crawlers=self.trust_crawlers,
+            block_private=self.block_private,
+        )
 
     @cached_property
     def tools(self) -> Tools:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, LogClock
 from penstock.apps.accesslog.stream import operator_orders as order_rows
-from penstock.apps.accesslog.stream import pipeline_tables
+from penstock.apps.accesslog.stream import pipeline_tables, table_names
 from penstock.apps.accesslog.stream.operator_orders import Order, read_orders
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import Place
@@ -46,22 +46,22 @@ def read_standing(place: Place, topic: str) -> Standing:
     def read(session: Session) -> tuple[list[tuple[Any, ...]], ...]:
         name, mark = session.grammar.name, session.grammar.mark
         clocks = session.execute(
-            f"SELECT {', '.join(map(name, _CLOCK_COLUMNS))} FROM {name(pipeline_tables.CLOCKS)} "
+            f"SELECT {', '.join(map(name, _CLOCK_COLUMNS))} FROM {name(table_names.CLOCKS)} "
             f"WHERE {name('topic')} = {mark}",
             [topic],
         )
         given = session.execute(
-            f"SELECT {', '.join(map(name, order_rows.SCHEMA.names))} FROM {name(pipeline_tables.ORDERS)}"
+            f"SELECT {', '.join(map(name, order_rows.SCHEMA.names))} FROM {name(table_names.ORDERS)}"
         )
         settings = session.execute(
-            f"SELECT {name('name')}, {name('value')} FROM {name(pipeline_tables.SETTINGS)}"
+            f"SELECT {name('name')}, {name('value')} FROM {name(table_names.SETTINGS)}"
         )
-        pending = session.execute(f"SELECT SUM({name('pending')}) FROM {name(pipeline_tables.LANES)}")
+        pending = session.execute(f"SELECT SUM({name('pending')}) FROM {name(table_names.LANES)}")
         return clocks, given, settings, pending
 
     clocks, given, settings, pending = Database(place, RECONNECT_TIMEOUT_S).run(read)
     partitions = {
-        int(partition): Clock(_time(maximum), bool(is_idle), _time(seen_at))
+        int(partition): LogClock(_time(maximum), bool(is_idle), _time(seen_at))
         for partition, maximum, _, seen_at, is_idle, _ in clocks
     }
     watermark = max((_time(row[2]) for row in clocks), default=NEVER)
@@ -78,11 +78,11 @@ def read_format(place: Place) -> str | None:
     """Return the log format that has proven itself with lines of this database; None if none has."""
 
     def read(session: Session) -> str | None:
-        if not (session.has_table(pipeline_tables.SETTINGS) and session.has_table(pipeline_tables.COUNTS)):
+        if not (session.has_table(table_names.SETTINGS) and session.has_table(table_names.COUNTS)):
             return None
         name = session.grammar.name
-        [[parsed]] = session.execute(f"SELECT SUM({name('parsed')}) FROM {name(pipeline_tables.COUNTS)}")
-        table = name(pipeline_tables.SETTINGS)
+        [[parsed]] = session.execute(f"SELECT SUM({name('parsed')}) FROM {name(table_names.COUNTS)}")
+        table = name(table_names.SETTINGS)
         rows = session.execute(f"SELECT {name('value')} FROM {table} WHERE {name('name')} = 'log_format'")
         return str(rows[0][0]) if rows and parsed else None
 

@@ -19,6 +19,7 @@ from penstock.apps.accesslog.defence import defence_settings
 from penstock.apps.accesslog.monitoring.load_merging import ALERT_ROWS
 from penstock.apps.accesslog.monitoring.minute_tables import MINUTE_ROWS, SECOND_ROWS, TOP_ROWS
 from penstock.apps.accesslog.stream import dead_letter_rows, operator_orders
+from penstock.apps.accesslog.stream import table_names as names
 from penstock.apps.accesslog.stream.lane_stage import LANE_COUNTS, LANE_LEVELS
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import GivenPlace, as_place
@@ -27,23 +28,12 @@ from penstock.sinks import create_tables as make_tables
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import TableSet, ensure_tables, read_version
 
-STATE = "accesslog_state"
-CLOCKS = "accesslog_clocks"
-COUNTS = "accesslog_counts"
-DECISIONS = "accesslog_decisions"
-DEAD_LETTERS = dead_letter_rows.DEAD_LETTERS
-ORDERS = operator_orders.ORDERS
-SECONDS, MINUTES, TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
-ALERTS = "accesslog_alerts"
-#: What was stored with which settings: a lane is a share of the clients, so their number cannot change.
-SETTINGS = "accesslog_settings"
-#: Beside them under this name: how many parsed lines came too late to be in any second, since the beginning.
+#: A setting: how many parsed lines came too late to be in any second, since the beginning.
 TOO_LATE = "too_late"
-#: And under this name whether local addresses were to be blocked: `true` or `false`.
+#: A setting: whether local addresses were to be blocked: `true` or `false`.
 BLOCK_PRIVATE = "block_private"
-#: And under this name whether the addresses of search engines were to be spared.
+#: A setting: whether the addresses of search engines were to be spared.
 TRUST_CRAWLERS = "trust_crawlers"
-LANES = "accesslog_lanes"
 
 #: What a lane keeps from batch to batch, in pieces of at most 1 MiB.
 STATE_ROWS = pa.schema([("lane", pa.int32()), ("part", pa.int32()), ("content", pa.binary())])
@@ -72,20 +62,20 @@ SETTING_ROWS = pa.schema([("name", pa.string()), ("value", pa.string())])
 _ID_LENGTH = 64
 
 TABLES: Mapping[Table, pa.Schema] = {
-    Table(STATE, mode="state", key=("lane", "part")): STATE_ROWS,
-    Table(CLOCKS, mode="upsert", key=("topic", "partition")): CLOCK_ROWS,
+    Table(names.STATE, mode="state", key=("lane", "part")): STATE_ROWS,
+    Table(names.CLOCKS, mode="upsert", key=("topic", "partition")): CLOCK_ROWS,
     Table(
-        COUNTS, mode="merge", key=("topic", "partition"), add=("lines", "parsed", "dead", "late")
+        names.COUNTS, mode="merge", key=("topic", "partition"), add=("lines", "parsed", "dead", "late")
     ): COUNT_ROWS,
-    Table(LANES, mode="merge", key=("lane",), add=LANE_COUNTS): LANE_ROWS,
-    Table(DECISIONS): defence_settings.DECISIONS,
-    Table(DEAD_LETTERS, provenance=True): dead_letter_rows.SCHEMA,
-    Table(ORDERS, mode="upsert", key=("order_id",)): operator_orders.SCHEMA,
-    Table(SECONDS, mode="upsert", key=("second", "server")): SECOND_ROWS,
-    Table(MINUTES, mode="upsert", key=("minute", "server")): MINUTE_ROWS,
-    Table(TOPS, mode="upsert", key=("minute", "server", "kind", "rank")): TOP_ROWS,
-    Table(ALERTS, mode="upsert", key=("alert_id",)): ALERT_ROWS,
-    Table(SETTINGS, mode="upsert", key=("name",)): SETTING_ROWS,
+    Table(names.LANES, mode="merge", key=("lane",), add=LANE_COUNTS): LANE_ROWS,
+    Table(names.DECISIONS): defence_settings.DECISIONS,
+    Table(names.DEAD_LETTERS, provenance=True): dead_letter_rows.SCHEMA,
+    Table(names.ORDERS, mode="upsert", key=("order_id",)): operator_orders.SCHEMA,
+    Table(names.SECONDS, mode="upsert", key=("second", "server")): SECOND_ROWS,
+    Table(names.MINUTES, mode="upsert", key=("minute", "server")): MINUTE_ROWS,
+    Table(names.TOPS, mode="upsert", key=("minute", "server", "kind", "rank")): TOP_ROWS,
+    Table(names.ALERTS, mode="upsert", key=("alert_id",)): ALERT_ROWS,
+    Table(names.SETTINGS, mode="upsert", key=("name",)): SETTING_ROWS,
 }
 
 
@@ -137,16 +127,18 @@ def _make_indexes(session: Session) -> None:
         rows = session.execute(
             "SELECT DISTINCT INDEX_NAME FROM INFORMATION_SCHEMA.STATISTICS "
             f"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {session.grammar.mark}",
-            [DECISIONS],
+            [names.DECISIONS],
         )
         there = {str(index) for (index,) in rows}
     for column, length in (("decision_id", _ID_LENGTH), ("expires_at", None)):
-        index = f"{DECISIONS}_{column}"
+        index = f"{names.DECISIONS}_{column}"
         if index in there:
             continue
         cut = f"({length})" if is_mysql and length else ""
         missing = "" if is_mysql else "IF NOT EXISTS "
-        session.execute(f"CREATE INDEX {missing}{name(index)} ON {name(DECISIONS)} ({name(column)}{cut})")
+        session.execute(
+            f"CREATE INDEX {missing}{name(index)} ON {name(names.DECISIONS)} ({name(column)}{cut})"
+        )
 
 
 def _make_nothing(session: Session) -> None:

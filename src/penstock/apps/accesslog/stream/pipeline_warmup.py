@@ -15,24 +15,18 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from penstock.apps.accesslog.defence.defence_settings import Orders
+from penstock.apps.accesslog.defence.defence_settings import OrdersInForce
 from penstock.apps.accesslog.events.log_clocks import Clocks, advance, finish
+from penstock.apps.accesslog.parsing.line_parser import SERVER_HEADER
 from penstock.apps.accesslog.stream.lane_stage import STATE, LaneStage, read_maxima
-from penstock.apps.accesslog.stream.line_stage import (
-    COLUMNS,
-    COUNTS,
-    SERVER_HEADER,
-    LogStage,
-    Tools,
-    make_kit,
-)
+from penstock.apps.accesslog.stream.line_stage import COLUMNS, COUNTS, LogStage, Tools, make_kit
 from penstock.apps.accesslog.stream.parcels import make_parcel, read_parcels, unpack
+from penstock.kafka.records.record_schema import HEADERS
 from penstock.kafka.records.record_warmup import ensure_compiled
 from penstock.kernels.compilation_lock import compile_in_turn
 
 #: More clients in a minute than are counted one by one.
 CLIENTS = 10_000
-_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _PATHS = (b"/", b"/.env", b"/a?q=1+union+select+2", b"/%2e%2e/%2e%2e/etc/passwd", b"/wp-login.php")
 
 
@@ -46,10 +40,10 @@ def warm_up(tools: Tools) -> None:
 
 def _run_stages(tools: Tools) -> None:
     kit = make_kit(tools)
-    parcels = list(LogStage(kit)([_make_records()]))
+    parcels = list(LogStage(kit, {})([_make_records()]))
     clocks, state = Clocks.begin([0]), dict[tuple[int, int], pa.RecordBatch]()
     for given in (parcels, [], parcels):
-        made = [each for rows in LaneStage(kit, clocks, Orders())([*state.values(), *given])
+        made = [each for rows in LaneStage(kit, clocks, OrdersInForce())([*state.values(), *given])
                 for each in read_parcels(rows)]  # fmt: skip
         for each in made:
             if each.kind == STATE and each.payload is not None:
@@ -70,6 +64,6 @@ def _make_records() -> pa.RecordBatch:
         pa.array(lines, pa.binary()),
         pa.array(np.zeros(count, np.int32)),
         pa.array(np.arange(count)),
-        pa.array([[{"key": SERVER_HEADER, "value": b"w"}]] * count, _HEADERS),
+        pa.array([[{"key": SERVER_HEADER, "value": b"w"}]] * count, HEADERS),
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))

@@ -5,13 +5,13 @@ many slots and no more, then it stays alone: that bounds what chosen texts can c
 that it would have shared.
 """
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: SIM110  (numba has no generators)
 
 from __future__ import annotations
 
 import numpy as np
 
-from penstock.kernels.compilation import inlined, kernel, load_word, part
+from penstock.kernels.compilation import kernel, load_word, part
+from penstock.kernels.text_scanning import same_bytes
 
 #: So many slots are tried for a text; then it stays alone. Bounds what chosen texts can cost.
 LONGEST_SEARCH = 32
@@ -43,20 +43,6 @@ def hash_bytes(buf, at, size):
     return state ^ state >> np.uint64(32)
 
 
-@inlined
-def same_bytes(buf, at, other, size):
-    while size >= 8:
-        if load_word(buf, at) != load_word(buf, other):
-            return False
-        at += 8
-        other += 8
-        size -= 8
-    for i in range(size):
-        if buf[at + i] != buf[other + i]:
-            return False
-    return True
-
-
 @kernel
 def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
     """Number equal texts; return how many there are. `numbers` gets that of each row (-1: none), `firsts` and
@@ -78,7 +64,7 @@ def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
             and numbers[before] >= 0
             and lengths[before] == size
             and is_json[before] == is_json[row]
-            and same_bytes(data, np.int64(starts[before]), at, size)
+            and same_bytes(data, np.int64(starts[before]), data, at, size)
         ):
             numbers[row] = numbers[before]
             continue
@@ -95,7 +81,7 @@ def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
                 hashes[other] == h
                 and lengths[first] == size
                 and is_json[first] == is_json[row]
-                and same_bytes(data, np.int64(starts[first]), at, size)
+                and same_bytes(data, np.int64(starts[first]), data, at, size)
             ):
                 group = other
                 break

@@ -14,7 +14,7 @@ import argparse
 import json
 from typing import Any
 
-from penstock.apps.accesslog.stream.dead_letter_rows import DEAD_LETTERS
+from penstock.apps.accesslog.stream.table_names import DEAD_LETTERS
 from penstock.cli.accesslog.database_arguments import add_database_argument, add_limit_argument, find_database
 from penstock.cli.shared.terminal import complain, count, escape, say
 from penstock.cli.shared.text_tables import align

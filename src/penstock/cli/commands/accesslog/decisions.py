@@ -23,7 +23,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.apps.accesslog.blocking.blocklist_formats import show_time
-from penstock.apps.accesslog.blocking.blocklists import DECISIONS, can_be_listed, demand_decisions
+from penstock.apps.accesslog.blocking.blocklists import can_be_listed, demand_decisions
 from penstock.apps.accesslog.blocking.decision_records import (
     MOMENTS,
     Decision,
@@ -33,6 +33,7 @@ from penstock.apps.accesslog.blocking.decision_records import (
     relate,
     show_moments,
 )
+from penstock.apps.accesslog.stream.table_names import DECISIONS
 from penstock.cli.accesslog.database_arguments import (
     add_database_argument,
     add_limit_argument,

@@ -165,7 +165,7 @@ def _run_pipeline(
 
     pipeline = Pipeline(spark, settings)
     formats = ("text", "json", "nftables")
-    lists = make_blocklist_output(BlocklistWriter(settings.place, folder / LISTS, formats))
+    lists = make_blocklist_output(BlocklistWriter(settings.place, folder / LISTS, settings.gate, formats))
     display = Display(pipeline, BlockedCount(settings), lambda: list_troubles([lists]))
     pipeline.add_listener(lists.follow)
     pipeline.add_listener(display.show)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.apps.accesslog.detection.rule_set import BehaviourRule, ContentRule, Rule
+from penstock.apps.accesslog.detection.rule_set import BehaviourRule, ContentRule, DetectionRule
 from penstock.cli.accesslog.rule_choice import load_rules
 from penstock.cli.shared.terminal import complain, count, escape, say
 from penstock.cli.shared.text_tables import align
@@ -56,7 +56,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(rule: Rule) -> list[str]:
+def _describe(rule: DetectionRule) -> list[str]:
     lines = [f"{rule.id}: {rule.what}", f"  class {rule.attack_class}, {rule.points} points, {rule.mode}"]
     if isinstance(rule, BehaviourRule):
         over = (

@@ -17,6 +17,7 @@ import os
 import stat
 import threading
 
+from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.blocking.enforcement_api import DEFAULT_LISTEN, REQUESTS_PER_S, EnforcementApi
 from penstock.cli.accesslog.database_arguments import (
     add_database_argument,
@@ -65,13 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
     Database(place).run(lambda _session: None)  # a wrong place is told now, not to the first enforcer
     api = EnforcementApi(
         place,
+        Gate.of(
+            allow=gather_allowed(arguments),
+            trusted_proxies=arguments.trusted_proxy,
+            trust_crawlers=not arguments.distrust_crawlers,
+            block_private=arguments.block_private,
+        ),
         listen=arguments.listen,
         token=_read_token(arguments.token_file),
         hosts=arguments.host,
-        allow=gather_allowed(arguments),
-        trusted_proxies=arguments.trusted_proxy,
-        trust_crawlers=not arguments.distrust_crawlers,
-        block_private=arguments.block_private,
         requests_per_s=rate,
         stale_after_s=stale_after_ms / 1000,
     )

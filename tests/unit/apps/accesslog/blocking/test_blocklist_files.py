@@ -12,6 +12,7 @@ import pytest
 
 from penstock.apps.accesslog.blocking import blocklist_formats
 from penstock.apps.accesslog.blocking.blocklist_files import BlocklistWriter, demand_place, write_whole
+from penstock.apps.accesslog.blocking.blocklists import Gate
 from penstock.apps.accesslog.stream.operator_orders import place_order
 from penstock.core.errors import OptionError, SinkError
 from penstock.core.options.storage_addresses import Place
@@ -136,7 +137,9 @@ def test_a_place_is_tried_before_there_is_a_list(tmp_path: Path) -> None:
 
 def test_files_follow_decisions_orders_and_the_clock(place: Place, tmp_path: Path) -> None:
     clock, folder = Clock(), tmp_path / "lists"
-    writer = BlocklistWriter(place, folder, ("text", "nftables"), allow=["192.0.2.9"], clock_us=clock)
+    writer = BlocklistWriter(
+        place, folder, Gate.of(allow=["192.0.2.9"]), ("text", "nftables"), clock_us=clock
+    )
     decide(place, "192.0.2.1")
     decide(place, "192.0.2.2", seconds=900)
     decide(place, "192.0.2.9")
@@ -161,7 +164,7 @@ def test_files_follow_decisions_orders_and_the_clock(place: Place, tmp_path: Pat
 
 def test_nothing_is_written_when_nothing_has_changed(place: Place, tmp_path: Path) -> None:
     clock, folder = Clock(), tmp_path / "lists"
-    writer = BlocklistWriter(place, folder, ("text", "json", "nftables", "apache"), clock_us=clock)
+    writer = BlocklistWriter(place, folder, Gate.of(), ("text", "json", "nftables", "apache"), clock_us=clock)
     decide(place, "192.0.2.1")
     writer.refresh()
     times = read_times(folder)
@@ -178,10 +181,10 @@ def test_after_a_restart_only_what_tells_seconds_is_written_again(place: Place, 
     """Seconds are counted from the moment of writing; what tells none is still true."""
     clock, folder = Clock(), tmp_path / "lists"
     decide(place, "192.0.2.1")
-    BlocklistWriter(place, folder, ("text", "nftables"), clock_us=clock).refresh()
+    BlocklistWriter(place, folder, Gate.of(), ("text", "nftables"), clock_us=clock).refresh()
     before = read_times(folder)
     clock.now_us += 60 * SECOND_US
-    BlocklistWriter(place, folder, ("text", "nftables"), clock_us=clock).refresh()
+    BlocklistWriter(place, folder, Gate.of(), ("text", "nftables"), clock_us=clock).refresh()
     after = read_times(folder)
     assert after["blocklist.txt"] == before["blocklist.txt"]
     assert "192.0.2.1 timeout 540s" in (folder / "blocklist.nft").read_text()
@@ -189,7 +192,7 @@ def test_after_a_restart_only_what_tells_seconds_is_written_again(place: Place, 
 
 def test_a_refresh_that_failed_is_made_up_for_by_the_next(place: Place, tmp_path: Path) -> None:
     clock, folder = Clock(), tmp_path / "lists"
-    writer = BlocklistWriter(place, folder, ("text",), clock_us=clock)
+    writer = BlocklistWriter(place, folder, Gate.of(), ("text",), clock_us=clock)
     decide(place, "192.0.2.1")
     folder.write_text("in the way")
     with pytest.raises(SinkError, match="BLOCKLIST_NOT_WRITTEN"):
@@ -199,11 +202,9 @@ def test_a_refresh_that_failed_is_made_up_for_by_the_next(place: Place, tmp_path
     assert (folder / "blocklist.txt").read_text() == "192.0.2.1\n"
 
 
-def test_wrong_formats_and_allow_lists_are_refused_at_once(tmp_path: Path) -> None:
+def test_wrong_formats_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="FORMAT_UNKNOWN"):
-        BlocklistWriter(tmp_path / "x.db", tmp_path, ("hosts.deny",))
-    with pytest.raises(OptionError, match="NETWORK_INVALID"):
-        BlocklistWriter(tmp_path / "x.db", tmp_path, trusted_proxies=["proxy.example"])
+        BlocklistWriter(tmp_path / "x.db", tmp_path, Gate.of(), ("hosts.deny",))
 
 
 def test_of_a_long_list_only_what_is_new_is_put_into_words(place: Place, tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_of_a_long_list_only_what_is_new_is_put_into_words(place: Place, tmp_pat
     words = (blocklist_formats.show_network, blocklist_formats._write_ban)
     for each in words:
         each.cache_clear()
-    writer = BlocklistWriter(place, lists, ("json", "text", "nftables"), clock_us=Clock())
+    writer = BlocklistWriter(place, lists, Gate.of(), ("json", "text", "nftables"), clock_us=Clock())
     add_decisions(place, [make_decision(f"198.51.{n >> 8}.{n & 255}") for n in range(1000)])
     writer.refresh()
     before = [each.cache_info().misses for each in words]

@@ -250,6 +250,8 @@ def test_the_columns_of_a_decision_are_those_that_the_defence_writes() -> None:
 def test_an_allow_list_with_something_else_in_it_is_refused() -> None:
     with pytest.raises(OptionError, match="NETWORK_INVALID"):
         Gate.of(allow=["example.com"])
+    with pytest.raises(OptionError, match="NETWORK_INVALID"):
+        Gate.of(trusted_proxies=["proxy.example"])
 
 
 @given(st.lists(bans, max_size=8), st.lists(networks, max_size=3), st.lists(networks, max_size=3))

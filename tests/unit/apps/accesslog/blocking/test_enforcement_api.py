@@ -76,7 +76,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def api(place: Place, clock: Clock) -> Iterator[EnforcementApi]:
     with EnforcementApi(
-        place, listen="127.0.0.1:0", trusted_proxies=["192.0.2.200"], requests_per_s=10_000, clock_us=clock
+        place,
+        Gate.of(trusted_proxies=["192.0.2.200"]),
+        listen="127.0.0.1:0",
+        requests_per_s=10_000,
+        clock_us=clock,
     ) as serving:
         serving.start()
         yield serving
@@ -158,7 +162,7 @@ def test_a_last_batch_in_the_future_is_as_old_as_nothing_came_after_it(place: Pl
 
 def test_where_no_batch_ever_was_nobody_is_healthy(tmp_path: Path) -> None:
     place = make_database(tmp_path / "new.db")
-    with EnforcementApi(place, listen="127.0.0.1:0") as api:
+    with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0") as api:
         api.start()
         answer, body = ask(api, "/v1/health")
         assert (answer.status, json.loads(body)["last_batch_at"]) == (503, None)
@@ -260,7 +264,7 @@ def test_no_host_and_two_hosts_are_refused(api: EnforcementApi) -> None:
 
 def test_with_a_token_nobody_is_answered_without_it(place: Place) -> None:
     """Neither the list nor the health, nor what there is."""
-    with EnforcementApi(place, listen="127.0.0.1:0", token=TOKEN, requests_per_s=10_000) as api:
+    with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0", token=TOKEN, requests_per_s=10_000) as api:
         api.start()
         wrong = [
             "",
@@ -291,13 +295,13 @@ def test_tokens_are_compared_in_constant_time() -> None:
 def test_an_address_that_others_can_reach_needs_a_token(place: Place, listen: str) -> None:
     """It is refused before anything listens."""
     with pytest.raises(OptionError, match="TOKEN_NEEDED"):
-        EnforcementApi(place, listen=listen, hosts=["block.example"])
+        EnforcementApi(place, Gate.of(), listen=listen, hosts=["block.example"])
 
 
 def test_who_listens_everywhere_must_say_its_names(place: Place) -> None:
     with pytest.raises(OptionError, match="HOST_NEEDED"):
-        EnforcementApi(place, listen="0.0.0.0:0", token=TOKEN)
-    with EnforcementApi(place, listen="0.0.0.0:0", token=TOKEN, hosts=["block.example"]) as api:
+        EnforcementApi(place, Gate.of(), listen="0.0.0.0:0", token=TOKEN)
+    with EnforcementApi(place, Gate.of(), listen="0.0.0.0:0", token=TOKEN, hosts=["block.example"]) as api:
         api.start()
         answer, _ = ask(api, "/v1/health", Host="block.example", Authorization=f"Bearer {TOKEN}")
         assert answer.status == 200
@@ -348,7 +352,7 @@ def test_what_is_too_large_is_refused_early(api: EnforcementApi) -> None:
 
 def test_who_asks_too_often_is_told_to_wait(place: Place) -> None:
     """And may ask again a little later."""
-    with EnforcementApi(place, listen="127.0.0.1:0", requests_per_s=0.01) as api:
+    with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0", requests_per_s=0.01) as api:
         api.start()
         assert ask(api, "/v1/health")[0].status == 200
         answer, body = ask(api, "/v1/health")
@@ -403,7 +407,7 @@ def test_more_connections_than_there_is_room_for_are_closed(
 ) -> None:
     """And those inside are still answered."""
     monkeypatch.setattr(enforcement_api, "MOST_CONNECTIONS", 3)
-    with EnforcementApi(place, listen="127.0.0.1:0") as api:
+    with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0") as api:
         api.start()
         held = [socket.create_connection(("127.0.0.1", api.port), timeout=20) for _ in range(3)]
         turned_away = socket.create_connection(("127.0.0.1", api.port), timeout=20)
@@ -463,7 +467,7 @@ def test_every_answer_tells_browsers_to_keep_their_hands_off(api: EnforcementApi
 
 def test_a_port_that_is_taken_is_told(place: Place, api: EnforcementApi) -> None:
     with pytest.raises(OptionError, match="LISTEN_FAILED"):
-        EnforcementApi(place, listen=f"127.0.0.1:{api.port}")
+        EnforcementApi(place, Gate.of(), listen=f"127.0.0.1:{api.port}")
 
 
 def test_host_names_are_compared_without_case() -> None:

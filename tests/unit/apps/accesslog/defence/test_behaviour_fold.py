@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.blocking.blocklists import make_bans
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.defence.lane_state import LaneState
 from penstock.apps.accesslog.events.log_clocks import finish
 from tests.reference.accesslog_fold import (
@@ -122,7 +122,7 @@ def make_line(number: int, client: str, seconds: float, *hits: str, path: int = 
 
 
 def decide(
-    lines: list[Line], config: DefenceSettings = SETTINGS, orders: Orders | None = None
+    lines: list[Line], config: DefenceSettings = SETTINGS, orders: OrdersInForce | None = None
 ) -> list[tuple[str, str, int]]:
     runner = Runner(config, partitions=1)
     runner.feed([(0, lines)], orders)
@@ -210,7 +210,7 @@ def test_a_trusted_proxy_is_never_blocked_by_any_rule(proxy: str) -> None:
 
 
 def test_a_client_in_its_time_of_grace_is_not_blocked_and_its_ban_is_over() -> None:
-    orders = Orders((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
+    orders = OrdersInForce((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
     config = replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND)
     runner = Runner(config, partitions=1)
     runner.feed([(0, [make_line(0, "192.0.2.1", 0, "hard.ten"), make_line(1, "192.0.2.1", 3)])])
@@ -226,7 +226,7 @@ def test_a_client_in_its_time_of_grace_is_not_blocked_and_its_ban_is_over() -> N
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_ban_is_over_when_grace_begins_also_within_a_batch(whole: bool) -> None:
-    orders = Orders((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
+    orders = OrdersInForce((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
     runner = Runner(replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND), partitions=1)
     lines = [make_line(n, "192.0.2.1", at, "hard.ten") for n, at in enumerate((0, 3, 20, 90))]
     for batch in [lines] if whole else [[line] for line in [*lines, make_line(9, CLIENTS[3], 200)]]:
@@ -238,7 +238,7 @@ def test_a_ban_is_over_when_grace_begins_also_within_a_batch(whole: bool) -> Non
 
 def test_a_ban_is_over_for_a_client_that_came_back_when_its_grace_had_ended() -> None:
     """The order is known only to batches in which the client was silent."""
-    orders = Orders((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
+    orders = OrdersInForce((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
     runner = Runner(replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND), partitions=1)
     runner.feed([(0, [make_line(0, "192.0.2.1", 0, "hard.ten"), make_line(1, CLIENTS[3], 4)])])
     runner.feed([(0, [make_line(2, CLIENTS[3], 50)])], orders)

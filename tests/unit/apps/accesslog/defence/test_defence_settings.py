@@ -15,7 +15,7 @@ from penstock.apps.accesslog.defence.allow_list import LOCAL, NEVER_BLOCKED, lis
 from penstock.apps.accesslog.defence.defence_settings import (
     DECISIONS,
     DefenceSettings,
-    Orders,
+    OrdersInForce,
     identify,
     make_limits,
 )
@@ -68,7 +68,7 @@ def test_a_crawler_is_believed_by_its_address_only() -> None:
 
 
 def test_orders_become_ranges_with_times() -> None:
-    limits = make_limits(SETTINGS, Orders((("192.0.2.0/24", 5, 9),)))
+    limits = make_limits(SETTINGS, OrdersInForce((("192.0.2.0/24", 5, 9),)))
     assert limits.grace_times.tolist() == [[5, 9]]
     assert limits.grace_bounds.tolist() == [[0, 0xFFFFC0000200, 0, 0xFFFFC00002FF]]
 

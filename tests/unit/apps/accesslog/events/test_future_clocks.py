@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.apps.accesslog.events.future_clocks import correct_future_clocks, list_timely
-from penstock.apps.accesslog.events.log_clocks import Clock, Clocks, advance, decide_idle, pass_time
+from penstock.apps.accesslog.events.log_clocks import Clocks, LogClock, advance, decide_idle, pass_time
 
 SECOND_US = 1_000_000
 START_US = 1_900_000_000 * SECOND_US
@@ -21,7 +21,7 @@ def list_moves(ahead_s: int, seconds: int) -> list[int]:
     Before the first, one partition has come so far ahead. Each step is what the pipeline does with a batch.
     """
     reached_us = START_US + ahead_s * SECOND_US
-    clocks = Clocks({0: Clock(reached_us, seen_at_us=START_US)}, reached_us - LATENESS_US)
+    clocks = Clocks({0: LogClock(reached_us, seen_at_us=START_US)}, reached_us - LATENESS_US)
     without_timely: frozenset[int] = frozenset()
     moves = []
     for second in range(1, seconds):
@@ -60,6 +60,6 @@ def test_the_watermark_never_stops_for_longer_than_the_guide_says(ahead_s: int) 
 
 def test_servers_whose_clocks_differ_by_seconds_are_waited_for() -> None:
     """One is three seconds ahead of the others in the same partition: nothing is wrong with it."""
-    clocks = Clocks({0: Clock(START_US + 3 * SECOND_US)}, START_US + 2 * SECOND_US)
+    clocks = Clocks({0: LogClock(START_US + 3 * SECOND_US)}, START_US + 2 * SECOND_US)
     row = {"partition": 0, "parsed": 4, "late": 4, "maximum": START_US + 3 * SECOND_US}
     assert list_timely([row], clocks, START_US) == {0}

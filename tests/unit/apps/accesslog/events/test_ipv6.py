@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.apps.accesslog.blocking.blocklists import make_bans, read_bans
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.evaluation.decision_scoring import (
     count_visits,
     read_decisions,
@@ -39,7 +39,7 @@ def make_line(number: int, client: str, *hits: str, seconds: float | None = None
 
 
 def decide(
-    lines: list[Line], config: DefenceSettings = SETTINGS, orders: Orders | None = None
+    lines: list[Line], config: DefenceSettings = SETTINGS, orders: OrdersInForce | None = None
 ) -> list[dict[str, Any]]:
     runner = Runner(config, partitions=1)
     for line in lines:
@@ -82,7 +82,7 @@ def test_neighbours_of_a_crawler_in_its_network_are_spared_with_it() -> None:
 
 @pytest.mark.parametrize("named", ["2001:db8:1:2::7", NETWORK, "2001:db8:1::/48"])
 def test_letting_an_address_go_lets_its_client_go(named: str) -> None:
-    orders = Orders(((named, START + 5 * SECOND, START + 60 * SECOND),))
+    orders = OrdersInForce(((named, START + 5 * SECOND, START + 60 * SECOND),))
     config = replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND)
     at = [0, 3, 20, 90]
     lines = [make_line(n, f"2001:db8:1:2::{n}", "hard.ten", seconds=t) for n, t in enumerate(at)]
@@ -91,7 +91,7 @@ def test_letting_an_address_go_lets_its_client_go(named: str) -> None:
 
 
 def test_letting_a_neighbour_go_lets_nobody_else_go() -> None:
-    orders = Orders((("2001:db8:1:3::7", START, START + 60 * SECOND),))
+    orders = OrdersInForce((("2001:db8:1:3::7", START, START + 60 * SECOND),))
     assert [
         row["action"] for row in decide([make_line(5, "2001:db8:1:2::7", "hard.ten")], orders=orders)
     ] == ["block"]

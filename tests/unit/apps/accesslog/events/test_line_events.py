@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.apps.accesslog.detection.detector import Detector
 from penstock.apps.accesslog.detection.rule_set import default_rules
 from penstock.apps.accesslog.events import line_events_kernel as k
-from penstock.apps.accesslog.events.line_events import EVENTS, LONGEST_TEXT, Header, make_events
+from penstock.apps.accesslog.events.line_events import EVENTS, LONGEST_TEXT, EventsHeader, make_events
 from penstock.apps.accesslog.events.subjects import CLIENT, NET, PRINT, is_host, name_client, name_subject
 from penstock.apps.accesslog.parsing.line_parser import make_parser
 from tests.reference.accesslog_fold import RULES, client_of, make_batch, make_history, net_of, number_client
@@ -114,7 +114,7 @@ def test_every_line_is_in_the_lane_of_its_client_once() -> None:
 def test_an_empty_lane_still_learns_how_far_the_clock_is() -> None:
     history = make_history(1, 1)
     made = make_events(*make_batch(history), RULES, partition=2, offsets=np.array([70]), lanes=9)
-    headers = [Header.read(events.schema) for events in made.values()]
+    headers = [EventsHeader.read(events.schema) for events in made.values()]
     assert {(each.partition, each.first_offset, each.max_us) for each in headers} == {
         (2, 70, history[0].time_us)
     }
@@ -155,7 +155,7 @@ def test_rows_that_are_no_lines_keep_the_others_at_their_offsets() -> None:
         lines, findings, ruleset, partition=0, offsets=np.arange(7, 10), servers=servers, lanes=1
     )
     assert made[0].column("offset").to_pylist() == [8]
-    assert Header.read(made[0].schema).servers[made[0].column("server")[0].as_py()] == "b"
+    assert EventsHeader.read(made[0].schema).servers[made[0].column("server")[0].as_py()] == "b"
 
 
 def test_a_line_without_a_server_has_none_and_names_are_cut_and_clean() -> None:
@@ -165,7 +165,7 @@ def test_a_line_without_a_server_has_none_and_names_are_cut_and_clean() -> None:
         *make_batch(history), RULES, partition=0, offsets=np.arange(3),
         servers=pa.array([b"web-1", None, long]), lanes=1,
     )  # fmt: skip
-    names = Header.read(made[0].schema).servers
+    names = EventsHeader.read(made[0].schema).servers
     told = {row["offset"]: names[row["server"]] for row in made[0].to_pylist() if row["kind"] == CLIENT}
     assert (told[0], told[1]) == ("web-1", "")
     assert told[2].startswith("w[2Jxxx")

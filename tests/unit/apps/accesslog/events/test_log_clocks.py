@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.apps.accesslog.events.log_clocks import (
     NEVER,
-    Clock,
     Clocks,
+    LogClock,
     advance,
     cap_at_watermark,
     decide_idle,
@@ -38,7 +38,7 @@ def test_a_partition_without_a_line_holds_the_watermark_until_it_is_called_idle(
 
 
 def test_a_partition_with_lines_is_idle_no_more() -> None:
-    clocks = Clocks({0: Clock(5, True, 0)})
+    clocks = Clocks({0: LogClock(5, True, 0)})
     assert not decide_idle(clocks, now_us=9, with_lines=[0], known=[], idle_after_us=1).partitions[0].is_idle
 
 
@@ -52,7 +52,8 @@ def test_a_watermark_never_goes_back(steps: list[tuple[int, int, bool]]) -> None
     clocks = Clocks.begin(range(4))
     for number, time, idle in steps:
         if idle:
-            clocks = Clocks({**clocks.partitions, number: Clock(clocks.partitions[number].max_us, True, 0)},
+            idle_clock = LogClock(clocks.partitions[number].max_us, True, 0)
+            clocks = Clocks({**clocks.partitions, number: idle_clock},
                             clocks.watermark_us)  # fmt: skip
         after = advance(clocks, {number: time}, lateness_us=SECOND)
         assert after.watermark_us >= clocks.watermark_us
@@ -65,7 +66,7 @@ def test_a_watermark_never_goes_back(steps: list[tuple[int, int, bool]]) -> None
 def test_clocks_are_the_same_after_storing(
     partitions: dict[int, tuple[int, bool, int]], watermark: int
 ) -> None:
-    clocks = Clocks({number: Clock(*each) for number, each in partitions.items()}, watermark)
+    clocks = Clocks({number: LogClock(*each) for number, each in partitions.items()}, watermark)
     assert Clocks.unpack(clocks.pack()) == clocks
 
 
@@ -75,23 +76,23 @@ def test_clocks_of_another_version_are_refused() -> None:
 
 
 def test_a_partition_that_was_seen_in_the_future_is_waited_for_as_if_it_was_seen_now() -> None:
-    clocks = Clocks({0: Clock(5 * SECOND, False, 3600 * SECOND)}, 4 * SECOND)
+    clocks = Clocks({0: LogClock(5 * SECOND, False, 3600 * SECOND)}, 4 * SECOND)
     for now, is_idle in ((10, False), (14, False), (15, True)):
         clocks = decide_idle(clocks, now_us=now * SECOND, with_lines=[], known=[0], idle_after_us=5 * SECOND)
         assert clocks.partitions[0].is_idle == is_idle
 
 
 def test_a_clock_that_is_set_right_is_no_further_than_the_watermark_and_others_stay() -> None:
-    clocks = Clocks({0: Clock(900, True), 1: Clock(50), 2: Clock(40, True)}, 49)
+    clocks = Clocks({0: LogClock(900, True), 1: LogClock(50), 2: LogClock(40, True)}, 49)
     right = cap_at_watermark(clocks, [0, 2])
     assert [clock.max_us for clock in right.partitions.values()] == [49, 50, 40]
     assert right.watermark_us == 49
 
 
 def test_time_runs_on_at_half_the_speed_only_if_nobody_is_waited_for() -> None:
-    clocks = Clocks({0: Clock(900, True), 1: Clock(50, True)}, 901)
+    clocks = Clocks({0: LogClock(900, True), 1: LogClock(50, True)}, 901)
     assert pass_time(clocks, 100).watermark_us == 951
     assert pass_time(clocks, 0).watermark_us == 902
-    waiting = Clocks({**clocks.partitions, 1: Clock(50)}, 901)
+    waiting = Clocks({**clocks.partitions, 1: LogClock(50)}, 901)
     assert pass_time(waiting, 100) == waiting
     assert pass_time(Clocks(clocks.partitions), 100).watermark_us == NEVER

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.first_look import topic_samples
 from penstock.apps.accesslog.first_look.ambiguous_fields import find_rivals
 from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S, FirstLines
@@ -126,7 +126,7 @@ def test_a_pipeline_spares_what_the_first_lines_say() -> None:
     lines = pa.array([line.encode() for line in write_lines("198.51.100.5")], pa.binary())
     for spared, action in (((), "block"), (("198.51.100.5",), "allowed")):
         engine = FedEngine(DefenceSettings.default(), partitions=[0])
-        made = engine.feed({0: lines}, orders=Orders(spared=spared)).to_pylist()
+        made = engine.feed({0: lines}, orders=OrdersInForce(spared=spared)).to_pylist()
         assert {each["action"] for each in made} == {action}
 
 

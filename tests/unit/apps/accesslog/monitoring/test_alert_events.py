@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.apps.accesslog.monitoring import alert_webhook
 from penstock.apps.accesslog.monitoring.alert_delivery import TOLD, AlertSender
 from penstock.apps.accesslog.monitoring.alert_events import AlertEvent, list_events, log_events, write_line
 from penstock.apps.accesslog.monitoring.alert_webhook import Webhook, WebhookSender, write_json
@@ -152,10 +153,11 @@ def test_an_event_is_posted_once_signed_and_with_its_id(receive: Callable[..., R
 
 
 def test_what_a_receiver_does_not_take_is_sent_again_with_the_same_id(
-    receive: Callable[..., Receiver],
+    receive: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver = receive(503, 429, 200)
-    sender = WebhookSender(Webhook(receiver.url), backoff_s=(0.01,))
+    monkeypatch.setattr(alert_webhook, "_BACKOFF_S", (0.01,))
+    sender = WebhookSender(Webhook(receiver.url))
     sender.offer(list_events([make_row()]))
     assert sender.close(20)
     assert (sender.delivered, sender.given_up) == (1, 0)
@@ -176,14 +178,14 @@ def test_a_refusal_is_for_good_and_a_redirect_is_not_followed(
 
 
 def test_a_receiver_that_hangs_holds_nobody_up_and_what_waits_is_not_settled(
-    receive: Callable[..., Receiver],
+    receive: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver, settled = receive(), []
     receiver.hold.clear()
-    webhook = Webhook(receiver.url, deadline_s=0.2)
-    sender = WebhookSender(
-        webhook, lambda event_id, delivered: settled.append(event_id), room=3, backoff_s=(0.01,)
-    )
+    for name, value in (("_DEADLINE_S", 0.2), ("_MOST_WAITING", 3), ("_BACKOFF_S", (0.01,))):
+        monkeypatch.setattr(alert_webhook, name, value)
+    webhook = Webhook(receiver.url)
+    sender = WebhookSender(webhook, lambda event_id, delivered: settled.append(event_id))
     events = list_events([make_row(number) for number in range(10)])
     begun = time.monotonic()
     first = sender.offer(events[:1])
@@ -195,7 +197,10 @@ def test_a_receiver_that_hangs_holds_nobody_up_and_what_waits_is_not_settled(
     assert settled == []
 
 
-def test_a_receiver_that_answers_byte_by_byte_is_left_at_the_deadline() -> None:
+def test_a_receiver_that_answers_byte_by_byte_is_left_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(alert_webhook, "_DEADLINE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def drip() -> None:
@@ -212,24 +217,24 @@ def test_a_receiver_that_answers_byte_by_byte_is_left_at_the_deadline() -> None:
         thread.start()
         begun = time.monotonic()
         with pytest.raises(OSError):
-            Webhook(f"http://127.0.0.1:{listening.getsockname()[1]}/", deadline_s=0.5).post(
-                list_events([make_row()])[0]
-            )
+            Webhook(f"http://127.0.0.1:{listening.getsockname()[1]}/").post(list_events([make_row()])[0])
         assert time.monotonic() - begun < 10
         thread.join(20)
         assert not thread.is_alive()
 
 
-def test_an_event_that_nobody_takes_is_given_up_in_the_end(unused_port: int) -> None:
+def test_an_event_that_nobody_takes_is_given_up_in_the_end(
+    unused_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For now: it is not settled, but to be offered again."""
+    monkeypatch.setattr(alert_webhook, "_GIVE_UP_AFTER_S", 0.05)
+    monkeypatch.setattr(alert_webhook, "_BACKOFF_S", (0.02,))
     settled: list[str] = []
     missed: list[str] = []
     sender = WebhookSender(
         Webhook(f"http://127.0.0.1:{unused_port}/"),
         lambda event_id, delivered: settled.append(event_id),
         missed.append,
-        give_up_after_s=0.05,
-        backoff_s=(0.02,),
     )
     sender.offer(list_events([make_row()]))
     assert sender.close(20)
@@ -237,7 +242,7 @@ def test_an_event_that_nobody_takes_is_given_up_in_the_end(unused_port: int) -> 
 
 
 def test_what_cannot_be_noted_is_noted_later_and_the_next_event_is_sent(
-    receive: Callable[..., Receiver],
+    receive: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is locked for a moment does not end the webhook for good."""
     receiver, settled, failures = receive(), list[str](), [1, 2]
@@ -248,7 +253,8 @@ def test_what_cannot_be_noted_is_noted_later_and_the_next_event_is_sent(
             raise OffsetStoreError("DATABASE_BUSY", "The database is locked.")
         settled.append(event_id)
 
-    sender = WebhookSender(Webhook(receiver.url), settle, backoff_s=(0.01,))
+    monkeypatch.setattr(alert_webhook, "_BACKOFF_S", (0.01,))
+    sender = WebhookSender(Webhook(receiver.url), settle)
     sender.offer(list_events([make_row(1)]))
     wait_until(lambda: settled == ["0001-opened"], "it is settled")
     sender.offer(list_events([make_row(2)]))

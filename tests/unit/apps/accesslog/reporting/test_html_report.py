@@ -23,7 +23,7 @@ from penstock.apps.accesslog.reporting.report_data import (
     Check,
     Decided,
     Load,
-    Minute,
+    MinuteSummary,
     ReportData,
     ReportedScore,
     TopText,
@@ -145,7 +145,7 @@ def make_hostile(text: str) -> ReportData:
         source=text,
         made_at=NOW,
         load=[Load(START + at, 1.0, 5, 100, (1, 1, 1, 1, 1), 1, 5) for at in range(30)],
-        minutes=[Minute(START, 3, 1000, 2000, 3000), Minute(START + 60, 3)],
+        minutes=[MinuteSummary(START, 3, 1000, 2000, 3000), MinuteSummary(START + 60, 3)],
         servers=[TopText(text, 3, 9), TopText(text + "2", 3, 9)],
         tops=tops,
         alerts=[alert, {**alert, "kind": "rate_spike", "closed_at": NOW + timedelta(seconds=9)}],
@@ -218,7 +218,7 @@ def test_the_numbers_of_a_report_are_those_that_went_in() -> None:
 
 def test_what_lies_outside_of_the_period_is_not_in_the_report() -> None:
     load = [Load(START + at, 1.0, 10, 1, (0, 10, 0, 0, 0), 0, 10) for at in range(30, 90)]
-    minutes = [Minute(START + 60.0 * at, 5 + at, 10, 10, 10) for at in range(-3, 5)]
+    minutes = [MinuteSummary(START + 60.0 * at, 5 + at, 10, 10, 10) for at in range(-3, 5)]
     decisions = [
         Decided(START + at, f"192.0.2.{n}", "client", "r", "c", "block", 10.0, None, 1)
         for n, at in enumerate((-500.0, 31.0, 89.0, 95.5))

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.parsing.line_parser import make_parser
-from penstock.apps.accesslog.shipping.line_cutting import Piece
 from penstock.apps.accesslog.shipping.shipper import find_clients, make_records
+from penstock.apps.accesslog.shipping.whole_lines import Piece
 from penstock.kernels.newline_cutting import cut_lines
 from tests.support.checked_kernels import check_bounds
 

@@ -18,12 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.accesslog.blocking import blocklist_files
-from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, Orders
+from penstock.apps.accesslog.blocking.blocklists import Gate
+from penstock.apps.accesslog.defence.defence_settings import DefenceSettings, OrdersInForce
 from penstock.apps.accesslog.detection.rule_set import RuleSet
-from penstock.apps.accesslog.events.log_clocks import NEVER, Clock, Clocks, advance
+from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, LogClock, advance
 from penstock.apps.accesslog.monitoring.load_counting import MonitorSettings
 from penstock.apps.accesslog.monitoring.packed_tables import unpack_tables
 from penstock.apps.accesslog.parsing.line_parser import make_parser
+from penstock.apps.accesslog.stream import line_stage
 from penstock.apps.accesslog.stream.lane_stage import LaneStage, read_maxima
 from penstock.apps.accesslog.stream.line_stage import (
     COLUMNS,
@@ -93,13 +95,15 @@ class Miniature:
         self._run(list(LogStage(KIT, maxima)(batches)))
 
     def end(self) -> None:
-        idle = {number: Clock(each.max_us, is_idle=True) for number, each in self.clocks.partitions.items()}
+        idle = {
+            number: LogClock(each.max_us, is_idle=True) for number, each in self.clocks.partitions.items()
+        }
         self.clocks = Clocks(idle, self.clocks.watermark_us)
         self._run([])
 
     def _run(self, parcels: list[pa.RecordBatch]) -> None:
         state = [make_parcel("state", lane, piece, part) for (lane, part), piece in self.state.items()]
-        made = LaneStage(KIT, self.clocks, Orders())([*state, *parcels])
+        made = LaneStage(KIT, self.clocks, OrdersInForce())([*state, *parcels])
         counts: list[pa.Table] = []
         for parcel in (each for rows in made for each in read_parcels(rows)):
             self._keep(parcel, counts)
@@ -154,7 +158,7 @@ def test_a_line_from_the_future_does_not_carry_its_partitions_clock_away() -> No
     ):
         records = make_records(0, lines, 0)
         stamps = pa.array(made_at, pa.int64())
-        parcels = list(LogStage(KIT)([records.append_column(RECORD_TIME, stamps)]))
+        parcels = list(LogStage(KIT, {})([records.append_column(RECORD_TIME, stamps)]))
         made = {each.kind: each.payload for rows in parcels for each in read_parcels(rows)}
         (counted,) = unpack(made["counts"]).to_pylist()
         assert (counted["late"], counted["maximum"]) == (late, maximum)
@@ -167,14 +171,16 @@ def test_lines_in_a_row_from_the_future_make_no_other_line_too_late_for_the_load
     lines = [("w", write_line(Request(second, "192.0.2.1"))) for second in (0, 86_400, 86_401, 1, 2)]
     for stamps, late in (([START * 1000] * 5, 0), ([-1] * 5, 2)):
         records = make_records(0, lines, 0).append_column(RECORD_TIME, pa.array(stamps, pa.int64()))
-        made = {each.kind: each.payload for rows in LogStage(KIT)([records]) for each in read_parcels(rows)}
+        made = {
+            each.kind: each.payload for rows in LogStage(KIT, {})([records]) for each in read_parcels(rows)
+        }
         _, tables = unpack_tables(made["partial"])
         assert sum(tables["clocks"]["late"].to_pylist()) == late
 
 
 def test_dead_letters_of_a_task_have_a_room_and_beyond_it_only_their_beginnings_are_kept() -> None:
     batches = [make_records(number, [("w", b"x" * 65_536)] * 300, 0) for number in range(3)]
-    parcels = (each for rows in LogStage(KIT)(batches) for each in read_parcels(rows))
+    parcels = (each for rows in LogStage(KIT, {})(batches) for each in read_parcels(rows))
     (letters,) = [unpack(each.payload) for each in parcels if each.kind == "letters"]
     kept = [len(line) for line in letters["line"].to_pylist()]
     assert letters.num_rows == 900
@@ -202,11 +208,12 @@ def test_a_stage_is_small_and_a_kit_is_opened_once_in_a_worker() -> None:
     assert tools.detector is tools.detector
 
 
-def test_chunks_join_batches_of_one_partition_and_keep_their_order() -> None:
+def test_chunks_join_batches_of_one_partition_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_stage, "CHUNK_LINES", 4)
     batches = [make_records(0, [("w", b"a")] * 3, 0), make_records(0, [("w", b"b")] * 2, 3)]
     batches += [make_records(1, [("w", b"c")] * 4, 0), make_records(1, [("w", b"d")] * 4, 4)]
     mixed = pa.concat_batches([make_records(2, [("w", b"e")], 0), make_records(3, [("w", b"f")], 0)])
-    chunks = list(gather_chunks([*batches, mixed, mixed.slice(0, 0)], most_lines=4))
+    chunks = list(gather_chunks([*batches, mixed, mixed.slice(0, 0)]))
     found = [(set(each["partition"].to_pylist()), each["offset"].to_pylist()) for each in chunks]
     assert found == [({0}, [0, 1, 2, 3, 4]), ({1}, [0, 1, 2, 3]), ({1}, [4, 5, 6, 7]), ({2}, [0]), ({3}, [0])]
 
@@ -268,6 +275,25 @@ def test_settings_are_complete_and_show_no_password() -> None:
         PipelineSettings("log", "x.db", kafka, log_format='%h "%r')
 
 
+def test_secrets_kept_elsewhere_reach_the_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a program makes the settings: a command has resolved them before."""
+    login = (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hunter2";'
+    )
+    monkeypatch.setenv("PENSTOCK_TEST_LOGIN", login)
+    (tmp_path / "name").write_text("from-file\n")
+    kafka = {
+        "bootstrap.servers": "b:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": "${env:PENSTOCK_TEST_LOGIN}",
+        "client.id": "${file:%s}" % (tmp_path / "name"),
+    }
+    client = PipelineSettings("log", "x.db", kafka).client
+    assert client.sasl is not None
+    assert (client.client_id, client.sasl.password.reveal()) == ("from-file", "hunter2")
+
+
 @pytest.mark.parametrize("more", [(), ("--distrust-crawlers",)])
 def test_crawlers_are_trusted_unless_a_run_is_told_otherwise(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,11 +305,11 @@ def test_crawlers_are_trusted_unless_a_run_is_told_otherwise(
     arguments = parser.parse_args([*needed, "--blocklist-dir", str(tmp_path), *more])
     settings = run_pipeline.read_settings(arguments)
     assert settings.tools.defence.trust_crawlers is not bool(more)
-    made: dict[str, Any] = {}
-    monkeypatch.setattr(blocklist_files, "BlocklistWriter", lambda *_, **named: made.update(named))
+    given: list[Any] = []
+    monkeypatch.setattr(blocklist_files, "BlocklistWriter", lambda *all_given: given.extend(all_given))
     with ExitStack() as stack:
         run_outputs._open_blocklists(stack, arguments, settings)
-    assert made["trust_crawlers"] is not bool(more)
+    assert given[2] == Gate.of(trust_crawlers=not more)
 
 
 @pytest.mark.parametrize("column", ["decision_id", "expires_at"])

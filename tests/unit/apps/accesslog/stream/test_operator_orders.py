@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.apps.accesslog.blocking.blocklists import read_bans
-from penstock.apps.accesslog.defence.defence_settings import Orders
+from penstock.apps.accesslog.defence.defence_settings import OrdersInForce
 from penstock.apps.accesslog.stream.operator_orders import (
-    ORDERS,
     SCHEMA,
     list_orders,
     make_rows,
@@ -15,6 +14,7 @@ from penstock.apps.accesslog.stream.operator_orders import (
     take_orders,
     withdraw_orders,
 )
+from penstock.apps.accesslog.stream.table_names import ORDERS
 from penstock.cli import main
 from penstock.core.errors import OptionError
 from penstock.core.options.storage_addresses import Place
@@ -54,7 +54,7 @@ def test_a_withdrawn_order_lets_bans_count_again_and_ends_its_grace(place: Place
     assert (withdrawn.order_id, withdrawn.withdrawn_at) == (given.order_id, NOW_US)
     assert list_blocked(place) == ["192.0.2.7"]
     counting, taken = take_orders(list_orders(place), NOW_US - 10)
-    assert Orders.of(counting).graces == (
+    assert OrdersInForce.of(counting).graces == (
         ("192.0.2.0/24", NOW_US - 5, NOW_US),
         ("198.51.100.7", NOW_US - 4, other.until),
     )

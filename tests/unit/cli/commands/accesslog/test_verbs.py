@@ -12,8 +12,9 @@ import pytest
 
 from penstock.apps.accesslog.detection.rule_set import default_rules
 from penstock.apps.accesslog.parsing.log_formats import NAMED
-from penstock.apps.accesslog.stream.dead_letter_rows import DEAD_LETTERS, SCHEMA
+from penstock.apps.accesslog.stream.dead_letter_rows import SCHEMA
 from penstock.apps.accesslog.stream.pipeline_tables import create_tables
+from penstock.apps.accesslog.stream.table_names import DEAD_LETTERS
 from penstock.cli import main
 from penstock.cli.accesslog.database_arguments import add_gate_arguments
 from penstock.cli.commands import accesslog

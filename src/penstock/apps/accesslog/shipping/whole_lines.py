@@ -1,12 +1,12 @@
-"""Bytes of a log into lines, in bulk: whole ones, those that are too long, and bytes that were never text.
+"""Takes the whole lines from the bytes of a log, and leaves out what is too long or was never text.
 
 Rule: a line ends with a newline. What is longer than the limit is cut there, and its rest is left out up to
 the next newline. A run of NULs at the beginning of a file is a hole: the file was emptied and its writer,
 which does not append, went on at its old place. It is left out, and the line behind it is whole.
 
->>> take_lines(b"one\\ntwo\\nthr", skipping=False, behind_nuls=True, longest=100)
+>>> take_whole(b"one\\ntwo\\nthr", skipping=False, behind_nuls=True, longest=100)
 (8, b'one\\ntwo\\n', False)
->>> take_lines(b"\\0\\0\\0one\\n", skipping=False, behind_nuls=True, longest=100)
+>>> take_whole(b"\\0\\0\\0one\\n", skipping=False, behind_nuls=True, longest=100)
 (7, b'one\\n', False)
 """
 
@@ -29,7 +29,7 @@ class Piece:
     size: int
 
 
-def take_lines(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) -> tuple[int, bytes, bool]:
+def take_whole(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) -> tuple[int, bytes, bool]:
     """Return how many bytes are done, their lines, and whether a line is being skipped at the end.
 
     `skipping`: the rest of a long line comes first. `behind_nuls`: so far there was nothing, or NULs.
