@@ -1,10 +1,10 @@
-"""Runs all tests but the proofs, in sessions of pytest side by side, and adds up what they ran.
+"""Runs all tests but the proofs, in pieces of a few folders, some at a time, and adds up what they ran.
 
-Rule: each folder of tests belongs to one session; one that has no measured seconds here, or fewer tests than
-the committed floor, fails the run, like any skip. Why sessions: most tests wait for servers, not for a
-processor, so three sessions on two cores take little more time each than one would alone. Why by folder and
-not test by test: the servers that tests share are started once in a session. The measured seconds of the
-folders decide which go together, so that all sessions end at about the same time.
+Rule: each folder of tests belongs to one piece, and each piece is a session of pytest with servers of its own.
+A folder without a piece, or fewer tests than the committed floor, fails the run, like any skip. Why several at
+a time: most tests wait for servers, not for a processor. Why pieces and not a session for each processor: the
+longest begin first and short ones fill the gaps, so all processors are busy to the end, however fast the
+computer is. Why by folder and not test by test: the servers that tests share are started once in a session.
 
 The order within a session is shuffled, by a seed taken from the tests themselves: a run that failed here for
 its order fails there too, and each change of a test tries another order.
@@ -12,11 +12,13 @@ its order fails there too, and each change of a test tries another order.
 A run ends with a table of where the time went; every single second is in `artifacts/test-durations-*.json`.
 
     python tools/run_tests.py                  # what `make test` does
-    python tools/run_tests.py -k ticks         # the same with pytest's own options; no floor then
+    python tools/run_tests.py unit architecture --at-once 2     # these pieces; no floor then
+    python tools/run_tests.py -- -k ticks      # the same with pytest's own options; no floor then
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import json
@@ -27,118 +29,161 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 FLOOR = TESTS / "planned-floor.txt"
 ARTIFACTS = ROOT / "artifacts"
-#: What each folder took in a whole run. Take them over from the end of a run when they are far off.
-SECONDS = {
-    "spark": 1050,
-    "broker": 790,
-    "crash": 745,
-    "unit": 525,
-    "sql": 440,
-    "docs": 415,
-    "parity": 310,
-    "cluster": 280,
-    "contract": 90,
-    "architecture": 40,
-    "zookeeper": 16,
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Folders, or files, whose tests run in one session. `seconds`: about how long, which decides what begins first."""
+
+    seconds: int
+    folders: tuple[str, ...]
+
+
+#: All folders with tests; take the seconds over from the end of a run when they are far off.
+PIECES = {
+    "parity": Piece(295, ("parity",)),
+    "spark-streams": Piece(345, ("spark/streams",)),
+    "spark-apps": Piece(285, ("spark/apps",)),
+    "spark-batch": Piece(
+        340, ("spark/batch", "spark/columns", "spark/direct", "spark/sinks", "spark/test_python_processes.py")
+    ),
+    "unit-apps": Piece(350, ("unit/apps",)),
+    "unit": Piece(
+        180,
+        tuple(
+            f"unit/{room}"
+            for room in (
+                "bench",
+                "cli",
+                "cluster",
+                "core",
+                "engines",
+                "formats",
+                "kafka",
+                "kernels",
+                "stores",
+            )
+        )
+        + ("unit/testing",),
+    ),
+    "broker-clients": Piece(330, ("broker/metadata", "broker/reading", "broker/transport", "broker/writing")),
+    "broker-cluster": Piece(285, ("broker/accesslog", "broker/cluster")),
+    "broker-groups": Piece(175, ("broker/console", "broker/groups")),
+    "crash-streams": Piece(305, ("crash/streams",)),
+    "crash-apps": Piece(260, ("crash/accesslog", "crash/direct")),
+    "crash-sql": Piece(150, ("crash/sql",)),
+    "sql-sink": Piece(245, ("sql/moves", "sql/sink")),
+    "sql-servers": Piece(240, ("sql/accesslog", "sql/diagnosis", "sql/servers")),
+    "docs": Piece(200, ("docs",)),
+    "cluster": Piece(130, ("cluster",)),
+    "contract": Piece(110, ("contract", "zookeeper")),
+    "architecture": Piece(45, ("architecture",)),
 }
-SESSION_NAMES = ("first", "second", "third")
 #: Campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
+#: Sessions that run at the same time: two for each of two processors.
+AT_ONCE = 4
 SESSION_TIMEOUT_S = 5000
 _COUNTS = re.compile(r"^planned (\d+), executed (\d+), skipped (\d+)", re.MULTILINE)
 _STATUS_EVERY_S = 60.0
-
-
-def share_out(seconds: Mapping[str, int], names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The folders of each session: the longest first, each to the session that has least to do so far."""
-    sessions: dict[str, list[str]] = {name: [] for name in names}
-    for folder in sorted(seconds, key=lambda each: (-seconds[each], each)):
-        least = min(names, key=lambda name: sum(seconds[each] for each in sessions[name]))
-        sessions[least].append(folder)
-    return {name: tuple(sorted(folders)) for name, folders in sessions.items()}
-
-
-SESSIONS = share_out(SECONDS, SESSION_NAMES)
+#: What pytest returns when a choice leaves a session without tests.
+_NO_TESTS = 5
 
 
 def list_unplaced() -> list[str]:
-    """Folders with tests that no session has."""
-    placed = {*SECONDS, *NOT_HERE}
-    return sorted({path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - placed)
+    """Return the files with tests that belong to no piece, or to more than one."""
+    placed = [TESTS / folder for piece in PIECES.values() for folder in piece.folders]
+    placed += [TESTS / folder for folder in NOT_HERE]
+    files = TESTS.rglob("test_*.py")
+    return sorted(
+        str(each.relative_to(TESTS)) for each in files if sum(map(each.is_relative_to, placed)) != 1
+    )
 
 
 def draw_seed() -> int:
-    """The same for the same tests, on any computer."""
+    """Return a seed that is the same for the same tests, on any computer."""
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "tests").rglob("*.py")):
+    for path in sorted(TESTS.rglob("*.py")):
         digest.update(path.read_bytes())
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-def start(folders: tuple[str, ...], options: list[str], log: Path, times: Path) -> subprocess.Popen[bytes]:
-    places = [f"tests/{each}" for each in folders]
-    command = [sys.executable, "-m", "pytest", "-m", "not proof", f"--session-timeout={SESSION_TIMEOUT_S}"]
-    command += [f"--randomly-seed={draw_seed()}", f"--durations-to={times}"]
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [*command, "-p", "no:cacheprovider", *options, *places],
-            cwd=ROOT,
-            env={**os.environ, "CI": "true"},  # a skip is a failure, on any computer
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+class Run:
+    """The sessions of one run, in the order in which they begin."""
 
+    def __init__(self, names: Iterable[str], options: list[str], folder: Path) -> None:
+        self._waiting = sorted(names, key=lambda name: -PIECES[name].seconds)
+        self.logs = {name: folder / f"{name}.log" for name in self._waiting}
+        self.times = {name: ARTIFACTS / f"test-durations-{name}.json" for name in self._waiting}
+        self.codes: dict[str, int] = {}
+        self._options, self._seed = options, draw_seed()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-def wait(running: dict[str, subprocess.Popen[bytes]], logs: dict[str, Path]) -> None:
-    """Until all are over; says now and then how far they are."""
-    told = time.monotonic()
-    while any(each.poll() is None for each in running.values()):
-        time.sleep(1)
-        if time.monotonic() - told >= _STATUS_EVERY_S:
-            told = time.monotonic()
-            lines = {
-                name: log.read_text(errors="replace").rstrip().rpartition("\n")[2]
-                for name, log in logs.items()
-            }
-            for name, line in lines.items():
-                print(f"[{name}] {line[-100:]}", flush=True)
-
-
-def main(options: list[str]) -> int:
-    unplaced = list_unplaced()
-    if unplaced:
-        print(f"Tests in {', '.join(unplaced)} belong to no session; add them to {Path(__file__).name}.")
-        return 1
-    subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
-    with tempfile.TemporaryDirectory() as folder:
-        logs = {name: Path(folder) / f"{name}.log" for name in SESSIONS}
-        times = {name: ARTIFACTS / f"test-durations-{name}.json" for name in SESSIONS}
-        for each in times.values():
-            each.unlink(missing_ok=True)
-        running = {
-            name: start(folders, options, logs[name], times[name]) for name, folders in SESSIONS.items()
-        }
+    def finish(self, at_once: int) -> None:
+        """Run all, `at_once` at a time, and tell now and then how far they are."""
+        told = time.monotonic()
         try:
-            wait(running, logs)
+            while self._waiting or self._running:
+                for name, process in list(self._running.items()):
+                    if process.poll() is not None:
+                        self.codes[name] = self._running.pop(name).returncode
+                while self._waiting and len(self._running) < at_once:
+                    name = self._waiting.pop(0)
+                    self._running[name] = self._start(name)
+                time.sleep(0.5)
+                if time.monotonic() - told >= _STATUS_EVERY_S:
+                    told = time.monotonic()
+                    self._tell_state()
         finally:
-            for each in running.values():
+            for each in self._running.values():
                 with contextlib.suppress(ProcessLookupError):
                     each.terminate()
                 each.wait()
-        codes = {name: each.returncode for name, each in running.items()}
-        return conclude(codes, logs, times, options)
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        self.times[name].unlink(missing_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            "not proof",
+            f"--session-timeout={SESSION_TIMEOUT_S}",
+        ]
+        command += [f"--randomly-seed={self._seed}", f"--durations-to={self.times[name]}"]
+        with self.logs[name].open("wb") as output:
+            return subprocess.Popen(
+                [
+                    *command,
+                    "-p",
+                    "no:cacheprovider",
+                    *self._options,
+                    *(f"tests/{folder}" for folder in PIECES[name].folders),
+                ],
+                cwd=ROOT,
+                env={**os.environ, "CI": "true"},  # a skip is a failure, on any computer
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _tell_state(self) -> None:
+        for name in self._running:
+            line = self.logs[name].read_text(errors="replace").rstrip().rpartition("\n")[2]
+            print(f"[{name}] {line[-100:]}", flush=True)
+        print(f"{len(self.codes)} of {len(self.logs)} sessions are over.", flush=True)
 
 
 def tell_times(files: Mapping[str, Path], most: int = 15) -> list[str]:
-    """Where the time went: a line per session, for the slowest files, and for the slowest fixtures."""
+    """Return where the time went: a line per session, for the slowest files, and for the slowest fixtures."""
     lines = []
     by_file: Counter[str] = Counter()
     by_fixture: Counter[str] = Counter()
@@ -147,15 +192,13 @@ def tell_times(files: Mapping[str, Path], most: int = 15) -> list[str]:
         if not path.exists():  # the session came to no end
             continue
         found = json.loads(path.read_text())
-        by_folder: Counter[str] = Counter()
         for test, seconds in found["tests"].items():
-            by_folder[test.split("/")[1]] += seconds
             by_file[test.partition("::")[0]] += seconds
         for fixture, _, seconds in found["fixtures"]:
             by_fixture[fixture] += seconds
             made[fixture] += 1
-        told = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in by_folder.most_common())
-        lines.append(f"session {name}, {by_folder.total():.0f} seconds: {told}")
+        took, busy = sum(found["tests"].values()), sum(found["processor"].values())
+        lines.append(f"session {name}: {took:.0f} seconds, {busy:.0f} of a processor")
     told = ", ".join(f"{file} {seconds:.0f}" for file, seconds in by_file.most_common(most))
     lines.append(f"slowest files, seconds: {told}")
     told = ", ".join(f"{each} {seconds:.0f} ({made[each]})" for each, seconds in by_fixture.most_common(most))
@@ -163,30 +206,55 @@ def tell_times(files: Mapping[str, Path], most: int = 15) -> list[str]:
     return lines
 
 
-def conclude(
-    codes: dict[str, int], logs: dict[str, Path], times: Mapping[str, Path], options: list[str]
-) -> int:
+def conclude(run: Run, *, is_whole: bool) -> int:
     """Print everything and judge it."""
     sums = [0, 0, 0]
-    for name, log in logs.items():
+    codes = dict(run.codes)
+    for name, log in run.logs.items():
         text = log.read_text(errors="replace")
-        print(f"\n==== session {name}: {' '.join(SESSIONS[name])} ====\n{text}")
+        print(f"\n==== session {name}: {' '.join(PIECES[name].folders)} ====\n{text}")
         counts = _COUNTS.findall(text)
         if not counts:
             print(f"ACCOUNT: session {name} told no counts")
             codes[name] = codes[name] or 1
             continue
         sums = [before + int(more) for before, more in zip(sums, counts[-1], strict=True)]
-    print(*tell_times(times), sep="\n")
+    print(*tell_times(run.times), sep="\n")
     print(f"planned {sums[0]}, executed {sums[1]}, skipped {sums[2]} in all")
     floor = int(FLOOR.read_text().split()[0])
-    if not options and sums[0] < floor:
+    if is_whole and sums[0] < floor:
         print(f"ACCOUNT: {sums[0]} tests planned, the committed floor is {floor}")
         return 1
-    nothing_chosen = 5 if options else 0  # pytest's code when a choice leaves a session without tests
-    failed = [name for name, code in codes.items() if code not in (0, nothing_chosen)]
+    good = (0,) if is_whole else (0, _NO_TESTS)
+    failed = [name for name, code in codes.items() if code not in good]
     print(f"FAILED: {', '.join(failed)}" if failed else "All passed.", flush=True)
     return 1 if failed else 0
+
+
+def main(arguments: list[str]) -> int:
+    own, options = arguments, list[str]()
+    if "--" in arguments:
+        cut = arguments.index("--")
+        own, options = arguments[:cut], arguments[cut + 1 :]
+    parser = argparse.ArgumentParser(description="Runs all tests but the proofs.")
+    parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)}; default all")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many sessions run at the same time")
+    chosen = parser.parse_args(own)
+    unknown = sorted({*chosen.pieces} - {*PIECES})
+    if unknown:
+        parser.error(f"there is no piece {', '.join(unknown)}")
+    unplaced = list_unplaced()
+    if unplaced:
+        print(f"Tests in {', '.join(unplaced)} belong to no piece, or to two; see {Path(__file__).name}.")
+        return 1
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(chosen.pieces or PIECES, options, Path(folder))
+        run.finish(chosen.at_once)
+        code = conclude(run, is_whole=not chosen.pieces and not options)
+    print(f"{(time.monotonic() - began) / 60:.1f} minutes in all.")
+    return code
 
 
 if __name__ == "__main__":

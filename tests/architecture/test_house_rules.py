@@ -297,20 +297,12 @@ def test_no_test_waits_without_looking() -> None:
         assert blind == []
 
 
-def test_every_folder_of_tests_belongs_to_a_session() -> None:
-    from tools.run_tests import NOT_HERE, SECONDS, SESSIONS, TESTS, list_unplaced
+def test_every_file_of_tests_belongs_to_one_piece_of_a_run() -> None:
+    from tools.run_tests import NOT_HERE, PIECES, TESTS, list_unplaced
 
     assert list_unplaced() == []
-    folders = [name for some in SESSIONS.values() for name in some]
-    assert sorted(folders) == sorted(SECONDS)
-    assert [name for name in (*folders, *NOT_HERE) if not (TESTS / name).is_dir()] == []
-
-
-def test_the_sessions_of_a_run_end_at_about_the_same_time() -> None:
-    from tools.run_tests import SECONDS, SESSIONS
-
-    sums = [sum(SECONDS[name] for name in folders) for folders in SESSIONS.values()]
-    assert max(sums) < 1.15 * min(sums), SESSIONS
+    places = [*NOT_HERE, *(folder for piece in PIECES.values() for folder in piece.folders)]
+    assert [name for name in places if not (TESTS / name).exists()] == []
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:

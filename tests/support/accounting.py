@@ -128,7 +128,8 @@ class TestAccount:
 class TestTimes:
     """Writes the seconds of each test (its fixtures included) and of each making of a fixture, as JSON.
 
-    A fixture's seconds are its own, without those of the fixtures it asks for by name.
+    A fixture's seconds are its own, without those of the fixtures it asks for by name. `processor`: how long a
+    test kept a processor busy, itself and the programs that it started and that have ended.
     """
 
     __test__ = False
@@ -136,7 +137,16 @@ class TestTimes:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.tests: dict[str, float] = {}
+        self.processor: dict[str, float] = {}
         self.fixtures: list[tuple[str, str, float]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[object]:
+        began = sum(os.times()[:4])
+        try:
+            return (yield)
+        finally:
+            self.processor[item.nodeid] = round(sum(os.times()[:4]) - began, 2)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.tests[report.nodeid] = round(self.tests.get(report.nodeid, 0.0) + report.duration, 3)
@@ -154,7 +164,8 @@ class TestTimes:
 
     def pytest_sessionfinish(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps({"tests": self.tests, "fixtures": self.fixtures}, indent=1))
+        told = {"tests": self.tests, "processor": self.processor, "fixtures": self.fixtures}
+        self.file.write_text(json.dumps(told, indent=1))
 
 
 def find_processes_of(session_variable: str) -> dict[int, str]:

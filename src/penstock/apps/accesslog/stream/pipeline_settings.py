@@ -9,6 +9,7 @@ They are complete: the same settings on the same log make the same decisions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
