@@ -1,8 +1,8 @@
 """Runs all tests but the proofs, in pieces of a few folders, some at a time, and adds up what they ran.
 
-Rule: each folder of tests belongs to one piece, and each piece is a session of pytest with servers of its own.
-A folder without a piece, or fewer tests than the committed floor, fails the run, like any skip. Why several at
-a time: most tests wait for servers, not for a processor. Why pieces and not a session for each processor: the
+Rule: each file of tests belongs to one piece, and each piece is a session of pytest with servers of its own. A
+file without a piece, or fewer tests than the committed floor, fails the run, like any skip. Why several at a
+time: most tests wait for servers, not for a processor. Why pieces and not a session for each processor: the
 longest begin first and short ones fill the gaps, so all processors are busy to the end, however fast the
 computer is. Why by folder and not test by test: the servers that tests share are started once in a session.
 
@@ -41,12 +41,24 @@ ARTIFACTS = ROOT / "artifacts"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Folders, or files, whose tests run in one session. `seconds`: about how long, which decides what begins first."""
+    """Folders, or files, whose tests run in one session, and about how long: the longest begins first."""
 
     seconds: int
     folders: tuple[str, ...]
 
 
+_UNIT_ROOMS = (
+    "bench",
+    "cli",
+    "cluster",
+    "core",
+    "engines",
+    "formats",
+    "kafka",
+    "kernels",
+    "stores",
+    "testing",
+)
 #: All folders with tests; take the seconds over from the end of a run when they are far off.
 PIECES = {
     "parity": Piece(295, ("parity",)),
@@ -56,24 +68,7 @@ PIECES = {
         340, ("spark/batch", "spark/columns", "spark/direct", "spark/sinks", "spark/test_python_processes.py")
     ),
     "unit-apps": Piece(350, ("unit/apps",)),
-    "unit": Piece(
-        180,
-        tuple(
-            f"unit/{room}"
-            for room in (
-                "bench",
-                "cli",
-                "cluster",
-                "core",
-                "engines",
-                "formats",
-                "kafka",
-                "kernels",
-                "stores",
-            )
-        )
-        + ("unit/testing",),
-    ),
+    "unit": Piece(180, tuple(f"unit/{room}" for room in _UNIT_ROOMS)),
     "broker-clients": Piece(330, ("broker/metadata", "broker/reading", "broker/transport", "broker/writing")),
     "broker-cluster": Piece(285, ("broker/accesslog", "broker/cluster")),
     "broker-groups": Piece(175, ("broker/console", "broker/groups")),

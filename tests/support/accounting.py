@@ -128,8 +128,8 @@ class TestAccount:
 class TestTimes:
     """Writes the seconds of each test (its fixtures included) and of each making of a fixture, as JSON.
 
-    A fixture's seconds are its own, without those of the fixtures it asks for by name. `processor`: how long a
-    test kept a processor busy, itself and the programs that it started and that have ended.
+    A fixture's seconds are its own, without those of the fixtures it asks for by name. `processor`: how long
+    each test kept a processor busy, by itself and through programs that it started and that have ended.
     """
 
     __test__ = False
