@@ -1,6 +1,6 @@
 """Runs all tests but the proofs, in pieces of a few folders, some at a time, and adds up what they ran.
 
-Rule: each file of tests belongs to one piece, and each piece is a session of pytest with servers of its own. A
+Rule: each file of tests belongs to one piece, and each piece is a session of pytest with its own servers. A
 file without a piece, or fewer tests than the committed floor, fails the run, like any skip. Why several at a
 time: most tests wait for servers, not for a processor. Why pieces and not a session for each processor: the
 longest begin first and short ones fill the gaps, so all processors are busy to the end, however fast the
