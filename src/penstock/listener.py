@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.core.errors import PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.offsets.stream_position import Offsets, read_position
 from penstock.core.options.stream_options import parse_stream_options
 from penstock.engines.reading.option_inputs import see_outside

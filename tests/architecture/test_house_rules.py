@@ -148,7 +148,7 @@ def test_every_logger_of_ours_writes_one_line_for_one_event() -> None:
         )
     ]
     assert len(found) == 1, found
-    assert "core/log_lines.py" in found[0]
+    assert "core/loggers.py" in found[0]
 
 
 def test_every_page_that_a_message_names_is_there() -> None:
@@ -305,14 +305,23 @@ def test_every_file_of_tests_belongs_to_one_piece_of_a_run() -> None:
     assert [name for name in places if not (TESTS / name).exists()] == []
 
 
-def test_a_public_class_has_a_name_of_its_own() -> None:
-    """Two classes of one name send a reader, and a search, to the wrong one."""
+def test_a_public_class_or_type_has_a_name_of_its_own() -> None:
+    """Two classes of one name send a reader, and a search, to the wrong one; so do an alias and a class."""
     places: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(name_of(path))
+            for name in list_assigned(node):
+                if name[0].isupper() and not name.isupper():
+                    places.setdefault(name, []).append(name_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def list_assigned(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module gives to something: a class, a type or a value."""
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
 def test_a_module_has_a_name_of_its_own() -> None:

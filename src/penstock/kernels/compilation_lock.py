@@ -26,7 +26,7 @@ import llvmlite.binding
 import numba
 from numba.core import event
 
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.kernels.compilation import kernel
 from penstock.kernels.source_stamp import stamp_sources
 

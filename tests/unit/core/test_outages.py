@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import BrokerError, OffsetStoreError, OptionError, PenstockError, SinkError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.direct_option_table import DirectTable
 from penstock.core.options.direct_options import parse_direct_options

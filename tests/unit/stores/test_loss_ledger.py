@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import DataLossError, OffsetStoreError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import At, RangeOrder, WorkOrder
 from penstock.core.options.storage_addresses import parse_place

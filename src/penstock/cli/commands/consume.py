@@ -39,7 +39,7 @@ from penstock.cli.shared.kafka_arguments import (
 )
 from penstock.cli.shared.terminal import complain_dated, count
 from penstock.core.errors import OptionError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 
 if TYPE_CHECKING:
     from penstock.core.client.client_settings import ClientSettings

@@ -13,7 +13,7 @@ import sys
 import time
 
 from penstock.cli.shared import progress_bar
-from penstock.core.log_lines import date_line, escape
+from penstock.core.loggers import date_line, escape
 from penstock.core.prose import count
 
 __all__ = ["SafeProgressBar", "complain", "complain_dated", "count", "escape", "say"]

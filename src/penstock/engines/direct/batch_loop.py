@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError, comes_from_task, find_verdict
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.offsets.offset_store_contract import goes_back
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.options.direct_options import DeliveryMode

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.core.errors import BrokerError, OffsetStoreError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import Position, TopicPartition
 from penstock.core.offsets.offset_store_contract import SEEK, Change, plan_change
 from penstock.core.offsets.stream_position import NOWHERE, StreamPosition

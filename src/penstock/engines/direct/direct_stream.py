@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.core.errors import BrokerError, OffsetStoreError, OptionError
-from penstock.core.log_lines import get_logger, in_stream
+from penstock.core.loggers import get_logger, in_stream
 from penstock.core.model import Log, Position, TopicPartition
 from penstock.core.offsets.offset_store_contract import OffsetStore, check_stream_name, demand_offset_store
 from penstock.core.offsets.stream_position import NOWHERE, StreamPosition

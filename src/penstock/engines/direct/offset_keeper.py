@@ -8,7 +8,7 @@ partitions is not stored: no group or sink can keep one, and read back it would 
 from __future__ import annotations
 
 from penstock.core.errors import PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import OffsetRange
 from penstock.core.offsets.offset_store_contract import OffsetStore
 from penstock.core.offsets.stream_position import StreamPosition

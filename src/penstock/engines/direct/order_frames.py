@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import DataLossError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.model import At, Log, RangeOrder
 from penstock.core.options.option_table import invalid
 from penstock.core.outages import Patience, waiting_for_servers

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from penstock.core.errors import DataLossError
-from penstock.core.log_lines import find_stream, get_logger
+from penstock.core.loggers import find_stream, get_logger
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import At, WorkOrder
 from penstock.core.options.storage_addresses import Place

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from penstock.core.errors import BrokerError, DataLossError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import OFFERED, At, Log, RangeOrder, TopicPartition, WorkOrder
 from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.storage_addresses import Place

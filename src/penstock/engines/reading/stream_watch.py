@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, Protocol
 
 from penstock.core.errors import BrokerError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.losses.stream_loss_errors import explain_stream_losses
 from penstock.core.model import Log, LogView, TopicPartition
 from penstock.core.offsets.stream_position import NOWHERE, Offsets, StreamPosition, write_position

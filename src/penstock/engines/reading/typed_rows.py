@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import DecodeError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.typed_columns import (
     DEAD_LETTER,
     ERROR_COLUMN,

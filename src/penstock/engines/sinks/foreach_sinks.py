@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.offsets.spark_offset_log import read_entry
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks.numbered_batches import is_next, is_written, name_numbered_batch

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import Log
 from penstock.core.options.shared_options import ReadOptions
 from penstock.core.planning.offset_planning import explain_absent, step

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.core.errors import OptionError, PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.options.batch_options import parse_batch_options
 from penstock.core.options.shared_options import ReadOptions
 from penstock.core.options.stream_options import check_load, parse_stream_options

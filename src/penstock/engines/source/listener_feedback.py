@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 
 log = get_logger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition, write_position
 from penstock.core.streaming.backpressure import PaceState, Pacing

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import TopicPartition
 from penstock.kafka.groups.committed_offsets import GroupCommit, commit_offsets, fetch_commits
 from penstock.kafka.metadata.broker_errors import refusal

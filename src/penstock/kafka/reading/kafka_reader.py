@@ -22,7 +22,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from penstock.core.errors import BrokerError, DataLossError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import At, Bound, Earliest, Latest, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.reading.kafka_log_view import KafkaLogView
 from penstock.kafka.reading.partition_fetcher import Fetched, PartitionFetcher, ReceiveBuffer

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.core.errors import BrokerError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import Peek, TopicPartition
 from penstock.kafka.metadata.routing import Routing
 from penstock.kafka.reading.fetch_frames import FetchQuestion, PartitionQuestion, build_request

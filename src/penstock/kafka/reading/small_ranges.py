@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.core.errors import BrokerError, CorruptBatchError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import At, RangeOrder, TopicPartition, WorkOrder
 from penstock.kafka.metadata.cluster_map import Leader
 from penstock.kafka.metadata.routing import routing_for

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.client.client_settings import SaslSettings
 from penstock.core.errors import BrokerError, OptionError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from penstock.kafka.transport.sasl_mechanisms import AuthenticationRefused, exchange_for

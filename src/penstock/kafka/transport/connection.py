@@ -25,7 +25,7 @@ from typing import Any
 
 from penstock.core.client.client_settings import ClientSettings, TlsSettings
 from penstock.core.errors import BrokerError, PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.outages import TOLD_AFTER_S, find_patience
 from penstock.kafka.transport.broker_login import log_in
 from penstock.kafka.transport.deadlines import LOOK_FOR_STOP_S, Deadline

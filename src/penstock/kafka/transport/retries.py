@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.core.errors import BrokerError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.outages import TOLD_AFTER_S, TOLD_EVERY_S, find_patience
 from penstock.kafka.transport.deadlines import Deadline
 

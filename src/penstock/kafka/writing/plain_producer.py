@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, SinkError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import TopicPartition
 from penstock.kafka.metadata.broker_errors import refusal
 from penstock.kafka.metadata.routing import routing_for

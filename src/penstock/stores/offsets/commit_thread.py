@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.core.errors import OffsetStoreError, PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)

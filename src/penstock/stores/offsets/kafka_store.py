@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OffsetStoreError, OptionError, PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import TopicPartition, is_another
 from penstock.core.offsets.offset_store_contract import (
     Change,

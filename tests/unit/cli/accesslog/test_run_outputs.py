@@ -28,7 +28,7 @@ from penstock.cli.accesslog.run_outputs import (
 )
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import SinkError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.options.storage_addresses import Place
 from tests.support.accesslog.decisions_database import NOW_US, decide, make_database, make_news
 

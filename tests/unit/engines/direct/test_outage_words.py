@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.engines.direct import batch_loop
 from penstock.engines.direct.direct_batch import Batch
 from penstock.engines.reading.stream_watch import StreamWatch

@@ -45,7 +45,7 @@ from penstock.apps.accesslog.blocking.enforcement_guards import (
 )
 from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
 from penstock.core.errors import OptionError, PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.stores.sql.connections.sql_sessions import Database
 

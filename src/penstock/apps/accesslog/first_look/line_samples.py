@@ -36,7 +36,7 @@ from penstock.apps.accesslog.first_look.ambiguous_fields import (
 )
 from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Parser, make_parser, take_texts
 from penstock.apps.accesslog.parsing.log_formats import NAMED, PLAIN
-from penstock.core.log_lines import escape
+from penstock.core.loggers import escape
 
 #: So many lines are looked at: enough for a share of a percent, and parsed in a hundredth of a second.
 SAMPLE_LINES = 5_000

@@ -19,7 +19,7 @@ from penstock.apps.accesslog.first_look.ambiguous_fields import MissingFields, R
 from penstock.apps.accesslog.first_look.line_samples import LEAST_LINES, Sample
 from penstock.apps.accesslog.parsing.log_formats import has_forwarded, logs_host_names
 from penstock.core.errors import OptionError
-from penstock.core.log_lines import escape
+from penstock.core.loggers import escape
 from penstock.core.prose import choose, join
 
 #: What concerns one line in ten is said.

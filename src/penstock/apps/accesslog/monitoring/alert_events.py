@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 
 _LOG = get_logger("penstock.accesslog.alerts")
 

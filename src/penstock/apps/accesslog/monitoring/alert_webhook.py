@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 from penstock.apps.accesslog.monitoring.alert_events import AlertEvent, write_time
 from penstock.core.errors import OptionError, PenstockError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 
 JSON_VERSION = 1
 _LOG = get_logger("penstock.accesslog.alerts")

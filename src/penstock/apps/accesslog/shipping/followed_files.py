@@ -22,7 +22,7 @@ from itertools import chain
 
 from penstock.apps.accesslog.shipping.log_file_names import FileId, Listing, Status, family_of, is_packed
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 
 log = get_logger(__name__)
 

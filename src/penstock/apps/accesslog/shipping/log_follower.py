@@ -30,7 +30,7 @@ from penstock.apps.accesslog.shipping.log_rotation import (
 )
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
 from penstock.apps.accesslog.shipping.whole_lines import Piece, take_whole
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.kernels.newline_cutting import cut_lines
 
 __all__ = ["CHUNK_BYTES", "LONGEST_LINE_BYTES", "LogFollower", "Piece"]

@@ -44,7 +44,7 @@ from penstock.apps.accesslog.shipping.log_file_names import (
     names_family,
 )
 from penstock.apps.accesslog.shipping.shipped_positions import FilePosition
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 
 log = get_logger(__name__)
 

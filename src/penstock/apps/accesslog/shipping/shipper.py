@@ -32,7 +32,7 @@ from penstock.apps.accesslog.shipping.log_follower import CHUNK_BYTES, LONGEST_L
 from penstock.apps.accesslog.shipping.shipped_positions import DEFAULT_TOPIC, PositionTopic, ShipState
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError, OptionError, SinkError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.outages import has_stopped, hearing_stop
 from penstock.kafka.records.codecs import LZ4
 from penstock.kafka.records.record_schema import HEADERS

@@ -47,7 +47,7 @@ from penstock.cli.shared.stop_signals import hearing_signals
 from penstock.cli.shared.terminal import complain, complain_dated, count, escape, say
 from penstock.cli.shared.text_tables import align
 from penstock.core.errors import OptionError, PenstockError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from penstock.cli.shared.kafka_arguments import (
 from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.spark_session import open_spark
 from penstock.cli.shared.terminal import complain_dated, count, escape, say
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.options.storage_addresses import FilePlace, Place, parse_place
 
 if TYPE_CHECKING:

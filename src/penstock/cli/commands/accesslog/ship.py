@@ -41,7 +41,7 @@ from penstock.cli.shared.progress_bar import LiveLine
 from penstock.cli.shared.stop_signals import hearing_signals
 from penstock.cli.shared.terminal import complain_dated, count, escape, say
 from penstock.core.errors import OptionError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 
 if TYPE_CHECKING:
     from penstock.apps.accesslog.first_look.sample_checks import FormatFinding

@@ -37,7 +37,7 @@ from penstock.stores.sql.ledger.publish_history import History, select_history
 from penstock.stores.sql.sink.sql_sink import PROVENANCE, Table
 from penstock.stores.sql.sink.target_tables import Target, find_target
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 #: Conditions per statement: SQLite takes no expression of more than a thousand parts.
 _CONDITIONS = 100
@@ -99,7 +99,7 @@ def find_table(place: Place, name: str) -> Target:
     return Database(place).run(lambda session: find_target(session, Table(name)))
 
 
-def read_in_snapshot(place: Place, work: Callable[[Session], Result]) -> Result:
+def read_in_snapshot(place: Place, work: Callable[[Session], _Result]) -> _Result:
     """Return what `work` returns, from one transaction that sees one moment, however long it takes."""
     with open_session(place, limit_s=BULK_TIMEOUT_S) as session:
         if place.dialect != "sqlite":

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.options.storage_addresses import Place
 from penstock.core.outages import DATABASE_AWAY, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, write_span
 from penstock.stores.repeated_messages import repeating

@@ -33,7 +33,7 @@ CONFLICT_ATTEMPTS = 8
 CONFLICT_PAUSE_S = 0.05
 _SCHEMA_LOCK = 0x70656E73746F636B  # any number that only we use; this is "penstock" in ASCII
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class Session:
@@ -124,8 +124,8 @@ class Database:
     wait_s: float = 0.0
 
     def run(
-        self, work: Callable[[Session], Result], *, writes: bool = False, limit_s: float | None = None
-    ) -> Result:
+        self, work: Callable[[Session], _Result], *, writes: bool = False, limit_s: float | None = None
+    ) -> _Result:
         """Do `work` in one transaction and return its result. Do it again from the beginning after a conflict
         with another transaction, or when the database went away before it was asked to commit.
 
@@ -149,11 +149,11 @@ class Database:
 
     def _run_once(
         self,
-        work: Callable[[Session], Result],
+        work: Callable[[Session], _Result],
         writes: bool,
         commits: list[Session],
         limit_s: float | None,
-    ) -> Result:
+    ) -> _Result:
         """Do `work` once and return its result. `commits` gets the session that was asked to commit."""
         with open_session(self.place, writes=writes, limit_s=limit_s) as session:
             result = work(session)

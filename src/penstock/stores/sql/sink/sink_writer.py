@@ -19,7 +19,7 @@ from os import getpid
 import pyarrow as pa
 
 from penstock.core.errors import OffsetStoreError, PenstockError, SinkError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.offsets.offset_store_contract import check_stream_name
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.sinks import sql_commit_protocol as protocol

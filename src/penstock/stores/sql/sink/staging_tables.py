@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.core.errors import OffsetStoreError
-from penstock.core.log_lines import get_logger
+from penstock.core.loggers import get_logger
 from penstock.core.model import TopicPartition
 from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.offset_digests import OffsetDigest

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from penstock.core.errors import OffsetStoreError, SinkError
-from penstock.core.log_lines import in_stream
+from penstock.core.loggers import in_stream
 from penstock.core.model import TopicPartition
 from penstock.core.options.storage_addresses import FilePlace, Place, ServerPlace
 from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests

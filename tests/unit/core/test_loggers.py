@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from penstock.apps.accesslog.blocking import enforcement_api
 from penstock.apps.accesslog.shipping import followed_files
 from penstock.core.errors import BrokerError, DataLossError
-from penstock.core.log_lines import get_logger, in_stream
+from penstock.core.loggers import get_logger, in_stream
 from penstock.core.losses.loss_ranges import Loss
 from penstock.core.model import TopicPartition
 from penstock.core.options.batch_options import parse_batch_options
@@ -168,7 +168,7 @@ def test_a_program_that_configures_no_logging_gets_lines_with_their_time() -> No
     """Python writes warnings to stderr then, as they are. Where somebody has a format, ours adds nothing."""
     program = """
 import logging, sys
-from penstock.core.log_lines import get_logger, in_stream
+from penstock.core.loggers import get_logger, in_stream
 with in_stream("visits"):
     get_logger("penstock.some").warning("It waits.")
     logging.basicConfig(format="%(message)s")
