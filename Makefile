@@ -12,7 +12,6 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.made-from-lock
-NEEDS_NO_SERVER := not kafka and not spark and not sql and not zookeeper and not slow and not proof
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,7 +36,7 @@ lint: $(STAMP)  ## ruff, mypy, import rules, dead code
 	$(VENV)/bin/vulture src examples tools  # what only tests call is dead, too
 
 check: lint  ## lint and every test that needs no server (about 6 minutes; the aim is 2)
-	$(PY) -m pytest -q -m "$(NEEDS_NO_SERVER)" </dev/null
+	$(PY) tools/run_tests.py --no-servers -- -q </dev/null
 
 test: lint  ## everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
 	$(PY) tools/run_tests.py </dev/null

@@ -22,7 +22,7 @@ from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.json.json_decoder import JsonDecoder
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
-from penstock.formats.protobuf.protobuf_plan import load_message
+from penstock.formats.protobuf.protobuf_schema import load_message
 from penstock.formats.text.string_decoder import StringDecoder
 
 BATCH_ROWS = 40_000  # about what the reader cuts at 4 MiB

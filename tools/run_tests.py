@@ -12,6 +12,7 @@ its order fails there too, and each change of a test tries another order.
 A run ends with a table of where the time went; every single second is in `artifacts/test-durations-*.json`.
 
     python tools/run_tests.py                  # what `make test` does
+    python tools/run_tests.py --no-servers     # what `make check` does: only tests that need none
     python tools/run_tests.py unit architecture --at-once 2     # these pieces; no floor then
     python tools/run_tests.py -- -k ticks      # the same with pytest's own options; no floor then
 """
@@ -29,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,8 +85,11 @@ PIECES = {
 }
 #: Campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
-#: Sessions that run at the same time: two for each of two processors.
+#: Sessions that run at the same time: two for each of two processors, because tests wait for servers.
 AT_ONCE = 4
+NO_SERVERS_AT_ONCE = 2
+_LARGEST_WITHOUT_SERVERS = "unit-apps"
+NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
 SESSION_TIMEOUT_S = 5000
 _COUNTS = re.compile(r"^planned (\d+), executed (\d+), skipped (\d+)", re.MULTILINE)
 _STATUS_EVERY_S = 60.0
@@ -103,6 +107,14 @@ def list_unplaced() -> list[str]:
     )
 
 
+def join_pieces(pieces: Mapping[str, Piece]) -> dict[str, Piece]:
+    """Return two pieces with the folders of all: without servers there is little to wait for."""
+    others = [piece for name, piece in pieces.items() if name != _LARGEST_WITHOUT_SERVERS]
+    joined = {"others": Piece(0, tuple(folder for piece in others for folder in piece.folders))}
+    largest = pieces.get(_LARGEST_WITHOUT_SERVERS)
+    return joined if largest is None else {_LARGEST_WITHOUT_SERVERS: largest, **joined}
+
+
 def draw_seed() -> int:
     """Return a seed that is the same for the same tests, on any computer."""
     digest = hashlib.sha256()
@@ -114,8 +126,9 @@ def draw_seed() -> int:
 class Run:
     """The sessions of one run, in the order in which they begin."""
 
-    def __init__(self, names: Iterable[str], options: list[str], folder: Path) -> None:
-        self._waiting = sorted(names, key=lambda name: -PIECES[name].seconds)
+    def __init__(self, pieces: Mapping[str, Piece], options: list[str], folder: Path) -> None:
+        self.pieces = pieces
+        self._waiting = sorted(pieces, key=lambda name: -pieces[name].seconds)
         self.logs = {name: folder / f"{name}.log" for name in self._waiting}
         self.times = {name: ARTIFACTS / f"test-durations-{name}.json" for name in self._waiting}
         self.codes: dict[str, int] = {}
@@ -161,7 +174,7 @@ class Run:
                     "-p",
                     "no:cacheprovider",
                     *self._options,
-                    *(f"tests/{folder}" for folder in PIECES[name].folders),
+                    *(f"tests/{folder}" for folder in self.pieces[name].folders),
                 ],
                 cwd=ROOT,
                 env={**os.environ, "CI": "true"},  # a skip is a failure, on any computer
@@ -207,7 +220,7 @@ def conclude(run: Run, *, is_whole: bool) -> int:
     codes = dict(run.codes)
     for name, log in run.logs.items():
         text = log.read_text(errors="replace")
-        print(f"\n==== session {name}: {' '.join(PIECES[name].folders)} ====\n{text}")
+        print(f"\n==== session {name}: {' '.join(run.pieces[name].folders)} ====\n{text}")
         counts = _COUNTS.findall(text)
         if not counts:
             print(f"ACCOUNT: session {name} told no counts")
@@ -233,8 +246,13 @@ def main(arguments: list[str]) -> int:
         own, options = arguments[:cut], arguments[cut + 1 :]
     parser = argparse.ArgumentParser(description="Runs all tests but the proofs.")
     parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)}; default all")
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many sessions run at the same time")
+    parser.add_argument("--no-servers", action="store_true", help="only tests that need no server")
+    parser.add_argument("--at-once", type=int, help="how many sessions run at the same time")
     chosen = parser.parse_args(own)
+    pieces = {name: PIECES[name] for name in chosen.pieces or PIECES}
+    if chosen.no_servers:
+        options = ["-m", NEEDS_NO_SERVER, *options]
+        pieces = join_pieces(pieces)
     unknown = sorted({*chosen.pieces} - {*PIECES})
     if unknown:
         parser.error(f"there is no piece {', '.join(unknown)}")
@@ -243,10 +261,11 @@ def main(arguments: list[str]) -> int:
         print(f"Tests in {', '.join(unplaced)} belong to no piece, or to two; see {Path(__file__).name}.")
         return 1
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
+    if not chosen.no_servers:
+        subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(chosen.pieces or PIECES, options, Path(folder))
-        run.finish(chosen.at_once)
+        run = Run(pieces, options, Path(folder))
+        run.finish(chosen.at_once or (NO_SERVERS_AT_ONCE if chosen.no_servers else AT_ONCE))
         code = conclude(run, is_whole=not chosen.pieces and not options)
     print(f"{(time.monotonic() - began) / 60:.1f} minutes in all.")
     return code

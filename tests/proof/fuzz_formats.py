@@ -37,7 +37,7 @@ from penstock.formats.json import json_columns
 from penstock.formats.json.json_decoder import parse_schema
 from penstock.formats.protobuf import protobuf_columns
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
-from penstock.formats.protobuf.protobuf_plan import load_message
+from penstock.formats.protobuf.protobuf_schema import load_message
 from penstock.kernels.byte_columns import ByteColumn
 from tests.support.guard_page import GuardedMemory, guarded_array
 from tests.support.proto_all_types import ALL, expect_row

@@ -133,7 +133,7 @@ def _build_protobuf(
     column: _Column, found: RegisteredSchema | None, registry: RegistrySettings | None
 ) -> ColumnDecoder:
     from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
-    from penstock.formats.protobuf.protobuf_plan import first_message, join_files
+    from penstock.formats.protobuf.protobuf_schema import first_message, join_files
 
     if found is not None:
         files = join_files([*(text for _, text in found.references), found.text])

@@ -33,7 +33,7 @@ from penstock.engines.direct.offset_keeper import Keeper
 from penstock.engines.direct.run_reports import Event
 from penstock.engines.direct.stop_requests import StopSwitch
 from penstock.engines.reading.stream_watch import StreamWatch
-from penstock.stores.repeated_messages import repeating
+from penstock.stores.waiting_messages import repeating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_layout import IdleWorkspaces, Layout, Workspace, explain
 from penstock.formats.protobuf import protobuf_kernel as k
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
-from penstock.formats.protobuf.protobuf_plan import column_type, join_files, load_message, make_plan
+from penstock.formats.protobuf.protobuf_schema import column_type, join_files, load_message, make_plan
 from penstock.formats.registry.schema_lookups import find_schemas
 from penstock.formats.registry.schema_registry import RegistrySettings
 from penstock.formats.registry.value_framing import FRAME_BYTES, choose_entries, read_ids

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.typed_columns import Decoded
 from penstock.formats.columns.column_types import Struct
-from penstock.formats.protobuf.protobuf_plan import column_type, load_message
+from penstock.formats.protobuf.protobuf_schema import column_type, load_message
 from penstock.formats.registry.schema_registry import RegistrySettings
 
 if TYPE_CHECKING:

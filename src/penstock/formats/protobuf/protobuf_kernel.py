@@ -1,6 +1,6 @@
 """The Protobuf kernel: decodes serialized messages directly into columns.
 
-The message types are known from a table of fields (made by `protobuf_plan`), sorted by number within each
+The message types are known from a table of fields (made by `protobuf_schema`), sorted by number within each
 message. Rules: a tag and a number have at most ten bytes, a length stays inside its message, unknown fields
 are skipped (groups too, to a fixed depth), the last of several values of one field counts, and of a oneof
 only the last member. A message in two pieces (allowed, but no library writes it) is reported as SPLIT, so

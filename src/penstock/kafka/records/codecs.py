@@ -27,7 +27,7 @@ import numpy.typing as npt
 import zstandard
 
 from penstock.core.errors import CorruptBatchError
-from penstock.kafka.records.decompressed_size import bound_lz4, bound_zstd
+from penstock.kafka.records.compressed_frame_kernel import bound_lz4, bound_zstd
 
 Octets: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 

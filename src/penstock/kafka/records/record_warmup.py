@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.kafka.records import decompressed_size
+from penstock.kafka.records import compressed_frame_kernel
 from penstock.kafka.records.murmur2_kernel import group_rows, partition_of_keys
 from penstock.kafka.records.record_decoder import RecordDecoder
 from penstock.kafka.records.record_encoder import Encoder, record_columns
@@ -44,5 +44,5 @@ def _decode_nothing() -> None:
     for _ in (*decoder.rows(0, 0), *decoder.rest()):
         raise AssertionError("an empty buffer has no rows")
     decoder.compile_fill()
-    for bound in (decompressed_size.bound_lz4, decompressed_size.bound_zstd):
+    for bound in (compressed_frame_kernel.bound_lz4, compressed_frame_kernel.bound_zstd):
         bound(empty, 0, 0)

@@ -11,7 +11,7 @@ from penstock.core.loggers import in_stream
 from penstock.engines.direct import batch_loop
 from penstock.engines.direct.direct_batch import Batch
 from penstock.engines.reading.stream_watch import StreamWatch
-from penstock.stores import repeated_messages
+from penstock.stores import waiting_messages
 from tests.support.waiting import wait_until
 from tests.unit.core.test_outages import AWAY, SILENT, Clock, fail_for, list_warnings, run
 from tests.unit.engines.direct.test_batch_loop import World
@@ -19,7 +19,7 @@ from tests.unit.engines.direct.test_batch_loop import world as world  # the fixt
 
 
 def find_tellers() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == repeated_messages.THREAD]
+    return [each.name for each in threading.enumerate() if each.name == waiting_messages.THREAD]
 
 
 def test_an_attempt_that_takes_long_in_an_outage_is_told_again_and_again(

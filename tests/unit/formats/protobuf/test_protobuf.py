@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import OptionError
 from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.protobuf.protobuf_decoder import ProtobufDecoder
-from penstock.formats.protobuf.protobuf_plan import load_message
+from penstock.formats.protobuf.protobuf_schema import load_message
 from penstock.formats.registry.schema_registry import RegistrySettings
 from penstock.testing.registry import RegistryServer
 from tests.support.proto_all_types import ALL, descriptors, expect_row, make_file
