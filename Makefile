@@ -35,11 +35,11 @@ lint: $(STAMP)  ## ruff, mypy, import rules, dead code
 	$(VENV)/bin/vulture
 	$(VENV)/bin/vulture src examples tools  # what only tests call is dead, too
 
-check: lint  ## lint and every test that needs no server (about 6 minutes; the aim is 2)
-	$(PY) tools/run_tests.py --no-servers -- -q </dev/null
+check: $(STAMP)  ## lint and every test that needs no server (about 6 minutes; the aim is 2)
+	$(PY) tools/run_tests.py --lint --no-servers -- -q </dev/null
 
-test: lint  ## everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
-	$(PY) tools/run_tests.py </dev/null
+test: $(STAMP)  ## everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
+	$(PY) tools/run_tests.py --lint </dev/null
 
 proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proof/
 	$(PY) tools/proof.py </dev/null

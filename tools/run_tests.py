@@ -126,8 +126,10 @@ def draw_seed() -> int:
 class Run:
     """The sessions of one run, in the order in which they begin."""
 
-    def __init__(self, pieces: Mapping[str, Piece], options: list[str], folder: Path) -> None:
-        self.pieces = pieces
+    def __init__(
+        self, pieces: Mapping[str, Piece], options: list[str], folder: Path, lint: subprocess.Popen[bytes]
+    ) -> None:
+        self.pieces, self._lint = pieces, lint
         self._waiting = sorted(pieces, key=lambda name: -pieces[name].seconds)
         self.logs = {name: folder / f"{name}.log" for name in self._waiting}
         self.times = {name: ARTIFACTS / f"test-durations-{name}.json" for name in self._waiting}
@@ -136,10 +138,12 @@ class Run:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def finish(self, at_once: int) -> None:
-        """Run all, `at_once` at a time, and tell now and then how far they are."""
+        """Run all, `at_once` at a time, and tell now and then how far they are; end them if lint fails."""
         told = time.monotonic()
         try:
-            while self._waiting or self._running:
+            while self._waiting or self._running or self._lint.poll() is None:
+                if self._lint.poll():
+                    return
                 for name, process in list(self._running.items()):
                     if process.poll() is not None:
                         self.codes[name] = self._running.pop(name).returncode
@@ -151,7 +155,7 @@ class Run:
                     told = time.monotonic()
                     self._tell_state()
         finally:
-            for each in self._running.values():
+            for each in (self._lint, *self._running.values()):
                 with contextlib.suppress(ProcessLookupError):
                     each.terminate()
                 each.wait()
@@ -248,11 +252,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)}; default all")
     parser.add_argument("--no-servers", action="store_true", help="only tests that need no server")
     parser.add_argument("--at-once", type=int, help="how many sessions run at the same time")
+    parser.add_argument("--lint", action="store_true", help="also `make lint`, beside the tests")
     chosen = parser.parse_args(own)
-    pieces = {name: PIECES[name] for name in chosen.pieces or PIECES}
-    if chosen.no_servers:
-        options = ["-m", NEEDS_NO_SERVER, *options]
-        pieces = join_pieces(pieces)
     unknown = sorted({*chosen.pieces} - {*PIECES})
     if unknown:
         parser.error(f"there is no piece {', '.join(unknown)}")
@@ -260,12 +261,20 @@ def main(arguments: list[str]) -> int:
     if unplaced:
         print(f"Tests in {', '.join(unplaced)} belong to no piece, or to two; see {Path(__file__).name}.")
         return 1
+    pieces = {name: PIECES[name] for name in chosen.pieces or PIECES}
+    if chosen.no_servers:
+        options = ["-m", NEEDS_NO_SERVER, *options]
+        pieces = join_pieces(pieces)
     began = time.monotonic()
+    lint = subprocess.Popen(["make", "--no-print-directory", "lint"] if chosen.lint else ["true"], cwd=ROOT)
     if not chosen.no_servers:
         subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(pieces, options, Path(folder))
+        run = Run(pieces, options, Path(folder), lint)
         run.finish(chosen.at_once or (NO_SERVERS_AT_ONCE if chosen.no_servers else AT_ONCE))
+        if lint.returncode:
+            print("FAILED: lint", flush=True)
+            return 1
         code = conclude(run, is_whole=not chosen.pieces and not options)
     print(f"{(time.monotonic() - began) / 60:.1f} minutes in all.")
     return code
