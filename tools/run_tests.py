@@ -60,6 +60,18 @@ _UNIT_ROOMS = (
     "stores",
     "testing",
 )
+_OTHER_ACCESSLOG_ROOMS = (
+    "blocking",
+    "events",
+    "monitoring",
+    "parsing",
+    "reporting",
+    "shipping",
+    "simulation",
+    "stream",
+    "texts",
+    "test_command_warmup.py",
+)
 #: All folders with tests; take the seconds over from the end of a run when they are far off.
 PIECES = {
     "parity": Piece(295, ("parity",)),
@@ -68,7 +80,10 @@ PIECES = {
     "spark-batch": Piece(
         340, ("spark/batch", "spark/columns", "spark/direct", "spark/sinks", "spark/test_python_processes.py")
     ),
-    "unit-apps": Piece(350, ("unit/apps",)),
+    "unit-defence": Piece(
+        200, tuple(f"unit/apps/accesslog/{room}" for room in ("defence", "detection", "evaluation", "first_look"))
+    ),
+    "unit-accesslog": Piece(200, tuple(f"unit/apps/accesslog/{room}" for room in _OTHER_ACCESSLOG_ROOMS)),
     "unit": Piece(180, tuple(f"unit/{room}" for room in _UNIT_ROOMS)),
     "broker-clients": Piece(330, ("broker/metadata", "broker/reading", "broker/transport", "broker/writing")),
     "broker-cluster": Piece(285, ("broker/accesslog", "broker/cluster")),
@@ -88,7 +103,8 @@ NOT_HERE = ("proof",)
 #: Sessions that run at the same time: two for each of two processors, because tests wait for servers.
 AT_ONCE = 4
 NO_SERVERS_AT_ONCE = 2
-_LARGEST_WITHOUT_SERVERS = "unit-apps"
+#: What fills one of the two sessions when there are no servers to wait for; the other has all the rest.
+_HALF_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog")
 NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
 SESSION_TIMEOUT_S = 5000
 _COUNTS = re.compile(r"^planned (\d+), executed (\d+), skipped (\d+)", re.MULTILINE)
@@ -109,10 +125,11 @@ def list_unplaced() -> list[str]:
 
 def join_pieces(pieces: Mapping[str, Piece]) -> dict[str, Piece]:
     """Return two pieces with the folders of all: without servers there is little to wait for."""
-    others = [piece for name, piece in pieces.items() if name != _LARGEST_WITHOUT_SERVERS]
-    joined = {"others": Piece(0, tuple(folder for piece in others for folder in piece.folders))}
-    largest = pieces.get(_LARGEST_WITHOUT_SERVERS)
-    return joined if largest is None else {_LARGEST_WITHOUT_SERVERS: largest, **joined}
+    folders: dict[str, tuple[str, ...]] = {}
+    for name, piece in pieces.items():
+        half = "applications" if name in _HALF_WITHOUT_SERVERS else "others"
+        folders[half] = (*folders.get(half, ()), *piece.folders)
+    return {half: Piece(0, found) for half, found in folders.items()}
 
 
 def draw_seed() -> int:
