@@ -81,7 +81,8 @@ PIECES = {
         340, ("spark/batch", "spark/columns", "spark/direct", "spark/sinks", "spark/test_python_processes.py")
     ),
     "unit-defence": Piece(
-        200, tuple(f"unit/apps/accesslog/{room}" for room in ("defence", "detection", "evaluation", "first_look"))
+        200,
+        tuple(f"unit/apps/accesslog/{room}" for room in ("defence", "detection", "evaluation", "first_look")),
     ),
     "unit-accesslog": Piece(200, tuple(f"unit/apps/accesslog/{room}" for room in _OTHER_ACCESSLOG_ROOMS)),
     "unit": Piece(180, tuple(f"unit/{room}" for room in _UNIT_ROOMS)),
