@@ -1,1 +1,1 @@
-"""Benchmarks: each prints machine, versions, both sides, raw samples, median, spread and ratio."""
+"""Benchmarks: each prints the machine, versions, both sides, raw samples, median, spread and ratio."""

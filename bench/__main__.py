@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: `make bench`. Run one alone with `python -m bench.read`."""
+"""Runs all benchmarks, one after the other: `make bench`. Run one alone with `python -m bench.read`."""
 
 from __future__ import annotations
 

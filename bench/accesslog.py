@@ -1,15 +1,15 @@
-"""The access-log application: how well it finds attackers, how fast it is, how soon it blocks.
+"""Measures the access-log application: how well it finds attackers, how fast it is, how soon it blocks.
 
     python -m bench.accesslog                    # all cases
     python -m bench.accesslog goals throughput   # some of them
     python -m bench.accesslog --save docs/proof/bench-accesslog.json
 
-`goals`: real labelled logs (../shared/data, or PENSTOCK_ACCESSLOG_DATA) through `replay` and `classify`,
-beside what the known rule sets reach on them. `throughput`: a million combined lines, Kafka to committed
-SQLite on `local[2]`, against GoAccess reading the same lines from a file and against the monitoring alone as
-one writes it with Spark's own connector; then each stage by itself on one core. `latency`: 5,000 lines/s,
-from the append of the line that decides to the entry in the blocklist. `flood`: 50,000 lines/s from 100,000
-clients for two minutes: memory and lag, batch by batch.
+`goals` runs real labelled logs (../shared/data, or PENSTOCK_ACCESSLOG_DATA) through `replay` and `classify`,
+and shows what the known rule sets reach on them. `throughput` takes a million combined lines from Kafka to
+committed SQLite on `local[2]`, against GoAccess reading the same lines from a file and against the monitoring
+alone, as usually written with Spark's own connector; then it takes each stage alone on one core. `latency`
+measures, at 5,000 lines/s, the time from the append of the line that decides to the entry in the blocklist.
+`flood` sends 50,000 lines/s from 100,000 clients for two minutes, and shows memory and lag, batch by batch.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from penstock.kernels.newline_cutting import cut_lines
 CASES = ("goals", "throughput", "latency", "flood")
 TOPIC, PARTITIONS, LINES = "access-log", 4, 1_000_000
 _RATE = 5_000
-#: A pipeline runs for days: it is measured when the JVM has compiled what it runs, and so are its peers.
+#: A pipeline runs for days, so it is measured when the JVM has compiled what it runs, and so are its peers.
 _WARMUPS = 4
 
 
 def make_log(lines: int) -> tuple[bytes, pa.Table]:
-    """Simulated lines in the combined format: as a file, and as records keyed by client."""
+    """Return simulated lines in the combined format, as a file's text and as records keyed by client."""
     simulation = Simulation(SimulationSettings(rate=_RATE, seconds=lines // _RATE + 30, with_latency=False))
     texts, clients, left = [], [], lines
     for step in simulation.steps(slices=1):
@@ -114,7 +114,7 @@ def _expect(lines: int, counted: int) -> None:
 
 
 def run_pipeline(spark: Any, bootstrap: str, folder: Path, lines: int) -> None:
-    """Kafka to committed SQL in a database of its own; until the batch with the last line is published."""
+    """Run from Kafka to committed SQL in a new database, until the batch with the last line is published."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         database = Path(place) / "results.db"
         create_tables(str(database))
@@ -134,7 +134,7 @@ def run_pipeline(spark: Any, bootstrap: str, folder: Path, lines: int) -> None:
 
 
 def time_stages(text: bytes, runs: int) -> dict[str, Any]:
-    """Each stage over the same lines in this process, on one core."""
+    """Return how long each stage takes over the same lines in this process, on one core."""
     values = cut_lines(text)[0].cast(pa.binary())
     chunks = [values.slice(at, CHUNK_LINES) for at in range(0, len(values), CHUNK_LINES)]
     settings = PipelineSettings("t", "unused.db", {"bootstrap.servers": "localhost:1"})
@@ -181,7 +181,7 @@ def time_stages(text: bytes, runs: int) -> dict[str, Any]:
 
 
 def fold_all(made: list[dict[int, pa.RecordBatch]], settings: DefenceSettings) -> None:
-    """Each lane from its beginning to its state as it is stored; chunks stand for partitions."""
+    """Fold each lane from its beginning to its state as it is stored; chunks stand for partitions."""
     clocks = Clocks.begin(range(len(made)))
     for lane in range(settings.lanes):
         events = [each[lane] for each in made if lane in each]
@@ -194,7 +194,7 @@ def _keep(samples: dict[str, Samples]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; all without")
+    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; default all")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--lines", type=int, default=LINES)
     parser.add_argument("--seconds", type=int, default=120, help="of the flood; half of it for the latency")

@@ -1,7 +1,7 @@
-"""How well attackers are found in real labelled logs, beside what the known rule sets reach on the same logs.
+"""Measures how well attackers are found in real labelled logs, beside known rule sets on the same logs.
 
 The anchors' figures were measured with their published filters and thresholds, once, outside this program;
-they are printed for comparison. Everything of ours is measured here, at each run.
+they are printed for comparison. Everything of ours is measured here, in each run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _judge_payloads(data: Path) -> dict[str, Any]:
 
 
 def _count_lines(data: Path) -> dict[str, list[int]]:
-    """Every line is parsed or kept: how many of each log are parsed, and how many there are."""
+    """Return for each log how many lines are parsed and how many it has; every other line is kept."""
     parser, counted = make_parser(), {}
     logs = [*sorted(data.glob("*/*.log")), *sorted(data.glob("*/*.gz")), *sorted(data.glob("*/*/*.log"))]
     for log in logs:

@@ -1,6 +1,6 @@
-"""The access-log application under a live load: how soon it blocks, and whether it keeps up with a flood.
+"""Measures the access-log application under a live load: how soon it blocks, and if it keeps up with a flood.
 
-The load is written in columns by a thread of this process, so many lines each tenth of a second, keyed by
+The load is written in columns by a thread of this process, a tenth of a second's lines at a time, keyed by
 client. Times are those of this computer: a record's timestamp is set when it is appended, and a ban counts
 from the moment its file is in place.
 """
@@ -42,7 +42,7 @@ _SLICES = 10
 
 @dataclass
 class Load:
-    """Lines written as time passes; `times` keeps when each partition's offsets were appended."""
+    """A load of lines written as time passes; `times` records when each partition's offsets were appended."""
 
     bootstrap: str
     steps: Iterator[tuple[float, pa.Table]]
@@ -87,7 +87,7 @@ def simulate(rate: int, seconds: int) -> Iterator[tuple[float, pa.Table]]:
 
 
 def flood(rate: int, clients: int, seconds: int) -> Iterator[tuple[float, pa.Table]]:
-    """The same page from so many addresses, as a botnet does it."""
+    """Yield requests for the same page from this many addresses, as a botnet sends them."""
     dice = np.random.default_rng(7)
     numbers = dice.choice(1 << 24, clients, replace=False)
     names = pa.array([f"{11 + n % 80}.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in numbers.tolist()])
@@ -119,7 +119,7 @@ def run_live(
     *,
     warm_lines: Iterator[tuple[float, pa.Table]],
 ) -> Load:
-    """Start the pipeline, warm it up with some lines, then let the load come; until all is published."""
+    """Start the pipeline, warm it up with some lines, send the load, and return it when all is published."""
     create_topic(settings_of(kafka.bootstrap), TOPIC, partitions=PARTITIONS)
     spark = start_spark(folder)
     database = folder / "results.db"
@@ -225,7 +225,10 @@ def run_flood(kafka: LocalKafka, folder: Path, seconds: int) -> dict[str, Any]:
 
 
 def measure_memory_mib() -> dict[str, float]:
-    """What this program and its workers hold, and its JVM; shared pages counted once. Kafka is left out."""
+    """Return the memory of this program with its workers, and of its JVM; shared pages count once.
+
+    Kafka is left out.
+    """
     tree = subprocess.run(
         ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True, timeout=10
     ).stdout.splitlines()

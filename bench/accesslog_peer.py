@@ -1,8 +1,8 @@
-"""The same load monitoring as people write it today: Spark's own connector and `regexp_extract`.
+"""The same load monitoring as people write it today, with Spark's own connector and `regexp_extract`.
 
-Per second requests, bytes and status classes; per minute different clients, and how often each URL, client,
-agent and referrer came. It makes no decisions, keeps no state and stores nothing durably: its results are
-collected, which is less than we do for the same lines.
+Per second, it counts requests, bytes and status classes. Per minute, it counts distinct clients, and how
+often each URL, client, agent and referrer occurred. It makes no decisions, keeps no state and stores nothing
+durably: its results are collected, which is less than we do for the same lines.
 
     seconds, minutes = monitor(spark, bootstrap, "access-log", TUNED)
 """
@@ -34,7 +34,7 @@ def parse_lines(lines: DataFrame) -> DataFrame:
 
 
 def monitor(spark: SparkSession, bootstrap: str, topic: str, options: Mapping[str, str]) -> int:
-    """Read the topic once and make all tables of it; how many lines it counted."""
+    """Read the topic once, make all tables from it, and return how many lines were counted."""
     from pyspark.sql.functions import approx_count_distinct, col, count, date_trunc, when
     from pyspark.sql.functions import sum as total
 

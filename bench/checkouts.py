@@ -1,4 +1,4 @@
-"""Two checkouts side by side: whether a change has cost speed.
+"""Compares two checkouts side by side, to show whether a change has cost speed.
 
     git worktree add ../before some-commit && make -C ../before setup
     python -m bench.checkouts ../before                            # the cases below
@@ -6,8 +6,8 @@
     python -m bench.checkouts ../before --save docs/proof/bench-checkouts.json
 
 Each round runs a benchmark in one checkout and then in the other, each with its own `.venv`, so both meet the
-same disturbances. Sides that are not ours run too: they are the same program in both, so what their ratio
-differs from 1 is the noise.
+same disturbances. Sides that are not ours run, too: they are the same program in both checkouts, so the
+difference of their ratio from 1 is the noise.
 """
 
 from __future__ import annotations

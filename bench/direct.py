@@ -1,14 +1,14 @@
-"""Direct streams against Spark's own JVM connector: bulk, counts per key, tiny batches, what stores cost.
+"""Compares direct streams with Spark's own JVM connector: bulk, counts per key, tiny batches, cost of stores.
 
     python -m bench.direct                # all cases
     python -m bench.direct bulk keys      # some of them
     python -m bench.direct --runs 5 --save docs/proof/bench-direct.json
 
-`bulk`: 5 M records of 100 B, all columns, into `noop`; `floor` is the same rows as ready-made Arrow batches
-through `mapInArrow`. `keys`: the same records counted per key, here by a fused stage, there by `groupBy`.
-`tiny`: a record every 100 ms into each of 4 partitions, offsets in SQLite, against a query's
-`triggerExecution`. `stores`: what keeping the offsets costs in such a batch, by store, beside what its
-checkpoint costs a query (`walCommit` and `commitOffsets`). `source`: a direct stream against
+`bulk` reads 5 M records of 100 B, all columns, into `noop`; `floor` is the same rows as ready-made Arrow
+batches through `mapInArrow`. `keys` counts the same records per key, here by a fused stage, there by
+`groupBy`. `tiny` writes a record every 100 ms into each of 4 partitions, with offsets in SQLite, against a
+query's `triggerExecution`. `stores` shows what keeping the offsets costs in such a batch, by store, beside
+what its checkpoint costs a query (`walCommit` and `commitOffsets`). `source` compares a direct stream with
 `format("penstock")`.
 """
 
@@ -42,7 +42,7 @@ _TICK_S = 0.1
 
 
 def count_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The fused stage: a task's keys and how often each is there."""
+    """Yield a task's keys and how often each occurs; this is the fused stage."""
     counts = [pc.value_counts(batch.column("key")) for batch in batches]
     keys = pa.concat_arrays([each.field("values") for each in counts])
     numbers = pa.concat_arrays([each.field("counts") for each in counts])
@@ -51,7 +51,7 @@ def count_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class DirectSides:
-    """What is measured in one session."""
+    """The direct stream's sides, which are measured in one session."""
 
     def __init__(self, sides: SparkSides) -> None:
         self.sides, self.spark = sides, sides.spark
@@ -149,7 +149,7 @@ def run_source(direct: DirectSides, runs: int) -> dict[str, Samples]:
 
 @dataclass(frozen=True)
 class TinyBatch:
-    """Seconds of one batch: all of it, and the part that made its offsets durable."""
+    """The seconds of one batch: all of it, and the part that made its offsets durable."""
 
     whole: float
     storing: float
@@ -158,7 +158,7 @@ class TinyBatch:
 def measure_direct(
     bootstrap: str, topic: str, seconds: float, offsets: Callable[[Path], Any]
 ) -> list[TinyBatch]:
-    """A direct stream's batches, after a warm-up as long as the measurement."""
+    """Return a direct stream's batches, after a warm-up as long as the measurement."""
     with StreamSession() as session:
         stream = DirectStream(
             session.spark,
@@ -247,7 +247,7 @@ def run_stores(bootstrap: str, runs: int, seconds: float) -> dict[str, Samples]:
 
 
 def measure_checkpoint(bootstrap: str, topic: str, seconds: float) -> list[TinyBatch]:
-    """Batches of a query on our source, and what Spark says its checkpoint took in each."""
+    """Return the batches of a query on our source, with what Spark says its checkpoint took in each."""
     durations = list_durations(FOUR["penstock"], bootstrap, topic, seconds)
     return [
         TinyBatch(each["triggerExecution"] / 1000, (each["walCommit"] + each["commitOffsets"]) / 1000)
@@ -257,7 +257,7 @@ def measure_checkpoint(bootstrap: str, topic: str, seconds: float) -> list[TinyB
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default all")
+    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; default all")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each tiny turn")
     parser.add_argument("--save", type=Path)

@@ -1,14 +1,14 @@
-"""The first query and the first stream of a fresh process: Penstock cold, warm and without its launcher,
-and Spark's own connector.
+"""Measures the first query and the first stream of a fresh process: Penstock cold, warm and without its
+launcher, and Spark's own connector.
 
     python -m bench.first_query
 
-Each sample is a process of its own. Its session is started first; what is timed is the first read of a
-topic of 100,000 records into the `noop` sink. `cold` gives numba an empty cache folder, `warm` one that a
-process before has filled. `python floor` is the first query of the smallest Python source there can be, one
-row and no Kafka: what Spark takes to start its Python processes, which the JVM connector does not need.
-All sides but `no launcher` start Spark's Python by what `penstock python` prints. The stream is one with the
-trigger `availableNow` over the same topic, with a warm cache.
+Each sample is a process of its own. Its session is started first, and the first read of a topic of 100,000
+records into the `noop` sink is timed. `cold` gives numba an empty cache folder, `warm` one that an earlier
+process has filled. `python floor` is the first query of the smallest Python source there can be, one row and
+no Kafka: it shows what Spark takes to start its Python processes, which the JVM connector does not need. All
+sides but `no launcher` start Spark's Python with what `penstock python` prints. The stream has the trigger
+`availableNow` over the same topic, with a warm cache.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ spark.stop()
 
 @dataclass(frozen=True)
 class Spark:
-    """What every sample's process gets, whatever its side."""
+    """The settings that every sample's process gets, whatever its side."""
 
     bootstrap: str
     jars: str
 
     def time_first(self, form: str, cache: str, *, checkpoint: str = "", python: str | None = None) -> float:
-        """Return the seconds of the first query, or of the first stream where a checkpoint is given."""
+        """Return the seconds of the first query, or of the first stream if a checkpoint is given."""
         environment = {
             **os.environ,
             "PYSPARK_PYTHON": python or make_launcher(),

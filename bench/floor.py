@@ -1,11 +1,11 @@
-"""The floor: the same rows as ready-made Arrow batches through a Python data source, no Kafka at all.
+"""The floor: the same rows as ready-made Arrow batches through a Python data source, without Kafka.
 
 What remains is what Spark itself takes to carry Arrow batches from a Python worker into rows. No source
-written in Python can be faster; the distance to it is the price of fetching and decoding.
+written in Python can be faster. The distance to the floor is the cost of fetching and decoding.
 
 Two floors are measured. `floor` hands over the very rows of the topic, from Arrow files that are mapped into
 memory: nothing is decoded or copied, but every byte is a new one, as it is for any real source. `hot floor`
-hands over one batch again and again, which also saves the way from memory into the processor's cache.
+hands over one batch again and again, which also saves the transfer from memory into the processor's cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLUMNS = {
 
 
 def save_batches(bootstrap: str, load: Load, folder: Path) -> None:
-    """Read the topic once and keep its Arrow batches, a file for each partition."""
+    """Read the topic once and save its Arrow batches, in a file for each partition."""
     folder.mkdir()
     columns = tuple(name for name in COLUMNS if name in _COLUMNS)
     for partition in range(load.partitions):

@@ -1,6 +1,6 @@
-"""Typed columns alone, one core, no network: rows and bytes a second for each format.
+"""Measures typed columns alone, on one core, without a network: rows and bytes a second for each format.
 
-Values are about 100 bytes with six fields; rates count the bytes of the values. Processor time is measured,
+Values are about 100 bytes with six fields. Rates count the bytes of the values. Processor time is measured,
 not wall time, because the machine may be busy.
 
     python -m bench.formats --records 400000

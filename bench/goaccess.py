@@ -1,10 +1,10 @@
-"""GoAccess, Debian's package, as a peer: fetched by name and unpacked into a cache, without root.
+"""GoAccess, from Debian's package, as a peer: fetched by name and unpacked into a cache, without root.
 
     path = fetch_goaccess()
     seconds = time_goaccess(path, Path("access.log"))
 
 It reads a file in one process and writes its report as JSON, which is the least it can be asked for: no
-terminal, no HTML. `--no-global-config`, so that what it does is what is written here.
+terminal, no HTML. `--no-global-config` makes sure that only the settings here apply.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PACKAGES = ("goaccess", "libmaxminddb0")
 
 
 def fetch_goaccess() -> Path:
-    """A folder with the program in usr/bin and its libraries in usr/lib."""
+    """Fetch GoAccess and return a folder with the program in usr/bin and its libraries in usr/lib."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "goaccess"
     if (folder / "usr" / "bin" / "goaccess").exists():
         return folder
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise ClusterError(
             "GOACCESS_MISSING",
-            "GoAccess is fetched with apt-get and dpkg, and these are not here.",
+            "GoAccess is fetched with apt-get and dpkg, which are not installed here.",
             hint="Run this on Debian or Ubuntu, or leave the case out.",
         )
     with tempfile.TemporaryDirectory() as scratch, ProgressBar("Fetching Debian packages") as bar:
@@ -46,7 +46,7 @@ def fetch_goaccess() -> Path:
 
 
 def time_goaccess(folder: Path, log: Path, *, log_format: str = "COMBINED") -> float:
-    """How long it takes for the whole file, in seconds."""
+    """Return how long GoAccess takes for the whole file, in seconds."""
     libraries = os.pathsep.join(str(each) for each in (folder / "usr" / "lib").glob("*-linux-gnu"))
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"

@@ -1,10 +1,10 @@
-"""Line charts as SVG, written by hand: a benchmark's picture needs no plotting library.
+"""Draws line charts as SVG, written by hand, because a benchmark's picture needs no plotting library.
 
     page = draw_page("Title", [Column("left", [chart, chart]), Column("right", [chart, chart])])
 
 Rule: charts of one row share both scales, so that runs beside each other can be compared by eye. Why not the
-report's charts (`svg_charts`): these take their looks from the report's style sheet and scale each chart by
-itself over a time of day; this is a file of its own, over the seconds of a run.
+report's charts (`svg_charts`): these take their looks from the report's style sheet and scale each chart
+separately over a time of day. This is a file of its own, over the seconds of a run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Column:
-    """The charts of one run, under its name, over one time; `marks` are times with a word each."""
+    """The charts of one run, under its name, over one time axis; `marks` are times with a word each."""
 
     title: str
     charts: Sequence[Chart]
@@ -50,7 +50,7 @@ class Column:
 
 
 def choose_ticks(highest: float) -> list[float]:
-    """From 0 to at least `highest` in 4 to 10 round steps: 1, 2 or 5 times a power of ten."""
+    """Return ticks from 0 to at least `highest` in 4 to 10 round steps: 1, 2 or 5 times a power of ten."""
     if highest <= 0 or not math.isfinite(highest):
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(highest / 4))
@@ -59,7 +59,7 @@ def choose_ticks(highest: float) -> list[float]:
 
 
 def draw_page(title: str, columns: Sequence[Column], x_label: str = "seconds since the start") -> str:
-    """The whole picture. All columns have the same number of charts."""
+    """Return the whole picture. All columns have the same number of charts."""
     rows = len(columns[0].charts)
     width = _LEFT + len(columns) * (_WIDTH + _GAP_X)
     height = _TOP + rows * (_HEIGHT + _GAP_Y)
@@ -118,7 +118,7 @@ class _Frame:
             yield _text(self.x(tick), bottom + 17, _short(tick), anchor="middle")
         for number, (at, word) in enumerate(marks):
             yield _rule(self.x(at), self.top, self.x(at), bottom, "#888888", dashed=True)
-            # On two levels in turns, so that words of marks that are close do not run into each other.
+            # The words alternate between two levels, so that words of close marks do not overlap.
             yield _text(self.x(at) + 2, self.top - 19 - 12 * (number % 2), word, size=10)
         yield f'<path d="M{self.left} {self.top}V{bottom}H{right}" fill="none" stroke="{_INK}"/>'
         for number, line in enumerate(chart.lines):

@@ -1,4 +1,4 @@
-"""Reading through Spark: Penstock against Spark's own JVM connector, in its default and its tuned setting.
+"""Compares reads through Spark: Penstock against Spark's own JVM connector, default and tuned.
 
     python -m bench.read                  # all cases
     python -m bench.read all-100 value    # some of them
@@ -140,7 +140,7 @@ class SparkSides:
 
 
 def check_equal_counts(sides: SparkSides, case: Case) -> None:
-    """A fast reader that loses rows is not fast."""
+    """Check that no row is lost: a fast reader that loses rows is not fast."""
     options = {"kafka.bootstrap.servers": sides.bootstrap, "subscribe": case.load.name, **sides.security}
     found = sides.spark.read.format("penstock").options(**options, columns="offset").load().count()
     assert found == case.load.records, (found, case.load.records)
@@ -196,7 +196,7 @@ def _worker_statuses() -> Iterator[int]:
 
 
 def measure_memory(sides: SparkSides) -> dict[str, float]:
-    """A worker's peak for 5 and then for 20 million records, in workers that have read nothing else before.
+    """Return a worker's peak for 5 and then for 20 million records, in workers that have read nothing before.
 
     The peak of the second read includes the first one's, so "within 10 %" is judged too strictly, if at all.
     """
@@ -218,7 +218,7 @@ def measure_memory(sides: SparkSides) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}, memory; default all")
+    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}, memory; default all")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Decoding and encoding alone, one core, no network: records and bytes a second for each codec.
+"""Measures decoding and encoding alone, on one core, without a network: records and bytes a second per codec.
 
 Values look like log lines, so that they compress as such lines do. Rates count plain bytes (keys and
-values), so codecs can be compared with each other; processor time is measured, not wall time, because the
+values), so codecs can be compared with each other. Processor time is measured, not wall time, because the
 machine may be busy.
 
     python -m bench.records --records 500000
@@ -27,7 +27,7 @@ COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 
 
 def make_lines(records: int, size: int) -> pa.RecordBatch:
-    """Keys and lines with a changing number, a changing path and a constant rest."""
+    """Return keys and lines with a changing number, a changing path and a constant rest."""
     rng = np.random.default_rng(7)
     paths = rng.integers(0, 5_000, records)
     rest = "GET /shop/item HTTP/1.1 200 Mozilla/5.0 (X11; Linux x86_64) penstock " * (size // 60 + 1)
@@ -41,7 +41,7 @@ def make_lines(records: int, size: int) -> pa.RecordBatch:
 
 
 def sample(action: Callable[[], None]) -> Samples:
-    """Processor seconds of each of five runs, after one that is not counted (it compiles)."""
+    """Return the processor seconds of each of five runs, after one that is not counted (it compiles)."""
     action()
     times = []
     for _ in range(RUNS):

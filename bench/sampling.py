@@ -1,7 +1,7 @@
-"""How figures are made: sides take turns, the median of several runs counts, every sample is printed.
+"""Takes samples for figures: sides take turns, the median of several runs counts, every sample is printed.
 
-Rule: a figure is a ratio to the peer in one run on one machine. Absolute seconds depend on the machine and
-on what else it does; taking turns makes both sides meet the same disturbances.
+Rule: a figure is a ratio to the peer in one run on one machine. Absolute seconds depend on the machine and on
+what else it does, while taking turns exposes both sides to the same disturbances.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds of one side, in the order they were taken."""
+    """The seconds that one side took, in the order of its runs."""
 
     seconds: tuple[float, ...]
 
@@ -37,7 +37,7 @@ class Samples:
 def take_turns(
     sides: Mapping[str, Callable[[], object]], *, runs: int, warmups: int = 1
 ) -> dict[str, Samples]:
-    """Run every side once as often as asked, in turns; warm-up rounds are run and not counted."""
+    """Run every side in turns, as often as asked, and return the samples; warm-up rounds are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(warmups + runs):
         for name, run in sides.items():
@@ -49,7 +49,7 @@ def take_turns(
 
 
 def describe_machine(packages: Sequence[str]) -> dict[str, str]:
-    """What the figures were taken on, without names or paths of the machine."""
+    """Return what the figures were taken on, without names or paths of the machine."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -77,7 +77,7 @@ def _commit() -> str:
 
 
 def print_ratios(case: str, samples: Mapping[str, Samples], ours: str, goals: Mapping[str, float]) -> None:
-    """One case: every side's samples, then how many times as long each peer takes, against its goal."""
+    """Print one case: every side's samples, then how many times as long each peer takes, against its goal."""
     print(f"\n== {case}")
     for name, each in samples.items():
         print(f"  {name:<18} {each}")
@@ -92,6 +92,6 @@ def print_ratios(case: str, samples: Mapping[str, Samples], ours: str, goals: Ma
 
 
 def save(path: Path, machine: Mapping[str, str], results: Mapping[str, object]) -> None:
-    """Keep a run as data."""
+    """Save a run as data."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")

@@ -1,13 +1,13 @@
-"""Rows into SQL databases: exactly once through a sink, against Spark's JDBC writer, which is at least once.
+"""Compares writes to SQL databases: exactly once with a sink, at least once with Spark's JDBC writer.
 
     python -m bench.sql                       # PostgreSQL, MariaDB, SQLite
     python -m bench.sql postgres --runs 3 --save docs/proof/bench-sql.json
 
 2 M rows of a frame of four columns, cached in the session beforehand, are added to a table. `penstock` is a
-batch of a stream that runs; `first batch` opens the sink and writes a stream's first one, which is staged by
-tasks, since nobody knows yet how much it is. `no ledger` loads the same rows into a table in the same way,
-without offsets and checks: what is above it is the price of exactly once. Peers: Spark's JDBC writer with
-`batchsize` 10,000, and the same with the driver's rewriting of inserts (`reWriteBatchedInserts`,
+batch of a running stream. `first batch` opens the sink and writes a stream's first batch, which is staged by
+tasks, because its size is not known yet. `no ledger` loads the same rows into a table in the same way,
+without offsets and checks: what is above it is the cost of exactly once. The peers are Spark's JDBC writer
+with `batchsize` 10,000, and the same with the driver's rewriting of inserts (`reWriteBatchedInserts`,
 `useBulkStmts`). SQLite has no peer in Spark.
 """
 
@@ -45,7 +45,7 @@ _numbers = itertools.count(1)
 
 
 class SqlSides:
-    """One session, one database."""
+    """The sides of a comparison, in one session and one database."""
 
     def __init__(self, spark: Any, url: str, closing: ExitStack) -> None:
         self.spark, self.url, self.closing = spark, url, closing
@@ -57,7 +57,7 @@ class SqlSides:
         assert self.frame.count() == ROWS
 
     def running(self) -> Callable[[], None]:
-        """One batch after the other of one stream."""
+        """Return a function that writes one batch after the other of one stream."""
         sink = self._make_sink("running")
         writer = self.closing.enter_context(closing(open_sink(sink, "running", self.spark)))
         turns = itertools.count()
@@ -70,7 +70,7 @@ class SqlSides:
         return write
 
     def first(self) -> None:
-        """Opened, written, published, as a stream's first batch."""
+        """Open the sink, then write and publish a stream's first batch."""
         name = f"first_{next(_numbers)}"
         with closing(open_sink(self._make_sink(name), name, self.spark)) as writer:
             assert writer.write(self.frame, _at(0), _at(ROWS)).rows == ROWS
@@ -104,7 +104,7 @@ class SqlSides:
         is_postgres = scheme.startswith("postgres")
         if is_postgres:
             address = f"jdbc:postgresql://{place}?reWriteBatchedInserts={str(rewrite).lower()}"
-        else:  # Spark knows MySQL's dialect by this scheme, and MariaDB's driver takes it when allowed to
+        else:  # Spark knows MySQL's dialect by this scheme, and MariaDB's driver accepts it when allowed to
             address = f"jdbc:mysql://{place}?permitMysqlScheme&useBulkStmts={str(rewrite).lower()}"
         driver = "org.postgresql.Driver" if is_postgres else "org.mariadb.jdbc.Driver"
         properties = {"user": user, "password": password, "driver": driver, "batchsize": "10000"}
@@ -118,7 +118,7 @@ def _at(offset: int) -> StreamPosition:
 def run_case(
     spark: Any, url: str, case: str, runs: int, peers: tuple[bool, ...], goals: dict[str, float]
 ) -> dict[str, Samples]:
-    """`peers`: Spark's writer, without and with rewriting."""
+    """Return the samples of each side. `peers` are Spark's writer, without and with rewriting."""
     with ExitStack() as stack:
         sides = SqlSides(spark, url, stack)
         names = {False: "jdbc", True: "jdbc rewriting"}
@@ -151,7 +151,7 @@ def run_database(spark: Any, case: str, folder: Path, runs: int) -> dict[str, Sa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default all")
+    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; default all")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--save", type=Path)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Streams through Spark: Penstock against Spark's own JVM connector.
+"""Compares streams through Spark: Penstock against Spark's own JVM connector.
 
     python -m bench.stream                             # all cases
     python -m bench.stream trickle-4 latency           # some of them
@@ -33,16 +33,16 @@ from bench.topics import Load, fill
 from penstock.cli.shared.progress_bar import ProgressBar
 from penstock.cluster import LocalKafka
 
-#: Heap that is there from the beginning: what grows then is a leak and not Java taking what it was given.
+#: A heap that is there from the beginning, so that growth is a leak and not Java taking what it was given.
 _WHOLE_HEAP = "-Xms1g -XX:+AlwaysPreTouch"
 _END_S = 600
-#: So many: Java compiles the way that rows take from Python over several runs of a few seconds each.
+#: This many because Java compiles the path of rows from Python over several runs of a few seconds each.
 _WARM_UPS = 4
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is done in each case."""
+    """The amount of work in each case."""
 
     runs: int
     records: int
@@ -56,9 +56,9 @@ def measure_available_now(bootstrap: str, sizes: Sizes) -> dict[str, object]:
     with StreamSession() as session:
 
         def run(side: str, options: Mapping[str, str]) -> tuple[float, float]:
-            """Seconds from `start()` to the end, and how many of them lie outside of the batches.
+            """Return the seconds from `start()` to the end, and how many of them lie outside the batches.
 
-            `load()`, which only looks at options, is before that.
+            `load()`, which only looks at options, comes before that.
             """
             frame = session.stream(FORMATS[side], bootstrap, load.name, startingOffsets="earliest", **options)
             writer = frame.writeStream.format("noop").trigger(availableNow=True)
@@ -195,7 +195,7 @@ def main() -> None:
     sizes = Sizes(arguments.runs, arguments.records, arguments.seconds, arguments.plot)
     results: dict[str, object] = {}
     for name in arguments.cases or CASES:
-        # One each: no case meets what another left behind.
+        # Each case gets its own cluster, so that it does not meet what another one left behind.
         with LocalKafka(heap_mb=1024, progress=ProgressBar("Fetching Kafka")) as kafka:
             results[name] = CASES[name](kafka.bootstrap, sizes)
         if arguments.save:

@@ -1,11 +1,12 @@
-"""Backpressure against a static cap, under a load and a sink that change.
+"""Compares backpressure with a static cap, under a load and a sink that change.
 
-Five phases: a calm load; ten times the load, more than the sink takes; a sink five times slower; the calm
-load again; the fast sink again. The static cap (`maxOffsetsPerTrigger`) is the best one for the fast sink:
-what it does in one batch's time. The sink sleeps, so long for each record: its slowness is part of the load.
+There are five phases: a calm load; ten times the load, which is more than the sink takes; a sink five times
+slower; the calm load again; the fast sink again. The static cap (`maxOffsetsPerTrigger`) is the best one for
+the fast sink: what it does in one batch's time. The sink sleeps for a fixed time per record: its slowness is
+part of the load.
 
-Goals, of the run with backpressure: after each change the batches that have enough to do come within 20 % of
-their target within 6 batches; the backlog is gone at the end; no process of Spark's grows.
+The run with backpressure has these goals: after each change, the batches that have enough to do come within
+20 % of their target within 6 batches; the backlog is gone at the end; none of Spark's processes grows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PATIENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Phase:
-    """`load` in records a second; `sink` in records a second that it takes."""
+    """A phase of a run. `load` and `sink` are rates in records a second: written, and taken by the sink."""
 
     name: str
     load: float
@@ -70,13 +71,13 @@ class Batch:
 
     @property
     def was_limited(self) -> bool:
-        """It left as much behind as it took: the target, not the lack of records, decided its length."""
+        """Return whether it left as much behind as it took: then the target determined its length."""
         return self.lag >= self.rows
 
 
 @dataclass(frozen=True)
 class Run:
-    """All that one run showed."""
+    """The results of one run."""
 
     batches: Sequence[Batch]
     steps: Mapping[str, float]  # phase -> when it began
@@ -85,9 +86,9 @@ class Run:
 
 
 def count_until_settled(durations_s: Sequence[float], target_s: float) -> int | None:
-    """How many batches it took until three in a row were within the tolerance; None: never.
+    """Return how many batches it took until three in a row were within the tolerance, or None if never.
 
-    With fewer than three batches all of them must be. The first batch counts 1.
+    With fewer than three batches, all of them must be. The first batch counts 1.
 
     >>> count_until_settled([5.0, 0.85, 0.98, 1.02, 1.4], 1.0)
     2
@@ -101,7 +102,7 @@ def count_until_settled(durations_s: Sequence[float], target_s: float) -> int | 
 
 
 def run_backpressure(session: StreamSession, bootstrap: str, *, seconds: float) -> dict[str, Run]:
-    """Both runs, one after the other: each makes its own disturbances, and they need the whole machine."""
+    """Return both runs, made one after the other, because each needs the whole machine."""
     from penstock.listener import QueryListener
 
     listener = QueryListener()
@@ -149,7 +150,7 @@ def _run_side(
 
 
 class _Sink:
-    """Takes each record so long. `rate` may be changed while it runs."""
+    """A sink that takes a fixed time for each record. `rate` may be changed while it runs."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -179,11 +180,11 @@ def _reported(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(progress: Mapping[str, Any] | None) -> int:
-    """Records that waited behind a batch when it was planned."""
+    """Return how many records waited behind a batch when it was planned."""
     return 0 if progress is None else int(_reported(progress)["lag"]["records"])
 
 
-# --- what is told -----------------------------------------------------------------------------------------
+# --- the report -------------------------------------------------------------------------------------------
 
 
 def print_run(name: str, run: Run) -> None:
@@ -200,7 +201,7 @@ def print_run(name: str, run: Run) -> None:
 
 
 def judge(run: Run) -> dict[str, object]:
-    """The goals, each printed as met or MISSED."""
+    """Print each goal as met or MISSED, and return the figures behind them."""
     found: dict[str, object] = {}
     for step in list(run.steps)[1:]:
         limited = [each.took_s for each in run.batches if each.phase == step and each.was_limited]
@@ -229,7 +230,7 @@ def judge(run: Run) -> dict[str, object]:
 
 
 def keep(runs: Mapping[str, Run], picture: Path | None) -> dict[str, object]:
-    """The runs as data, and as a picture."""
+    """Return the runs as data, and draw them if a picture is wanted."""
     if picture is not None:
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.write_text(draw(runs))
@@ -263,7 +264,7 @@ def draw(runs: Mapping[str, Run]) -> str:
 
 
 def _draw_load(run: Run) -> list[tuple[float, float]]:
-    """A line with steps: each phase's load from its beginning to the next one's."""
+    """Return a line with steps: each phase's load from its beginning to that of the next one."""
     begins = [run.steps[each.name] for each in PHASES]
     last = max([begins[-1], *(each.begun_s + each.took_s for each in run.batches)])
     ends = [*begins[1:], last]

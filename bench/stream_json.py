@@ -1,6 +1,6 @@
-"""Typed values: JSON documents grouped by a field, decoded by the source or by `from_json` behind it.
+"""Compares typed values: JSON documents grouped by a field, decoded by the source or by `from_json` after it.
 
-Ours asks for `columns=valueData`, so the JVM gets typed columns and no text. The peers read the value and
+Our side asks for `columns=valueData`, so the JVM gets typed columns and no text. The peers read the value and
 decode it with `from_json(cast(value AS string), ...)`. All sides must find the same groups.
 """
 
@@ -32,7 +32,7 @@ _STATUSES = (200, 200, 200, 301, 404, 500)
 
 
 def make_documents(count: int) -> list[bytes]:
-    """Access-log lines as JSON, about 100 bytes each."""
+    """Return access-log lines as JSON, about 100 bytes each."""
     random = np.random.default_rng(11)
     sizes, users, items = (random.integers(0, high, count).tolist() for high in (50_000, 5_000, 100_000))
     return [
@@ -66,7 +66,7 @@ def fill_documents(bootstrap: str, load: Load) -> None:
 
 
 def check_options() -> None:
-    """Stop before anything is filled when this version of the source cannot decode."""
+    """Stop before any topic is filled if this version of the source cannot decode."""
     known = {spec.key for spec in option_specs(StreamTable).values()}
     missing = {"valueFormat", "valueSchema"} - known
     if missing:

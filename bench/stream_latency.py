@@ -1,8 +1,8 @@
-"""From a record's own time to the sink: how old is a record when the program has it in its hands?
+"""Measures how old a record is when the program has it: from the record's own time to the sink.
 
-A load of 1,000 records a second; a `foreachBatch` sink collects each batch into the driver and takes the time
-then. Both connectors run in one session, in turns, with the fastest trigger. Records written during the
-warm-up are not counted. Offsets must follow each other without a hole: a reader that loses rows is not fast.
+The load is 1,000 records a second. A `foreachBatch` sink collects each batch into the driver and takes the
+time then. Both connectors run in one session, in turns, with the fastest trigger. Records written during the
+warm-up are not counted. Offsets must follow each other without a gap: a reader that loses rows is not fast.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Arrivals:
             self.batches.append(np.column_stack([*columns, np.full(rows.num_rows, now_ms)]))
 
     def reached(self, written_ms: float) -> bool:
-        """Every partition has shown a record of this time or later; so all before it have arrived."""
+        """Return whether all records before this time have arrived, as each partition shows a later one."""
         latest: dict[int, int] = {}
         for batch in reversed(self.batches):
             for partition in np.unique(batch[:, 0]).tolist():
@@ -66,7 +66,7 @@ class Arrivals:
 
 
 def check_whole(rows: Numbers) -> None:
-    """No record twice and none missing, from the first that was seen to the last."""
+    """Check that no record came twice and none is missing, from the first that was seen to the last."""
     for partition in np.unique(rows[:, 0]).tolist():
         offsets = np.sort(rows[rows[:, 0] == partition, 1])
         if not np.array_equal(offsets, np.arange(offsets[0], offsets[0] + offsets.size)):
@@ -76,7 +76,7 @@ def check_whole(rows: Numbers) -> None:
 def run_latency(
     session: StreamSession, bootstrap: str, *, runs: int, seconds: float, rate: float = _RATE
 ) -> Mapping[str, dict[str, list[float]]]:
-    """Seconds: of each side the p50 and p99 of each turn."""
+    """Return the p50 and p99 of each turn, in seconds, for each side."""
     topic = "latency"
     create_topic(settings_of(bootstrap), topic, partitions=PARTITIONS)
     found: dict[str, dict[str, list[float]]] = {side: {"p50": [], "p99": []} for side in SIDES}

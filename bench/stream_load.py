@@ -1,11 +1,11 @@
-"""A steady load: records written at a rate, by a process of its own that steals no time from a driver.
+"""A steady load: records written at a rate, by a separate process that steals no time from a driver.
 
     with SteadyLoad(bootstrap, "t", partitions=4, rate=1000, tick_s=0.1) as load:
         load.set_rate(10_000)
 
 Rule: the load is a rate, not a number of writes. A tick that comes late writes what is due by then, so a busy
 machine does not lower the load that both sides are measured under. Records carry the time of their writing.
-The process lives as long as its standard input is open: when the owner dies, however it dies, that closes.
+The process lives as long as its standard input is open, and that closes when the owner dies, however it dies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SteadyLoad:
         return self
 
     def set_rate(self, rate: float) -> None:
-        """Records a second from now on; 0 pauses."""
+        """Write this many records a second from now on; 0 pauses."""
         assert self._process.stdin is not None
         print(rate, file=self._process.stdin, flush=True)
 
@@ -65,20 +65,20 @@ class SteadyLoad:
 
 
 class Due:
-    """How many records are due, and of which partitions: each gets its turn."""
+    """The number of records that are due, and their partitions, which take turns."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions, self._turn = partitions, 0
         self._rate, self._since_s, self._now_s, self._given = 0.0, 0.0, 0.0, 0
 
     def set_rate(self, rate: float) -> None:
-        """Records a second, from the time that was last asked about."""
+        """Use this many records a second, from the time that was last asked about."""
         self._rate, self._since_s, self._given = rate, self._now_s, 0
 
     def take(self, now_s: float) -> list[int]:
-        """The partitions of the records that are due since this was last asked."""
+        """Return the partitions of the records that have become due since the last call."""
         self._now_s = now_s
-        # The tiny part more: 0.1 s at 40 records/s are 4 records, not the 3.9999 that floats may make of it.
+        # A tiny part is added because 0.1 s at 40 records/s are 4 records, not the 3.9999 of floats.
         due = int((now_s - self._since_s) * self._rate + 1e-6) - self._given
         self._given += due
         first, self._turn = self._turn, (self._turn + due) % self._partitions
@@ -86,7 +86,7 @@ class Due:
 
 
 def write_steadily(bootstrap: str, topic: str, partitions: int, tick_s: float) -> None:
-    """Until standard input ends. Each of its lines is a new rate."""
+    """Write until standard input ends. Each of its lines is a new rate."""
     due, ended, lock = Due(partitions), threading.Event(), threading.Lock()
 
     def follow() -> None:

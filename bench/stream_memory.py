@@ -1,4 +1,4 @@
-"""Resident memory of a Spark application's processes, by what they do, sampled from /proc while a block runs.
+"""Samples the resident memory of a Spark application's processes, by role, from /proc while a block runs.
 
 with MemoryWatch() as memory:
     memory.begin("calm"); ...
@@ -18,7 +18,7 @@ _INTERVAL_S = 0.25
 
 
 class MemoryWatch:
-    """Peaks of this process, of the driver's JVM, of a stream's reader and of the Python workers."""
+    """The peaks of this process, of the driver's JVM, of a stream's reader and of the Python workers."""
 
     def __enter__(self) -> MemoryWatch:
         self.peaks: dict[str, Peaks] = {}
@@ -29,7 +29,7 @@ class MemoryWatch:
         return self
 
     def begin(self, part: str) -> None:
-        """Peaks are kept for each part of the time; before the first one nothing is."""
+        """Begin a part of the time, which gets its own peaks; nothing is recorded before the first one."""
         self._part = part
 
     def __exit__(
@@ -49,7 +49,7 @@ class MemoryWatch:
 
 
 def list_processes(owner: int) -> Iterator[tuple[str, float]]:
-    """What each process under `owner` is, and its resident MiB; those of no interest are left out."""
+    """Yield the role of each process under `owner`, and its resident MiB; leave out those without a role."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

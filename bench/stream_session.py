@@ -1,8 +1,8 @@
 """A Spark session that can stream through either connector, and queries that end.
 
 Rule: a session has a JVM of its own, which ends with it. `spark.stop()` alone leaves the JVM running, and
-with it what a later session could no longer change: the heap, and the connector's pool of consumers, which is
-made once. All that Spark writes is under one temporary folder, removed when that JVM is gone.
+with it what a later session can no longer change: the heap, and the connector's pool of consumers, which is
+made once. All that Spark writes is under one temporary folder, which is removed when that JVM is gone.
 
     with StreamSession() as session:
         frame = session.stream("penstock", bootstrap, "t", startingOffsets="earliest")
@@ -95,7 +95,7 @@ class StreamSession:
 
     @contextmanager
     def run(self, writer: DataStreamWriter) -> Iterator[StreamingQuery]:
-        """Start it on a fresh checkpoint; it is stopped at the end of the block."""
+        """Start a query on a fresh checkpoint and stop it at the end of the block."""
         self._checkpoints += 1
         checkpoint = self.folder / "checkpoints" / str(self._checkpoints)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -119,12 +119,12 @@ def end_jvm() -> None:
 
 
 def list_progress(query: StreamingQuery) -> list[dict[str, Any]]:
-    """The reports of all triggers so far."""
+    """Return the reports of all triggers so far."""
     return [json.loads(each.json) for each in query.recentProgress]
 
 
 def last_progress(query: StreamingQuery) -> dict[str, Any] | None:
-    """The report of the last trigger, if there was one."""
+    """Return the report of the last trigger, or None if there was none."""
     last = query.lastProgress
     return None if last is None else dict(json.loads(last.json))
 
@@ -135,7 +135,7 @@ def count_batches(query: StreamingQuery) -> int:
 
 
 def wait_until(query: StreamingQuery, condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Poll until it holds; False when the time is up. A query that failed raises what it failed with."""
+    """Poll and return whether the condition holds before the time is up; raise a failed query's error."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         failure = query.exception()

@@ -1,21 +1,21 @@
-"""A trickle: every 100 ms one record into each partition. How long does a micro-batch take?
+"""Measures how long a micro-batch takes under a trickle: every 100 ms one record into each partition.
 
 The figure is the median `durationMs.triggerExecution` of the batches that had rows, after a warm-up, with the
 fastest trigger. Each side's turn has a session and a JVM of its own.
 
-Why Spark's connector takes so long with many partitions (thread dumps, and the settings that change it):
-- It runs one task for each partition, so on 2 cores 200 of them come in 100 rounds.
+Spark's connector takes long with many partitions, as thread dumps and changes of settings show:
+- It runs one task for each partition, so on 2 cores 200 of them take 100 rounds.
 - In each task it polls once and then asks for the partition's first and last offset, over the connection on
   which its consumer has just sent the fetch for what comes next. A broker answers one connection's requests
   in order, and a fetch with nothing to return is held until something is written or `fetch.max.wait.ms` (500)
   is over. So every task of a caught-up stream waits for the partition's next record, or half a second. In
-  thread dumps the tasks stand most often in `getAvailableOffsetRange`, waiting for the network.
-- Changing the settings bears that out. A record every 0.1 s, 200 partitions, a pool of 256, whole batch:
+  thread dumps the tasks are most often in `getAvailableOffsetRange`, waiting for the network.
+- Changing the settings confirms that. A record every 0.1 s, 200 partitions, a pool of 256, whole batch:
   10.5 s, which is 100 rounds of 0.1 s; with `kafka.fetch.min.bytes` 0, so that no fetch is held, 2.8 s.
   20 partitions, the batch's job alone: 1.0 s (10 rounds of 0.1 s) and 0.2 s; with a record every 2 s 4.5 s
-  (10 rounds of 0.5 s) and 0.3 s. `kafka.fetch.max.wait.ms` 1 helped 20 partitions too, somewhat less.
-  Each is one short turn on a machine that did other things as well: sizes, not figures.
-- A pool of 64 consumers for 200 partitions closes and makes consumers in every batch besides, which
+  (10 rounds of 0.5 s) and 0.3 s. `kafka.fetch.max.wait.ms` 1 helped 20 partitions, too, but somewhat less.
+  Each is one short turn on a machine that was also doing other things: these are magnitudes, not figures.
+- A pool of 64 consumers for 200 partitions also closes and makes consumers in every batch, which
   `spark.kafka.consumer.cache.capacity` cures. It does not cure the waits.
 - `coalesce(2)` changes nothing (1.0 s again): two tasks then wait for their partitions one after the other.
   `minPartitions` and `maxRecordsPerPartition` only cut ranges further.
@@ -44,7 +44,7 @@ _START_S = 120.0
 
 @dataclass(frozen=True)
 class Turn:
-    """One side's turn: `format` is that of `readStream`, `conf` the session's."""
+    """One side's turn: `format` is that of `readStream`, and `conf` is the session's."""
 
     format: str
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class Turn:
 
 
 def measure_turn(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list[float]:
-    """Durations of batches with rows, in seconds; those of the first `seconds` seconds are warm-up."""
+    """Return the seconds of each batch with rows; batches of the first `seconds` seconds are warm-up."""
     return [each["triggerExecution"] / 1000 for each in list_durations(turn, bootstrap, topic, seconds)]
 
 
 def list_durations(turn: Turn, bootstrap: str, topic: str, seconds: float) -> list[dict[str, int]]:
-    """What Spark says each part of these batches took, in milliseconds."""
+    """Return what Spark says each part of these batches took, in milliseconds."""
     with StreamSession(turn.conf) as session:
         frame = session.stream(turn.format, bootstrap, topic, startingOffsets="latest", **turn.options)
         with session.run(frame.writeStream.format("noop")) as query:
@@ -79,7 +79,7 @@ def list_durations(turn: Turn, bootstrap: str, topic: str, seconds: float) -> li
 def run_trickle(
     bootstrap: str, partitions: int, sides: Mapping[str, Turn], *, runs: int, seconds: float
 ) -> dict[str, Samples]:
-    """Sides take turns; a sample is the median batch of one turn."""
+    """Return the samples of sides that take turns; a sample is the median batch of one turn."""
     topic = f"trickle-{partitions}"
     create_topic(settings_of(bootstrap), topic, partitions=partitions)
     medians: dict[str, list[float]] = {name: [] for name in sides}
@@ -103,7 +103,7 @@ def _describe(batches: list[float]) -> str:
 
 #: The connector's pool of consumers holds 64 by default; 256 hold one for each of 200 partitions.
 CAPACITY = "spark.kafka.consumer.cache.capacity"
-#: The remedy, see the beginning of this file.
+#: The remedy; see the beginning of this file.
 NO_WAIT = {"kafka.fetch.min.bytes": "0"}
 FOUR = {
     "penstock": Turn("penstock"),

@@ -17,7 +17,7 @@ _CHUNK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """So many records of so many bytes, in batches of the size Kafka's own producer makes by default."""
+    """A number of records of a given size, in batches of the size Kafka's own producer makes by default."""
 
     name: str
     records: int
@@ -36,7 +36,7 @@ def settings_of(bootstrap: str) -> ClientSettings:
 
 
 def fill(bootstrap: str, load: Load, *, factor: int = 1) -> None:
-    """Create and fill the topic unless it is there."""
+    """Create and fill the topic unless it exists."""
     settings = settings_of(bootstrap)
     if topic_exists(settings, load.name):
         return

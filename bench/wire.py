@@ -1,4 +1,4 @@
-"""The data plane alone: fetching without decoding, and fetching with decoding, in one process.
+"""Measures the data plane alone: fetching without decoding, and fetching with decoding, in one process.
 
     python -m bench.wire
 
@@ -27,7 +27,7 @@ PLAIN = tuple(name for name in COLUMNS if name != "headers")
 
 
 def fetch_only(bootstrap: str) -> int:
-    """Bytes received."""
+    """Fetch everything without decoding it, and return the bytes received."""
     position, until = 0, LOAD.records
     wanted = RangeOrder(LOAD.name, 0, At(position), At(until))
     order = WorkOrder((wanted,), settings_of(bootstrap), PLAIN)

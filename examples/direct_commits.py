@@ -3,7 +3,7 @@
     python direct_commits.py VARIANT --bootstrap-server localhost:9092 --topic test
 
 1  inside the batch, asynchronously, after the work: right. A crash before the commit repeats the batch.
-2  outside, once, with what the last batch left in a variable: it never was right, and here it is an error.
+2  outside, once, with what the last batch left in a variable: this was never right, and here it is an error.
 3  as 1, with a callback: it gets the ranges of its own commit, and the error if there was one.
 """
 
@@ -30,7 +30,7 @@ def commit_inside(batch: Batch) -> None:
 def commit_with_callback(batch: Batch) -> None:
     def tell(ranges: tuple[OffsetRange, ...], error: Exception | None) -> None:
         if error is not None:
-            print(f"not committed, it is tried again with the next batch: {error}")
+            print(f"not committed, will be retried with the next batch: {error}")
             return
         for each in ranges:
             print(f"{each.topic} {each.partition} {each.start} {each.until}")

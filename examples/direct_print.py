@@ -2,9 +2,9 @@
 
     python direct_print.py BROKERS TOPICS [--count]
 
-BROKERS is a list of brokers, TOPICS of topics, both separated by commas. Records are printed first and the
-offsets stored after that, so what was not printed is printed after a restart. With `--count` words are
-counted, too.
+BROKERS is a list of brokers and TOPICS a list of topics, both separated by commas. Records are printed first
+and the offsets stored after that, so what was not printed is printed after a restart. With `--count`, words
+are counted, too.
 """
 
 from __future__ import annotations

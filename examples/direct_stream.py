@@ -2,8 +2,8 @@
 
     python direct_stream.py --bootstrap-server localhost:9092 --topic test
 
-The first batch takes all that waits; `--rate 1` takes one record a second of each partition instead. Stop it
-with Ctrl-C: the batch that runs is finished.
+The first batch takes all that waits; `--rate 1` takes one record a second from each partition instead. Stop
+it with Ctrl-C: the batch that is running is finished.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--topic", action="append", required=True, help="may be given several times")
     parser.add_argument("--group", default="t6", help="the stream's group id")
     parser.add_argument("--interval", default="1000ms", help="the time between batches")
-    parser.add_argument("--rate", type=float, help="at most so many records a second of each partition")
-    parser.add_argument("--batches", type=int, help="end after so many batches")
+    parser.add_argument("--rate", type=float, help="at most this many records a second per partition")
+    parser.add_argument("--batches", type=int, help="end after this many batches")
     given = parser.parse_args(arguments)
     spark = SparkSession.builder.appName("direct-stream").getOrCreate()
     stream = DirectStream(

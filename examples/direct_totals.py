@@ -1,4 +1,4 @@
-"""Words counted and actions joined per item, in a database, exactly once: rows and offsets in one commit.
+"""Counts words and joins actions per item, in a database, exactly once: rows and offsets in one commit.
 
     python direct_totals.py DATABASE --bootstrap-server localhost:9092 --topic test
 
@@ -23,12 +23,12 @@ SCHEMAS = {"words": "word string, total bigint", "actions": "at_ms bigint, item 
 
 
 def total_up(batch: Batch) -> dict[str, DataFrame]:
-    """One frame for each table. Small results, so they travel to the driver with the tasks' reports."""
+    """Return one frame for each table. Small results travel to the driver with the tasks' reports."""
     records = batch.frame.select(
         col("key").cast("string").alias("item"), col("value").cast("string").alias("value"), "offset"
     )
     words = records.select(explode(split("value", " ")).alias("word")).groupBy("word")
-    # In the order of their offsets: an item lives in one partition.
+    # Sorted by offset, which gives the right order because an item lives in one partition.
     ordered = expr("transform(array_sort(found), each -> each.value)")
     actions = (
         records.where("item is not null")
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     sink = SqlSink(given.database, WORDS, ACTIONS)
     spark = SparkSession.builder.appName("direct-totals").getOrCreate()
-    create_tables(sink, SCHEMAS)  # those that are there stay
+    create_tables(sink, SCHEMAS)  # existing tables stay
     stream = DirectStream(
         spark,
         Subscribe(given.topic),

@@ -5,20 +5,20 @@
 Start it once, twice or four times: the members share the partitions, each partition has one member, and of
 four members on three partitions one waits.
 
-Where a partition goes on is kept in a folder, one entry for each partition, so that members never write over
-each other's. It is consulted at one moment only: when a partition is given to this member. Then it wins over
-what the group has committed and over the reset rule, because a seek is the strongest instruction there is.
-After that the position lives in the consumer's memory; a stored offset that is deleted now is missed at the
-next start.
+Where a partition goes on is kept in a folder, one entry for each partition, so that members never overwrite
+each other's. The entry is read only when a partition is assigned to this member. Then it wins over what the
+group has committed and over the reset rule, because a seek is the strongest instruction there is. After that
+the position lives in the consumer's memory; a stored offset that is deleted now is missed at the next start.
 
-Three mistakes that are easy to make here, and are not made: - to seek a partition by a number in the
-program: another member may have it, and every rebalance would repeat it; - to sleep in a rebalance callback:
-it runs on the thread that keeps this member alive in its group; - to poll with a timeout of 0 in an endless
-loop: that keeps a processor busy with nothing.
+This program avoids three easy mistakes:
+- To seek a partition by a number in the program. Another member may have it, and every rebalance would
+  repeat it.
+- To sleep in a rebalance callback. It runs on the thread that keeps this member alive in its group.
+- To poll with a timeout of 0 in an endless loop. That keeps a processor busy with nothing.
 
 The position is stored every few seconds, after the records were printed, and always before a partition is
-given away, so a successor repeats nothing. After a kill -9 it repeats what was printed and not yet stored: at
-least once, never less; and it begins when the group has missed the dead member for its session timeout.
+given away, so a successor repeats nothing. After a kill -9, the successor repeats what was printed and not
+yet stored: at least once, never less. It begins when the dead member's session timeout has passed.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class KeptOffsets:
 
 
 class SeekingListener(ConsumerRebalanceListener):
-    """Stores positions when partitions go, seeks to stored ones when they come."""
+    """A listener that stores positions when partitions go, and seeks to stored ones when they come."""
 
     def __init__(self, consumer: KafkaConsumer, kept: KeptOffsets, store_every_s: float) -> None:
         self._consumer, self._kept, self._store_every_s = consumer, kept, store_every_s
         self._stored_at = time.monotonic()
-        # What we were given and not yet asked back. The consumer's own `assignment()` will not do: a poll may
-        # return in the middle of a rebalance, and then it still has what is another's a moment later.
+        # What we were given and not yet asked to give back. The consumer's own `assignment()` will not do: a
+        # poll may return in the middle of a rebalance, when it still has what is another's a moment later.
         self._owned: set[KafkaPartition] = set()
         self.handled: dict[KafkaPartition, int] = {}  # the next offset to print, of each partition we have
 
@@ -89,7 +89,7 @@ class SeekingListener(ConsumerRebalanceListener):
                 print(f"  {partition.topic}-{partition.partition} goes on at {offset}", flush=True)
 
     def on_partitions_lost(self, lost: Collection[KafkaPartition]) -> None:
-        """Too late: others have them already, and may be further."""
+        """Give up without storing: it is too late, because others have them already and may be further."""
         print("on_partitions_lost", flush=True)
         self._give_up()
 
@@ -98,8 +98,10 @@ class SeekingListener(ConsumerRebalanceListener):
         self.handled.clear()
 
     def note_starts(self) -> None:
-        """A partition that has no records yet has a position all the same. Without it a successor would begin
-        at the end of its own day, and what came in between would be read by nobody."""
+        """Store the position of new partitions, even of those without records yet.
+
+        Without it, a successor would begin at the end that it finds, and records before that would be lost.
+        """
         new = sorted(self._owned - self.handled.keys())
         if new:
             self.handled.update((partition, self._consumer.position(partition)) for partition in new)
@@ -150,13 +152,13 @@ def main() -> None:
         session_timeout_ms=int(arguments.session_timeout * 1000),
         heartbeat_interval_ms=int(arguments.session_timeout * 1000 / 6),
         auto_offset_reset=arguments.reset,
-        enable_auto_commit=True,  # for those who watch the group's lag; where to go on, the folder says
+        enable_auto_commit=True,  # for those who watch the group's lag; the folder says where to go on
     )
     try:
         listener = SeekingListener(
             consumer, KeptOffsets(arguments.offsets, arguments.group), arguments.store_every
         )
-        # The client takes a topic whose name only begins like the pattern; the end must be said.
+        # The client accepts a topic whose name only begins like the pattern, so the end must be given.
         consumer.subscribe(pattern=rf"(?:{arguments.pattern})\Z", listener=listener)
         print_records(consumer, listener, stopped)
     finally:

@@ -8,8 +8,8 @@ same partition, and a partition keeps its order. With three partitions item1 goe
 2. That holds while the number of partitions stays as it is: after partitions were added, an item goes on in
 another partition, and its older actions stay where they were.
 
-Each send is waited for before the next. That gives a strict order and a known offset, and costs throughput: a
-producer that may not wait hands over many records and looks at the answers later. The program runs until its
+Each send is awaited before the next. That gives a strict order and a known offset, but costs throughput: a
+producer that must not wait hands over many records and looks at the answers later. The program runs until its
 rounds are done, or SIGINT (Ctrl-C) or SIGTERM comes, and closes its producer either way.
 """
 
@@ -28,7 +28,7 @@ ACKNOWLEDGED_WITHIN_S = 30
 
 
 def send_round(producer: KafkaProducer, topic: str, stopped: threading.Event) -> None:
-    """Every item gets its first action before any gets its second."""
+    """Send each action of every item, so that every item gets its first action before any gets its second."""
     for action in ACTIONS:
         for item in ITEMS:
             if stopped.is_set():
@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bootstrap-server", default="localhost:9092", help="brokers, separated by commas")
     parser.add_argument("--topic", default="test")
-    parser.add_argument("--rounds", type=int, default=None, help="end after so many (default: never)")
+    parser.add_argument("--rounds", type=int, default=None, help="end after this many (default: never)")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two rounds (default 0)")
     arguments = parser.parse_args()
 

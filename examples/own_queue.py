@@ -1,7 +1,7 @@
 """A small message queue in one SQLite file, and how it becomes a Spark source.
 
 `Queue` is the queue: topics with partitions, records with offsets, retention. `QueueLog` opens it for
-Penstock, `QueueView` tells what is there, `QueueReader` reads ranges, and `QueueSource` is what Spark sees:
+Penstock, `QueueView` shows what is there, `QueueReader` reads ranges, and `QueueSource` is what Spark sees:
 
     spark.dataSource.register(QueueSource)
     spark.readStream.format("own-queue").option("path", "queue.db").option("subscribe", "lines").load()
@@ -64,7 +64,7 @@ class Queue:
     def append(
         self, topic: str, value: bytes | None, key: bytes | None = None, partition: int = 0, time_ms: int = -1
     ) -> int:
-        """Add a record; its offset."""
+        """Add a record and return its offset."""
         when = time.time_ns() // 1_000_000 if time_ms < 0 else time_ms
         with self.connect() as database:
             database.execute("BEGIN IMMEDIATE")
@@ -81,7 +81,7 @@ class Queue:
         return int(offset)
 
     def forget_before(self, topic: str, partition: int, offset: int) -> None:
-        """Retention."""
+        """Forget the records before this offset, as retention does."""
         with self.connect() as database:
             database.execute(
                 "UPDATE partitions SET first = max(first, min(?, next)) WHERE topic = ? AND partition = ?",
@@ -100,7 +100,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueLog:
-    """Opens the queue wherever Spark needs it: a path travels, a connection would not."""
+    """The queue, to be opened wherever Spark needs it: a path travels, a connection would not."""
 
     path: str
 
@@ -112,7 +112,7 @@ class QueueLog:
 
 
 class QueueView:
-    """What is there. A queue without elections or groups says so by leaving things out."""
+    """A view of what is there. A queue without elections or groups shows that by leaving things out."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -184,11 +184,11 @@ class QueueView:
         return found
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is held."""
 
 
 class QueueReader:
-    """Ranges in, Arrow batches out. Never ends early without an error, never gives an offset twice."""
+    """A reader of ranges as Arrow batches. It never ends early without an error or repeats an offset."""
 
     def __init__(self, queue: Queue, report: Callable[[DataLossError], None] | None = None) -> None:
         self._queue = queue

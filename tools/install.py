@@ -1,12 +1,13 @@
-"""Installs what a lock file names into `.venv`, and then Penstock itself, and shows how far that is.
+"""Installs what a lock file names into `.venv`, and then Penstock itself, and shows the progress.
 
-Rule: pip decides; this only watches it. Its exit code is ours, and when it fails, all it said from its first
-warning on is shown. Runs under the Python that `.venv` was made from, before anything is installed: the
-standard library and the bar of `penstock.cli`, which needs no more, are all there is.
+Rule: pip decides, and this program only watches it. Pip's exit code is ours, and when it fails, all it
+printed from its first warning on is shown. This runs under the Python that `.venv` was made from, before
+anything is installed: only the standard library and the bar of `penstock.cli`, which needs nothing else, are
+available.
 
-Why not let pip talk: it says hundreds of lines, and falls silent just when it takes longest, while it unpacks
-Spark. So the bar counts: a package that pip has begun to collect, and one whose metadata is in `.venv`, is
-a step each.
+Why not show pip's output: it prints hundreds of lines, and falls silent just when it takes longest, while it
+unpacks Spark. So the bar counts two steps per package: when pip has begun to collect it, and when its
+metadata is in `.venv`.
 
 Example: `python3 tools/install.py .venv/bin/python requirements-dev.lock`
 """
@@ -30,12 +31,12 @@ _BUILDING = re.compile(r"^\s*Building wheels? for (?:collected packages: )?(.+?)
 _LOOKED_EVERY_S = 0.5
 #: Where the cause of a failure may begin: without a network it is a warning, of a compiler it is `error:`.
 _TROUBLE = re.compile(r"WARNING|ERROR|error:")
-#: So many lines are shown of a pip that ended without such a line.
+#: How many of pip's last lines are shown if it failed without such a line.
 _LAST_WORDS = 40
 
 
 def main(python: str, lock: str) -> int:
-    """Install the lock's packages, then Penstock as it lies here; return the exit code."""
+    """Install the lock's packages, then Penstock from this folder, and return the exit code."""
     packages = {_normalise(name) for name in _PINNED.findall(Path(lock).read_text())}
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-color"]
     with ProgressBar(f"Installing {len(packages)} packages") as bar:
@@ -79,14 +80,14 @@ def _run(command: list[str], bar: ProgressBar, packages: set[str], place: Path |
 
 
 def _choose_shown(said: list[str]) -> list[str]:
-    """Return the lines that explain a failure: all from the first trouble on, else the last ones."""
+    """Return the lines that explain a failure: all from the first sign of trouble on, else the last ones."""
     lines = [line for line in said if not line.startswith("[notice]")]  # about a newer pip
     first = next((number for number, line in enumerate(lines) if _TROUBLE.search(line)), -_LAST_WORDS)
     return lines[first:]
 
 
 class _Steps:
-    """How far pip is: what it has said and what lies in `.venv`."""
+    """The progress of pip, from what it has printed and what is in `.venv`."""
 
     def __init__(self, bar: ProgressBar, packages: set[str], place: Path | None) -> None:
         self._bar, self._packages, self._place = bar, packages, place

@@ -1,6 +1,6 @@
 """Says in one sentence what is missing before `.venv` can be made: Python 3.11+ and Java 17+.
 
-Rule: this file runs under the Python it complains about, so it keeps to syntax any Python 3 reads.
+Rule: this file runs under the Python that it complains about, so it uses only syntax that any Python 3 reads.
 
 Example: `python3 tools/prerequisites.py` prints nothing and ends with 0 when all is well.
 """
@@ -12,7 +12,7 @@ import sys
 
 
 def find_java_version():
-    """The major version of the Java that Spark would start, or None without one."""
+    """Return the major version of the Java that Spark would start, or None without one."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     try:
@@ -26,7 +26,7 @@ def find_java_version():
 
 
 def name_what_is_missing():
-    """The sentence for the user, or None."""
+    """Return the sentence for the user, or None if nothing is missing."""
     if sys.version_info < (3, 11):
         return (
             "Penstock needs Python 3.11 or newer and this is %d.%d: run `make setup PYTHON=python3.11`."

@@ -1,8 +1,8 @@
 """Runs the long proofs and writes what was proven, as data, to docs/proof/.
 
-Rule: a proof counts only with what is needed to repeat it, so each result carries the commit, the versions,
-the machine and the seed. Property tests run here with 100,000 examples each instead of the everyday 100.
-Why a file per commit and not one page: results of different commits must never be added up.
+Rule: a proof counts only with what is needed to repeat it, so each result has the commit, the versions, the
+machine and the seed. Property tests run here with 100,000 examples each instead of the usual 100. Why a file
+per commit and not one page: results of different commits must never be added up.
 
 Example: `python tools/proof.py --seed 7` writes docs/proof/<date>-<commit>.json and ends with pytest's code.
 """
@@ -50,7 +50,7 @@ def read_git(*arguments: str) -> str:
 
 
 def run_proofs(seed: int, selection: str, report: Path) -> int:
-    """All tests marked as proofs and all property tests; pytest's exit code."""
+    """Run all tests marked as proofs and all property tests, and return pytest's exit code."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", selection, f"--junitxml={report}", "--timeout=0"]
     command += [f"--hypothesis-seed={seed}", "-p", "no:randomly"]  # one seed decides everything
     environment = {**os.environ, "PENSTOCK_HYPOTHESIS_PROFILE": "proof"}
@@ -60,7 +60,7 @@ def run_proofs(seed: int, selection: str, report: Path) -> int:
 
 
 def run_campaign(module: str, seed: int) -> tuple[int, object]:
-    """One campaign outside pytest: its exit code and its report, as data or as the lines it wrote."""
+    """Run one campaign outside pytest; return its exit code and its report, as data or as its lines."""
     command = [sys.executable, "-m", module, f"--seed={seed}", *CAMPAIGNS[module]]
     outcome = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -72,7 +72,7 @@ def run_campaign(module: str, seed: int) -> tuple[int, object]:
 
 
 def read_outcomes(report: Path) -> dict[str, dict[str, object]]:
-    """Each test with its outcome and its seconds, from pytest's report."""
+    """Return each test with its outcome and its seconds, from pytest's report."""
     outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         bad = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]

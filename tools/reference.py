@@ -1,8 +1,8 @@
-"""Writes docs/reference/ from what is true: the tests' docstrings, the option tables, the sources' errors.
+"""Writes docs/reference/ from its sources: the tests' docstrings, the option tables, the errors in the code.
 
-Rule: nobody edits these pages. A line is ticked because a test names its id, `T01, B041: ...`, and for
-no other reason; the wording of each line is in docs/reference/data/. Why not keep the ticks by hand: they
-would stay when the test goes. tests/docs fails when a page is stale or a docstring names an unknown id.
+Rule: nobody edits these pages. A line is ticked because a test names its id, `T01, B041: ...`, and for no
+other reason. The wording of each line is in docs/reference/data/. Why not keep the ticks by hand: they would
+stay when the test goes. tests/docs fails when a page is stale or a docstring names an unknown id.
 
 Example: `python tools/reference.py` (or `make docs`) prints the pages it changed.
 """
@@ -24,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by `make docs`; edit the tests, the sources or docs/reference/data instead. -->"
 
-#: Headings of the option tables; a new table shows its class name until it gets one.
+#: The headings of the option tables; a new table shows its class name until it gets one.
 TITLES = {
     "BatchTable": "Batch reads",
-    "DirectTable": "Direct streams: what no other has",
+    "DirectTable": "Direct streams: options that only they have",
     "FormatTable": "Typed values, in batch reads and streams",
-    "StreamTable": "Streams: what a batch read has not, or has otherwise",
+    "StreamTable": "Streams: options that differ from those of a batch read",
     "JavaSettings": "Kafka's client, after the prefix `kafka.`",
 }
 
@@ -52,7 +52,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Which tests name which id, and docstrings that begin like a claim and are none."""
+    """The tests that name each id, and the docstrings that begin like a claim but are not one."""
 
     proofs: Mapping[str, tuple[Proof, ...]]
     malformed: tuple[str, ...]
@@ -60,7 +60,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """One data file: the lines by id, their areas, scopes, and lines settled by a decision."""
+    """One data file: the lines by id, their areas and scopes, and the lines settled by a decision."""
 
     title: str
     introduction: str
@@ -74,7 +74,7 @@ class Catalogue:
 
 
 def read_claims(tests: Path = ROOT / "tests") -> Claims:
-    """Collect the ids in the docstrings of all test functions."""
+    """Return the ids in the docstrings of all test functions."""
     proofs: dict[str, list[Proof]] = {}
     malformed = []
     for path in sorted(tests.rglob("test_*.py")):
@@ -92,7 +92,7 @@ def read_claims(tests: Path = ROOT / "tests") -> Claims:
 
 
 def read_catalogue(name: str, title: str, introduction: str) -> Catalogue:
-    """Read docs/reference/data/<name>.toml: one table per area, then `scope` and `answers`."""
+    """Return docs/reference/data/<name>.toml: one table per area, then `scope` and `answers`."""
     tables = tomllib.loads((PAGES / "data" / f"{name}.toml").read_text())
     answers = tables.pop("answers")
     scopes = {each: scope for scope, ids in tables.pop("scope", {}).items() for each in ids.split()}
@@ -102,7 +102,7 @@ def read_catalogue(name: str, title: str, introduction: str) -> Catalogue:
 
 
 def read_catalogues() -> dict[str, Catalogue]:
-    """All three, by the name of their page."""
+    """Return all three catalogues, by the name of their page."""
     return {
         "spec": read_catalogue("spec", "What was asked for", "Every item of the specification."),
         "behaviours": read_catalogue(
@@ -121,7 +121,7 @@ def read_catalogues() -> dict[str, Catalogue]:
 
 
 def write_catalogue_page(catalogue: Catalogue, claims: Claims) -> str:
-    """The page: how much is proven, then one row per line."""
+    """Return the page: how much is proven, then one row per line."""
     scoped = bool(catalogue.scopes)
     head = ["id", *(["scope"] if scoped else []), "what holds", "proven by"]
     rows = []
@@ -166,7 +166,7 @@ def count_proofs(catalogue: Catalogue, claims: Claims) -> str:
 
 
 def write_options_page() -> str:
-    """Every option table of the core, in its own words."""
+    """Return the page with every option table of the core, in its own words."""
     from penstock.core.client.java_setting_table import JavaSettings
     from penstock.core.client.java_settings import PREFIX
     from penstock.core.options.option_table import reference_rows
@@ -190,7 +190,7 @@ def write_options_page() -> str:
 
 
 def _find_told(surface: type) -> set[str]:
-    """Keys that another table of the page tells alike, and those that a stream refuses."""
+    """Return the keys that another table of the page describes alike, and those that a stream refuses."""
     from penstock.core.options.batch_option_table import BatchTable
     from penstock.core.options.option_table import option_specs
     from penstock.core.options.stream_option_table import ENDS, StreamTable
@@ -208,7 +208,7 @@ def _find_told(surface: type) -> set[str]:
 
 
 def find_option_tables() -> list[type]:
-    """Every dataclass of the core whose fields are options, Spark's side before Kafka's."""
+    """Return every dataclass of the core whose fields are options, Spark's side before Kafka's."""
     import penstock.core
     from penstock.core.options.option_table import option_specs
 
@@ -236,7 +236,7 @@ class ErrorText:
 
 
 def write_errors_page(sources: Path = ROOT / "src") -> str:
-    """Every condition with its class, its text and its advice; changing parts are shown as `…`."""
+    """Return the page with every condition, its class, text and advice; changing parts are shown as `…`."""
     rows = [
         f"| `{each.condition}` | {each.kind} | {each.what} | {each.hint} |"
         for each in sorted(set(find_error_texts(sources)))
@@ -258,7 +258,7 @@ def write_errors_page(sources: Path = ROOT / "src") -> str:
 
 
 def find_error_texts(sources: Path) -> Iterator[ErrorText]:
-    """Walk the sources for calls of our error classes with a literal condition."""
+    """Yield the texts of all calls in the sources that give our error classes a literal condition."""
     from penstock.core import errors
 
     kinds = {name for name, each in vars(errors).items() if isinstance(each, type)}
@@ -278,7 +278,7 @@ def find_error_texts(sources: Path) -> Iterator[ErrorText]:
 
 
 def show_text(node: ast.expr | None) -> str:
-    """The text of a literal; whatever is computed becomes `…`."""
+    """Return the text of a literal; whatever is computed becomes `…`."""
     match node:
         case None:
             return ""
@@ -293,7 +293,7 @@ def show_text(node: ast.expr | None) -> str:
 
 
 def write_decisions_index(folder: Path = ROOT / "docs" / "decisions") -> str:
-    """The decision records by number, each with its first heading."""
+    """Return the page with the decision records by number, each with its first heading."""
     rows = []
     for path in sorted(folder.glob("[0-9]*.md")):
         heading = path.read_text().splitlines()[0].removeprefix("# ")
@@ -314,7 +314,7 @@ def write_decisions_index(folder: Path = ROOT / "docs" / "decisions") -> str:
 
 
 def write_pages() -> dict[Path, str]:
-    """Every generated page: path to text."""
+    """Return every generated page, as its path and its text."""
     claims = read_claims()
     pages = {f"{name}.md": write_catalogue_page(each, claims) for name, each in read_catalogues().items()}
     pages["options.md"] = write_options_page()

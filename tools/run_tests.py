@@ -6,10 +6,10 @@ time: most tests wait for servers, not for a processor. Why pieces and not a ses
 longest begin first and short ones fill the gaps, so all processors are busy to the end, however fast the
 computer is. Why by folder and not test by test: the servers that tests share are started once in a session.
 
-The order within a session is shuffled, by a seed taken from the tests themselves: a run that failed here for
-its order fails there too, and each change of a test tries another order.
+The order within a session is shuffled, by a seed taken from the tests themselves: a run that failed here
+because of its order fails elsewhere, too, and each change of a test tries another order.
 
-A run ends with a table of where the time went; every single second is in `artifacts/test-durations-*.json`.
+A run ends with a table of where the time went; the details are in `artifacts/test-durations-*.json`.
 
     python tools/run_tests.py                  # what `make test` does
     python tools/run_tests.py --no-servers     # what `make check` does: only tests that need none
@@ -42,7 +42,7 @@ ARTIFACTS = ROOT / "artifacts"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Folders, or files, whose tests run in one session, and about how long: the longest begins first."""
+    """Folders or files whose tests run in one session, and about how long: the longest begins first."""
 
     seconds: int
     folders: tuple[str, ...]
@@ -72,7 +72,7 @@ _OTHER_ACCESSLOG_ROOMS = (
     "texts",
     "test_command_warmup.py",
 )
-#: All folders with tests; take the seconds over from the end of a run when they are far off.
+#: All folders with tests; copy the seconds from the end of a run when they are far off.
 PIECES = {
     "parity": Piece(295, ("parity",)),
     "spark-streams": Piece(345, ("spark/streams",)),
@@ -99,12 +99,12 @@ PIECES = {
     "contract": Piece(110, ("contract", "zookeeper")),
     "architecture": Piece(45, ("architecture",)),
 }
-#: Campaigns, which `make proof` runs.
+#: The campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
 #: Sessions that run at the same time: two for each of two processors, because tests wait for servers.
 AT_ONCE = 4
 NO_SERVERS_AT_ONCE = 2
-#: What fills one of the two sessions when there are no servers to wait for; the other has all the rest.
+#: The pieces of one of the two sessions when there are no servers to wait for; the other has all the rest.
 _HALF_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog")
 NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
 SESSION_TIMEOUT_S = 5000
@@ -125,7 +125,7 @@ def list_unplaced() -> list[str]:
 
 
 def join_pieces(pieces: Mapping[str, Piece]) -> dict[str, Piece]:
-    """Return two pieces with the folders of all: without servers there is little to wait for."""
+    """Return two pieces with the folders of all: without servers, tests have little to wait for."""
     folders: dict[str, tuple[str, ...]] = {}
     for name, piece in pieces.items():
         half = "applications" if name in _HALF_WITHOUT_SERVERS else "others"
@@ -156,7 +156,7 @@ class Run:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def finish(self, at_once: int) -> None:
-        """Run all, `at_once` at a time, and tell now and then how far they are; end them if lint fails."""
+        """Run all, `at_once` at a time, and print their progress now and then; end them if lint fails."""
         told = time.monotonic()
         try:
             while self._waiting or self._running or self._lint.poll() is None:
@@ -219,7 +219,7 @@ def tell_times(files: Mapping[str, Path], most: int = 15) -> list[str]:
     by_fixture: Counter[str] = Counter()
     made: Counter[str] = Counter()
     for name, path in files.items():
-        if not path.exists():  # the session came to no end
+        if not path.exists():  # the session did not end
             continue
         found = json.loads(path.read_text())
         for test, seconds in found["tests"].items():
@@ -237,7 +237,7 @@ def tell_times(files: Mapping[str, Path], most: int = 15) -> list[str]:
 
 
 def conclude(run: Run, *, is_whole: bool) -> int:
-    """Print everything and judge it."""
+    """Print everything, judge it, and return the exit code."""
     sums = [0, 0, 0]
     codes = dict(run.codes)
     for name, log in run.logs.items():
@@ -245,7 +245,7 @@ def conclude(run: Run, *, is_whole: bool) -> int:
         print(f"\n==== session {name}: {' '.join(run.pieces[name].folders)} ====\n{text}")
         counts = _COUNTS.findall(text)
         if not counts:
-            print(f"ACCOUNT: session {name} told no counts")
+            print(f"ACCOUNT: session {name} reported no counts")
             codes[name] = codes[name] or 1
             continue
         sums = [before + int(more) for before, more in zip(sums, counts[-1], strict=True)]

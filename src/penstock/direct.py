@@ -1,4 +1,4 @@
-"""Direct streams, for users: the stream, its strategies and positions, and its offset stores.
+"""The public names for direct streams: the stream, its strategies and positions, and its offset stores.
 
 from penstock.direct import DirectStream, FileOffsetStore, Subscribe
 """

@@ -1,8 +1,8 @@
 """A query listener that gives a stream what Spark does not: how long batches took, and the last end.
 
-Optional. With it, backpressure measures batches exactly whatever the trigger (a source alone cannot tell work
-from waiting), and `commitOffsetsToGroup` also covers a query's last batch, which Spark never reports to the
-source.
+It is optional. With it, backpressure measures batches exactly whatever the trigger (a source alone cannot
+distinguish work from waiting), and `commitOffsetsToGroup` also covers a query's last batch, which Spark never
+reports to the source.
 
     spark.streams.addListener(QueryListener(options))   # the options given to readStream, if it is to commit
     report = read_report(query.lastProgress)            # lag, losses, ends; None if Spark asked no source
@@ -67,8 +67,8 @@ class QueryListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
         for stream in [each for each in self._commits if each[0] == str(event.id)]:
             commits = self._commits.pop(stream)
-            # The source commits from a process of its own, and may have been slow with an older position. It
-            # has ended by now (Spark stops the sources first), so this commit is the last.
+            # The source commits from its own process, and may have been slow with an older position. It has
+            # ended by now (Spark stops the sources first), so this commit is the last.
             commits.repeat()
             commits.flush(_FLUSH_S)
             commits.close()
@@ -91,7 +91,7 @@ def read_report(progress: Any, *, source: int = 0) -> dict[str, Any] | None:
     is no report before the first batch, and none for a batch that is repeated after a restart: Spark finds
     its end in the checkpoint and asks no source where the log ends (in Spark's `MicroBatchExecution`,
     `constructNextBatch` returns at once for a batch that has been planned). Spark shows that as the text
-    `null`, in a listener's event as `None`. The next batch has a report again.
+    `null`, or as `None` in a listener's event. The next batch has a report again.
     """
     sources = _pick(progress, "sources") or []
     if source >= len(sources):

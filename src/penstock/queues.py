@@ -1,9 +1,9 @@
 """Any queue as a Spark source, with Penstock's handling of positions, limits, losses and restarts.
 
 Subclass `QueueDataSource`, give it a name and a `Log` (see `penstock.core.model`: a `LogView` that gives
-topics and bounds, a `Reader` that turns a work order into Arrow batches), and register it. Options that
-Penstock knows (`subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...) mean what they mean for Kafka;
-all others are yours, in `self.own_options`. The guide "Your own queue" builds one.
+topics and bounds, and a `Reader` that turns a work order into Arrow batches), and register it. Options that
+Penstock knows (`subscribe`, `startingOffsets`, `maxOffsetsPerTrigger`, ...) mean what they mean for Kafka.
+All others are yours, in `self.own_options`. The guide "Your own queue" builds one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GROUP = "kafka.group.id"
 
 
 def make_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of a reader's batches: Spark accepts nothing else for these columns."""
+    """Return the schema that a reader's batches must have: Spark accepts no other for these columns."""
     import pyarrow as pa
 
     from penstock.kafka.records.record_schema import ARROW_TYPES
@@ -46,7 +46,7 @@ def make_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 class QueueDataSource(DataSource):
-    """Batch reads and streams over a log of your own. Rows have Kafka's columns."""
+    """A Spark data source over a log of your own, for batch reads and streams. Rows have Kafka's columns."""
 
     @abstractmethod
     def open_log(self) -> Log:

@@ -1,5 +1,5 @@
-"""Sinks that also keep the offsets, for users: rows and offsets in one transaction.
-A sink of your own inherits from `Sink`, its writer from `SinkWriter`.
+"""The public names for sinks that also keep the offsets: rows and offsets in one transaction.
+A sink of your own inherits from `Sink`, and its writer from `SinkWriter`.
 
 from penstock.sinks import SqlSink, Table, create_tables
 """

@@ -1,6 +1,6 @@
 """Every error Penstock raises, as one picklable tree.
 
-Rule: an error tells a tired operator what to do. Its text is always `[CONDITION] what happened, with the
+Rule: an error shows a tired operator what to do. Its text is always `[CONDITION] what happened, with the
 facts. What to do next.` Spark carries errors from its Python workers to the driver as text only, so the
 condition in brackets, not the class, is what a user (or a test) can rely on. Foreign exceptions are wrapped
 once, where they are caught, with `raise ... from`.
@@ -8,8 +8,8 @@ once, where they are caught, with `raise ... from`.
 Why not one class per condition: there are many conditions and they change; the classes say *which part of the
 system* to look at, the condition says *what* is wrong.
 
-Whether an error may pass by itself (`retriable`) is added to the traceback as a last line, a note: the driver
-gets only the traceback and must decide whether to try the batch again (see `find_verdict`).
+Whether an error may pass on its own (`retriable`) is added to the traceback as a last line, a note: the
+driver gets only the traceback and must decide whether to retry the batch (see `find_verdict`).
 
 >>> error = OptionError("OPTION_MISSING", "`kafka.bootstrap.servers` is not set.", hint="Set it.")
 >>> str(error)
@@ -66,7 +66,7 @@ def _rebuild(
 def find_verdict(error: BaseException) -> bool | None:
     """Return whether trying again may help, as a Penstock error in it says; None if it holds none.
 
-    That may be the error itself, a cause of it, or one whose traceback Spark has made the text of another. Of
+    That error may be this one, a cause of it, or one whose traceback Spark has made the text of another. Of
     several the outermost counts, because the code that wrapped an error knew more. In a traceback that is the
     last one.
     """
@@ -80,7 +80,7 @@ def find_verdict(error: BaseException) -> bool | None:
 
 
 def comes_from_task(error: BaseException) -> bool:
-    """Return whether this comes from a task: Spark has put a Penstock error into it as text."""
+    """Return whether this error comes from a task: then Spark has put a Penstock error into it as text."""
     return any(
         not isinstance(each, PenstockError) and _NOTE.search(str(each)) is not None
         for each in list_causes(error)

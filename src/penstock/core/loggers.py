@@ -30,7 +30,7 @@ _STREAM: ContextVar[str] = ContextVar("penstock_stream", default="")
 
 @contextmanager
 def in_stream(name: str) -> Iterator[None]:
-    """Mark what is logged inside as about this stream. Threads started inside do not inherit the mark."""
+    """Mark what is logged inside as this stream's. Threads started inside do not inherit the mark."""
     before = _STREAM.get()
     _STREAM.set(name or before)
     try:
@@ -40,7 +40,7 @@ def in_stream(name: str) -> Iterator[None]:
 
 
 def find_stream() -> str:
-    """Return the name of the stream that the running code is about; empty if it has none."""
+    """Return the name of the stream that the running code works for, or "" if there is none."""
     return _STREAM.get()
 
 
@@ -82,7 +82,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def _fold(record: logging.LogRecord) -> bool:
-    """Turn the event into one line before any handler sees it; return True, so every event passes."""
+    """Turn the event into one line before any handler sees it, and return True, so every event passes."""
     try:
         message = record.getMessage()
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):

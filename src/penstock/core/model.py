@@ -1,4 +1,4 @@
-"""The nouns: partitions, positions, ranges, work orders, and the protocols a log implements.
+"""The basic types: partitions, positions, ranges, work orders, and the protocols that a log implements.
 
 Rules: a range is half-open `[start, until)`; an offset is always the next one to read; there are no sentinel
 numbers, a position is a type. A work order is complete: its reader needs nothing else, so it can be pickled
@@ -51,7 +51,7 @@ class TopicPartition:
 
 
 def is_another(then: object, now: object) -> bool:
-    """Return whether these ids, of a topic then and now, are of two topics; unknown ones decide nothing."""
+    """Return whether these ids, of a topic then and now, are of two topics; False if one is unknown."""
     return None not in (then, now) and then != now
 
 
@@ -131,10 +131,10 @@ class OffsetRange:
 class RangeOrder:
     """One range to read. `topic_id` (16 bytes) lets the broker refuse a recreated topic.
 
-    `from_earliest`: the range is a piece of one that was asked for from `earliest`, so records that age out
-    before its task begins were never promised and are no loss. `leader_epoch`: the epoch under which the
-    range's end was seen. A record of a later epoch in the range is not the one meant: the log was cut off in
-    between.
+    `from_earliest` means that the range is a piece of one that was asked for from `earliest`, so records that
+    age out before its task begins were never promised and are not a loss. `leader_epoch` is the epoch under
+    which the range's end was seen. A record of a later epoch in the range is not the one meant: the log was
+    cut off in between.
     """
 
     topic: str
@@ -146,7 +146,7 @@ class RangeOrder:
     leader_epoch: int | None = None
 
     def holds(self, offset: int) -> bool:
-        """Return whether the offset lies in it, as far as its bounds are numbers."""
+        """Return whether the offset lies in the range, as far as its bounds are numbers."""
         is_before = isinstance(self.start, At) and offset < self.start.offset
         return not is_before and not (isinstance(self.until, At) and offset >= self.until.offset)
 
@@ -201,7 +201,7 @@ class LogView(Protocol):
         """Return all topics, internal ones included and flagged."""
 
     def describe(self, names: Collection[str]) -> Mapping[str, TopicView]:
-        """Return the named topics that exist; a missing one is left out and is no error."""
+        """Return the named topics that exist; a missing one is left out and is not an error."""
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log start offset of each partition."""
@@ -220,12 +220,12 @@ class LogView(Protocol):
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return where the records of this leader epoch, and of all before it, end in today's log.
 
-        A position above that end was read from a log that has since been cut off and written anew. A log
-        without epochs, or one that cannot tell for a partition, leaves it out.
+        A position above that end was read from a log that has since been cut off and written anew. A
+        partition is left out if the log has no epochs or does not know the end.
         """
 
     def peek(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Peek]:
-        """Look at the records from each position on, for estimates. Leave out positions without records."""
+        """Return a look at the records from each position on, for estimates, without the empty positions."""
 
     def close(self) -> None:
         """Release the connections. A closed view must not be used."""
@@ -249,10 +249,11 @@ class Log(Protocol):
     """
 
     def open_view(self) -> LogView:
-        """Open a fresh view of the log, on the driver."""
+        """Return a fresh view of the log, on the driver."""
 
     def open_reader(self, *, repeated: bool, report: Callable[[DataLossError], None]) -> Reader:
-        """Open a reader, in a worker. `repeated`: the task failed before, so reuse nothing of that attempt.
+        """Return a reader, in a worker.
 
-        `report` is called for each loss that `fail_on_data_loss=False` steps over.
+        `repeated` says that the task failed before: reuse nothing of that attempt. `report` is called for
+        each loss that `fail_on_data_loss=False` steps over.
         """

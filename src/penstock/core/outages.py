@@ -2,15 +2,15 @@
 
 Rules: a failure is an outage by its condition, and only if trying again may help. An outage ends only when
 something has been done, not when a server answers: a server that each request crashes would otherwise be
-asked for ever. Logged lengths count from the beginning of the attempt that failed first: a question to a
-silent server has lasted a minute when it fails. The limit counts from that failure, because it is unknown how
-much of the attempt was work.
+asked forever. Logged lengths count from the beginning of the attempt that failed first: a request to a silent
+server has lasted a minute when it fails. The limit counts from that failure, because it is unknown how much
+of the attempt was work.
 
-Code that waits logs how long the stream waits in all: a text with only its own limit would be read as the
+Code that waits logs how long the stream waits in all, because its own limit alone would be read as the
 stream's. All code that runs for a stream can find that length (`find_patience`): waits of half a minute each,
-deep in stores and clients, are parts of it. A request to stop is known only where nothing is at stake
-(`hearing_stop`): there no answer is waited for longer than `STOP_PATIENCE_S` after it. The offsets of
-finished work are at stake: if they are given up, the work is repeated.
+deep in stores and clients, are parts of it. A request to stop is heard only where nothing is at stake
+(`hearing_stop`): there, no answer is awaited for longer than `STOP_PATIENCE_S` after the request. The offsets
+of finished work are at stake: if they are given up, the work is repeated.
 
 >>> write_span(900)
 '15 min'
@@ -36,7 +36,7 @@ TOLD_EVERY_S = 30.0
 #: How long a stream with nothing at stake waits for an answer once it was asked to stop.
 STOP_PATIENCE_S = 5.0
 
-#: Conditions of a database that is away or takes no writes now; it, or another host, may do so soon.
+#: Conditions of a database that is away or takes no writes now; it, or another host, may soon take them.
 DATABASE_AWAY = frozenset({"DATABASE_UNREACHABLE", "DATABASE_READ_ONLY"})
 #: Conditions of servers that do not answer, or that refuse for a while.
 CONDITIONS = DATABASE_AWAY | frozenset(
@@ -56,8 +56,7 @@ _TOLD = re.compile(r"\[(" + "|".join(sorted(CONDITIONS)) + r")\]")
 def is_outage(error: BaseException) -> bool:
     """Return whether this failed because a server is away.
 
-    That may be said by the error itself, a cause of it, or one whose traceback Spark has made the text of
-    another.
+    The error itself may say so, or a cause of it, or one whose traceback Spark has made the text of another.
     """
     return find_verdict(error) is True and any(_TOLD.search(str(each)) for each in list_causes(error))
 
@@ -84,7 +83,7 @@ class Outage:
             self._since_s, self._failed_s = begun_s, now_s
 
     def end(self, now_s: float) -> float | None:
-        """End the outage, because something was done; return how long it lasted, None if there was none."""
+        """End the outage, because something was done; return how long it lasted, or None without one."""
         since_s, self._since_s, self._told_s, self._failures = self._since_s, None, None, 0
         return None if since_s is None else now_s - since_s
 
@@ -97,7 +96,7 @@ class Outage:
         return 0.0 if self._since_s is None else now_s - self._since_s
 
     def find_rest_s(self, now_s: float) -> float:
-        """Return how much longer to wait; 0.0: no longer."""
+        """Return how much longer to wait, or 0.0 if the limit is reached."""
         waited_s = 0.0 if self._since_s is None else now_s - self._failed_s
         return max(0.0, self.limit_s - waited_s)
 
@@ -109,7 +108,7 @@ class Outage:
         return True
 
     def choose_pause_s(self) -> float:
-        """Return how long to wait before the next try: 1 s, 2 s, 4 s, then 5 s."""
+        """Return how long to wait before the next attempt: 1 s, 2 s, 4 s, then 5 s."""
         return float(min(5, 2 ** max(0, self._failures - 1)))
 
 
@@ -132,11 +131,11 @@ def waiting_for_servers(patience: Patience | None) -> AbstractContextManager[Non
 
 
 def find_patience() -> Patience | None:
-    """Return the patience of the stream for which this code runs; None: there is no such stream."""
+    """Return the patience of the stream for which this code runs, or None if there is no such stream."""
     return _PATIENCE.get()
 
 
-#: Returns when a stop was asked for, on the monotonic clock; None: not yet.
+#: Returns when a stop was requested, on the monotonic clock, or None if it was not yet.
 FindStop = Callable[[], float | None]
 _STOP: ContextVar[FindStop | None] = ContextVar("penstock_stop", default=None)
 
@@ -144,13 +143,13 @@ _STOP: ContextVar[FindStop | None] = ContextVar("penstock_stop", default=None)
 def hearing_stop(find: FindStop) -> AbstractContextManager[None]:
     """Run the block so that it gives up soon after its stream is asked to stop.
 
-    Threads that it starts do not. Nothing that must finish once begun may run inside, and no user code.
+    Threads that it starts do not. No user code may run inside, and nothing that must finish once begun.
     """
     return _setting(_STOP, find)
 
 
 def find_stop() -> FindStop | None:
-    """Return the function that tells whether to stop; None: the code here cannot be asked to."""
+    """Return the function that says when a stop was requested, or None if none can be requested here."""
     return _STOP.get()
 
 

@@ -1,6 +1,7 @@
-"""Numbers, lists and moments in sentences.
+"""Writes numbers, lists and moments for sentences.
 
-Rule: a sentence about several things is in the plural, and so is its verb; its writer chooses both.
+Rule: a sentence about several things is in the plural, and so is its verb; the code that writes it chooses
+both.
 
 >>> join(["t-0", "t-1", "t-2"]), count(1, "offset"), choose(["t-0"], "is", "are")
 ('t-0, t-1 and t-2', '1 offset', 'is')
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 
 
 def count(number: int, noun: str) -> str:
-    """Return `1 message`, `2 messages`."""
+    """Return the number with its noun: `1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -36,5 +37,5 @@ def choose(things: Sized, of_one: str, of_several: str) -> str:
 
 
 def write_moment(at_ms: int) -> str:
-    """Return `2026-01-31 12:00:00`, in UTC."""
+    """Return the time in UTC, as `2026-01-31 12:00:00`."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""Hides secrets: the one place that decides what of an option may be shown.
+"""Hides secrets: the one place that decides which part of an option may be shown.
 
 Rule: all code that shows options (in a log line, an error, a plan, a page) shows them through here. A value
 is hidden as a whole if its name says so (password, secret, token, credential, private key, access key); a
@@ -31,7 +31,7 @@ _SECRET_NAMES = (
     "keystorekey",
     "authorization",
 )
-# Settings whose names hold a secret word but whose values are no secrets.
+# Settings whose names hold a secret word but whose values are not secret.
 _PLAIN_NAMES = ("tokenmechanism", "tokenendpointurl", "passwordfile", "tokenauth")
 
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)

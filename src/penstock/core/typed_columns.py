@@ -1,9 +1,9 @@
 """Typed columns of a read: which of Kafka's columns are decoded, by what, and how bad values are handled.
 
-Rule: the columns `keyData` and `valueData` are added to Kafka's own; with `onDecodeError` other than `fail` a
+Rule: the columns `keyData` and `valueData` are added to Kafka's own. With `onDecodeError` other than `fail` a
 column `decodeError` says what was bad and never shows the value. Each value gives exactly one row, good, null
-or bad: counts must add up. Why not raise at the first bad value: one broken producer would stop every read,
-and a reader that merely left the row out could not prove that nothing was lost.
+or bad, because counts must add up. Why not raise at the first bad value: one broken producer would stop every
+read, and a reader that merely left the row out could not prove that nothing was lost.
 
 A decoder is a frozen dataclass: it travels inside work orders to the workers that fetch.
 """
@@ -55,7 +55,7 @@ class ColumnDecoder(Protocol):
         """Return Spark's DDL of the column, for example `struct<id:bigint,name:string>`."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode a `pa.binary()` array; it may hold nulls, be a slice or be empty."""
+        """Return the typed values of a `pa.binary()` array, which may hold nulls, be a slice or be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """What a task decodes. `output`: the frame's columns; `quota`: the tolerated bad rows, None for any."""
+    """What a task decodes. `output` are the frame's columns; `quota` bounds bad rows, unless it is None."""
 
     decoders: Mapping[str, ColumnDecoder]
     output: tuple[str, ...]

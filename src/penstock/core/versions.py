@@ -1,4 +1,4 @@
-"""Checks the versions of required libraries, with a clear error for a wrong one.
+"""Checks the versions of required libraries, and gives a clear error for a wrong one.
 
 Rule: a wrong version is found at the start, not as an AttributeError in the middle of a batch. Spark's Python
 data source API and kafka-python's message classes change between minor versions, so both are pinned.
@@ -6,7 +6,7 @@ data source API and kafka-python's message classes change between minor versions
 Why not ask pip's records alone: a platform brings libraries that pip never installed. On YARN, in Spark's own
 images and where SPARK_HOME is set, PySpark is a zip on the import path, perhaps before another PySpark that
 pip knows. So PySpark itself is asked. Other libraries are asked if they are loaded. Otherwise pip's records
-are read, which is ten times as fast as an import; a library without a record is imported.
+are read, which is ten times as fast as an import. A library without a record is imported.
 
 >>> parse_version("4.3.0.dev1")
 (4, 3, 0)
@@ -32,7 +32,7 @@ _MODULES = {"kafka-python": "kafka"}
 
 
 def find_version(name: str) -> str:
-    """Return the version of the library that an import gives; raise ModuleNotFoundError if there is none."""
+    """Return the version of the library that an import finds; raise ModuleNotFoundError if there is none."""
     module = _MODULES.get(name, name)
     if module in sys.modules or name == "pyspark":
         return _ask_module(module)
@@ -43,7 +43,7 @@ def find_version(name: str) -> str:
 
 
 def check_versions(find: Callable[[str], str] = find_version) -> None:
-    """Raise VersionError for the first library that does not fit; `find` tells the version in use."""
+    """Raise VersionError for the first library that does not fit; `find` returns the version in use."""
     for name, (lowest, too_new) in SUPPORTED.items():
         wanted = f"{name}>={lowest}" + (f",<{too_new}" if too_new else "")
         hint = f"Run: pip install '{wanted}'"

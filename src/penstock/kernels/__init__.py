@@ -1,1 +1,1 @@
-"""Compiling, caching and warming kernels, and their shared parts: columns, text, numbers."""
+"""Compiles, caches and warms kernels, and holds the parts they share: columns, text, numbers."""

@@ -1,7 +1,7 @@
 """Compiles kernels: without the GIL, cached on disk where possible, and never failing for lack of a cache.
 
-Rules: a machine without a writable cache place runs uncached instead of refusing to start; numba's
-`cache=True` raises when the decorator runs, so the fall-back is here and not at every kernel. A cached kernel
+Rules: a machine without a writable cache place runs uncached instead of refusing to start. numba's
+`cache=True` raises when the decorator runs, so the fallback is here and not at every kernel. A cached kernel
 is used only with the sources it was made from (see `source_stamp`): numba checks only the file that holds the
 kernel, but most of what is compiled into it is in others.
 
@@ -39,8 +39,8 @@ def kernel(function: Callable[..., Any]) -> Kernel:
     compiled: Kernel
     try:
         compiled = numba.njit(cache=True, nogil=True, _nrt=False)(function)
-        # The stamp replaces numba's own version, which is read first: unpickling an index of other sources
-        # fails if it names a class that is gone.
+        # The stamp replaces numba's own version, which numba reads first: unpickling an index of other
+        # sources would fail if it names a class that is gone.
         stamp = stamp_sources(function.__module__)
         compiled._cache._cache_file._version = f"{numba.__version__}|{stamp}"
         compiled._cache._cache_file._source_stamp = stamp
@@ -55,7 +55,7 @@ def inlined(function: Callable[..., Any]) -> Kernel:
 
 
 def part(function: Callable[..., Any]) -> Kernel:
-    """Return the function as a piece of a kernel that is called: for rare or large pieces."""
+    """Return the function as a piece of a kernel that is called, not inlined: for rare or large pieces."""
     return numba.njit(nogil=True, **_INNER)(function)
 
 

@@ -42,9 +42,9 @@ _LOCK_PAUSE_S = 0.05
 def compile_in_turn(name: str, module: str, compile_it: Callable[[], None], *, told: str) -> None:
     """Call `compile_it`, which compiles kernels, in one process of this machine at a time.
 
-    `name` is a short name for files, `module` the module that leads to all these kernels by its imports,
-    `told` their description for people. No process waits once they are compiled, or where nothing can be
-    cached.
+    `name` is a short name for files, `module` is the module that leads to all these kernels by its imports,
+    and `told` is their description for people. No process waits once they are compiled, or where nothing can
+    be cached.
     """
     try:
         place = _cache_place()
@@ -65,12 +65,12 @@ def compile_in_turn(name: str, module: str, compile_it: Callable[[], None], *, t
                         mark.touch()
                         return
     except OSError:
-        log.debug("Nothing can be kept of what is compiled.", exc_info=True)
+        log.debug("Compiled kernels cannot be cached.", exc_info=True)
     compile_it()
 
 
 def _remove_old_marks(place: Path, name: str, stamp: str) -> None:
-    """Remove the marks of other sources, whose results are replaced. Keep other processors' marks."""
+    """Remove the marks of other sources, whose results are replaced, but keep other processors' marks."""
     for mark in place.glob(f"penstock-{name}-*.compiled"):
         if not mark.name.startswith(f"penstock-{name}-{stamp}-"):
             mark.unlink(missing_ok=True)  # a process without the lock may be faster
@@ -94,13 +94,15 @@ def _wait_for(lock: IO[str]) -> None:
     with event.trigger_event(WAITING):
         while not _take(lock):
             if time.monotonic() >= deadline:
-                log.warning("Nobody else finished compiling within %g s; compiling alone.", LOCK_PATIENCE_S)
+                log.warning(
+                    "No other process finished compiling within %g s; compiling here.", LOCK_PATIENCE_S
+                )
                 return
             time.sleep(_LOCK_PAUSE_S)
 
 
 def _take(lock: IO[str]) -> bool:
-    """Take the lock; return whether it was free."""
+    """Take the lock, and return whether it was free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -114,7 +116,7 @@ def _cached() -> None:
 
 
 def _cache_place() -> Path | None:
-    """Return where numba keeps compiled kernels; None if nowhere."""
+    """Return where numba keeps compiled kernels, or None if it cannot keep them anywhere."""
     path = _cached.stats.cache_path
     if path is None:
         return None

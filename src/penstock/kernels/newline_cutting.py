@@ -1,6 +1,6 @@
-"""Cuts text into lines in bulk: it finds all newlines of a block at once and handles no line singly.
+"""Cuts text into lines in bulk: it finds all newlines of a block at once and handles no line individually.
 
-Rule: only a newline ends a line; bytes pass unchanged, valid text or not. Why not `for line in file`: a
+Rule: only a newline ends a line. Bytes pass unchanged, valid text or not. Why not `for line in file`: a
 Python object for each line costs more than writing it to Kafka.
 
 >>> cut_lines(b"one\\n\\nthree\\n")[0].to_pylist()
@@ -27,7 +27,7 @@ def cut_lines(whole: bytes, longest: int | None = None) -> tuple[pa.Array, npt.N
     sizes = np.diff(starts)
     limit = len(whole) if longest is None else longest
     cut_rows = np.flatnonzero(sizes - 1 > limit)
-    if cut_rows.size:  # rare: each is longer than a whole message may be
+    if cut_rows.size:  # rare: each is longer than a message may be
         keep = np.ones(octets.size, np.bool_)
         for row in cut_rows.tolist():
             keep[starts[row] + limit : ends[row] - 1] = False

@@ -113,7 +113,7 @@ def rounds_as_float(value):
 
 @part
 def spell_decimal(target, source, at, end):
-    """Write a decimal such as `+1,234.` or `.5` to `target` as in JSON; return the end, -1 if it is none.
+    """Write a decimal such as `+1,234.` or `.5` to `target` as in JSON; return its end, or -1 if it is none.
 
     It grows by one byte at most, so within one array it must not begin at 0. An exponent is copied.
     """
@@ -271,7 +271,7 @@ def read_digits(buf, at, end, most):
 
 @part
 def trim(buf, at, end):
-    """Return the bounds without blanks and control characters around: (begin, end)."""
+    """Return the bounds without the blanks and control characters at the ends: (begin, end)."""
     while at < end and (buf[at] <= 0x20 or buf[at] == 0x7F):
         at += 1
     while end > at and (buf[end - 1] <= 0x20 or buf[end - 1] == 0x7F):
@@ -281,7 +281,10 @@ def trim(buf, at, end):
 
 @part
 def read_date(buf, at, end, longest_year):
-    """Read `year[-month[-day]]`: (days, position after it, whether the day was given); -1 if no date."""
+    """Return `year[-month[-day]]`: (days, position after it, whether the day was given).
+
+    The position is -1 if it is not a date.
+    """
     negative = False
     if at < end and (buf[at] == 0x2D or buf[at] == 0x2B):
         negative = buf[at] == 0x2D
@@ -317,7 +320,7 @@ def read_date(buf, at, end, longest_year):
 
 @part
 def read_day(buf, at, end):
-    """Read a date and ignore a time after it: (fits, days)."""
+    """Return a date, ignoring a time after it: (fits, days)."""
     at, end = trim(buf, at, end)
     days, stop, whole = read_date(buf, at, end, 7)
     fits = stop == end or (stop >= 0 and whole and (buf[stop] == 0x54 or buf[stop] == 0x20))
@@ -326,7 +329,7 @@ def read_day(buf, at, end):
 
 @part
 def read_zone(buf, at, end):
-    """Read `Z`, or `UTC`, `GMT`, `UT` and an offset, or only one of the two: (fits, seconds east).
+    """Return a zone, `Z`, or `UTC`, `GMT`, `UT` and an offset, or only one of the two: (fits, seconds east).
 
     An offset is `+h`, `+hh`, `+hhmm`, `+hhmmss`, or with colons, where hours and minutes may have one digit.
     """
@@ -373,7 +376,7 @@ def read_zone(buf, at, end):
 
 @part
 def read_timestamp(buf, at, end, zoned):
-    """Read a date and time: (fits, microseconds). No zone means UTC; without `zoned` a zone is an error."""
+    """Return a date and time: (fits, microseconds). No zone means UTC; without `zoned` a zone is an error."""
     at, end = trim(buf, at, end)
     days, at, whole = read_date(buf, at, end, 6)
     if at < 0:
@@ -424,7 +427,7 @@ def read_timestamp(buf, at, end, zoned):
 
 @part
 def wide_at(buf, at, size, precision):
-    """Read a signed big-endian number of `size` bytes, all present: (fits the precision, high, low)."""
+    """Return a signed big-endian number of `size` bytes, all present: (fits the precision, high, low)."""
     negative = size > 0 and buf[at] >= 0x80
     while size > 16:  # bytes that only repeat the sign
         if buf[at] != (0xFF if negative else 0) or (buf[at + 1] >= 0x80) != negative:
@@ -453,10 +456,10 @@ def float_at(buf, at):
 
 @part
 def read_varint(buf, at, end):
-    """Read a number of seven bits a byte: (64 bits, next position, whether bits beyond them are left out).
+    """Return a number of seven bits a byte: (64 bits, next position, whether bits beyond them are left out).
 
-    Position -1: the bytes end before the number does; -2: it has more than ten of them. Those are the faults
-    CUT_OFF and BAD_NUMBER of Avro and of Protobuf, negated.
+    Position -1 means that the bytes end before the number does, and -2 that it has more than ten of them.
+    Those are the faults CUT_OFF and BAD_NUMBER of Avro and of Protobuf, negated.
     """
     raw = np.uint64(0)
     for i in range(10):

@@ -1,8 +1,8 @@
-"""Stamps that tell whether compiled code was made from the present sources.
+"""Stamps that show whether compiled code was made from the present sources.
 
-Rule: a kernel can contain parts of its module and of all that it imports, directly or not; a change in any of
-them changes the stamp. Why not the times of the files: inside a zip there are none, and all versions of the
-package would share one stamp. Why not all files of a folder: a change in one would recompile all kernels.
+Rule: a kernel can contain parts of its module and of all that it imports, directly or not, so a change in any
+of them changes the stamp. Why not file times: inside a zip there are none, and all versions of the package
+would share one stamp. Why not all files of a folder: a change in one would recompile all kernels.
 Reading the modules takes a millisecond, once in a process.
 
 >>> len(stamp_sources("penstock.kernels.text_scanning"))
@@ -22,7 +22,7 @@ _IMPORTS = re.compile(r"from (penstock[\w.]*) import (\([^)]*\)|.*)")
 
 @functools.cache
 def stamp_sources(module: str) -> str:
-    """Return a digest of a Penstock module and all it imports, directly or not, at once or later.
+    """Return a digest of a Penstock module and of all that it imports, directly or not, at once or later.
 
     Raise `FileNotFoundError` for a module without source or outside Penstock: nothing vouches for it.
     """
@@ -46,13 +46,13 @@ def _follow(module: str, found: dict[str, bytes]) -> None:
 
 @functools.cache
 def _find_package(name: str) -> Traversable:
-    # Once: where the package lies in a zip, each call opens and lists the archive.
+    # Cached, because if the package is in a zip, each call opens and lists the archive.
     return resources.files(name)
 
 
 @functools.cache
 def _read(module: str) -> tuple[bytes, list[tuple[str, list[str]]]] | None:
-    """Return the digest of a module and its imports; None for a package or a module outside Penstock."""
+    """Return a module's digest and its imports, or None for a package or a module outside Penstock."""
     ours, *path = module.split(".")
     if ours != "penstock" or not path:
         return None

@@ -1,4 +1,4 @@
-"""Bytes of text for the kernels: UTF-8, JSON strings and their escapes, base64.
+"""Scans bytes of text for the kernels: UTF-8, JSON strings and their escapes, base64.
 
 Rule: each function gets `end`, reads no byte at or after it, and returns a negative position for invalid
 text. Strings are scanned eight bytes at a time while they hold nothing special.
@@ -17,7 +17,7 @@ _QUOTES = np.uint64(0x2222222222222222)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _BLANKS = np.uint64(0x2020202020202020)
 
-#: What `unescape` returns instead of a size: for an escape that JSON does not have, and for half a surrogate
+#: What `unescape` returns instead of a size, for an escape that JSON does not have and for half a surrogate
 #: pair.
 NO_TEXT, NO_CHARACTER = -1, -2
 
@@ -39,7 +39,7 @@ def same_bytes(buf, at, other, other_at, size):
 
 @part
 def utf8_step(buf, at, end):
-    """Return the position after one character that is not ASCII; -1 if it is not UTF-8."""
+    """Return the position after one character that is not ASCII, or -1 if it is not UTF-8."""
     lead = np.int64(buf[at])
     if lead < 0xC2 or lead > 0xF4:
         return np.int64(-1)
@@ -91,7 +91,7 @@ def skip_blanks(buf, at, end):
 
 @part
 def close_string(buf, at, end):
-    """Find the end of a string from after its quote: (the closing quote or -1, whether there are escapes)."""
+    """Return the end of a string, from after its quote: (closing quote or -1, whether there are escapes)."""
     escapes = False
     while True:
         while end - at >= 8:
@@ -130,7 +130,7 @@ def close_string(buf, at, end):
 
 @part
 def hex4(buf, at, end):
-    """Return four hexadecimal digits as a number; -1 if they are not there."""
+    """Return four hexadecimal digits as a number, or -1 if they are not there."""
     if end - at < 4:
         return np.int64(-1)
     value = np.int64(0)
@@ -152,7 +152,7 @@ def hex4(buf, at, end):
 def unescape(target, to, room, buf, at, end):
     """Write the string's characters from `to` on; return how many bytes, or NO_TEXT or NO_CHARACTER.
 
-    It never writes more bytes than it reads, so a `room` of that size is enough; it is checked all the same.
+    It never writes more bytes than it reads, so a `room` of that size is enough; it is checked anyway.
     """
     begin = to
     limit = to + room
@@ -208,7 +208,7 @@ def unescape(target, to, room, buf, at, end):
 
 @part
 def put_character(target, to, code):
-    """Write one character as UTF-8; the caller guarantees room for four bytes."""
+    """Write one character as UTF-8 and return the position after it; there must be room for four bytes."""
     if code < 0x80:
         target[to] = code
         return to + 1

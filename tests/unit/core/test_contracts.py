@@ -88,5 +88,5 @@ def test_a_store_that_says_nothing_of_itself_can_be_looked_at_and_moved_by_the_t
 
 @pytest.mark.parametrize("contract", [Sink, SinkWriter])
 def test_a_sink_that_lacks_the_contract_is_refused_with_advice(contract: Any) -> None:
-    with pytest.raises(OptionError, match=rf"\[SINK_INVALID\] A str is no {contract.__name__}.*inherit"):
+    with pytest.raises(OptionError, match=rf"\[SINK_INVALID\] A str is not a {contract.__name__}.*inherit"):
         demand_contract("table", contract)

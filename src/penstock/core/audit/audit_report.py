@@ -32,7 +32,7 @@ LOGS_ANEW: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault that an audit found. `subject`: a stream, a table or a partition."""
+    """A fault that an audit found. The `subject` is a stream, a table or a partition."""
 
     condition: str
     subject: str
@@ -101,11 +101,11 @@ class NotedRange:
 
 @dataclass(frozen=True, slots=True)
 class TableBook:
-    """What the ledger holds of one table of a stream. `tokens`: of the batches that put rows into it.
+    """What the ledger holds about one table of a stream. `tokens` names the batches that put rows into it.
 
-    `emptied`: the generations that began with the table empty, because a rewind had deleted all its rows.
-    `allowed`: those that began with a person's word that records read again may count twice. `deleted`: those
-    that began without the rows of what is read again, because a rewind had deleted them.
+    Three fields are sets of generations. `emptied` began with the table empty, because a rewind had deleted
+    all its rows. `allowed` began with a person's word that records read again may count twice. `deleted`
+    began without the rows of what is read again, because a rewind had deleted them.
     """
 
     name: str
@@ -119,10 +119,10 @@ class TableBook:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the ledger holds of one stream.
+    """What the ledger holds about one stream.
 
-    `changes`: moves by hand, each of which opened a generation. `topic_ids`: those of the topics that it
-    reads now, where known.
+    `changes` are moves by hand, each of which opened a generation. `topic_ids` are those of the topics that
+    it reads now, where known.
     """
 
     stream: str
@@ -146,10 +146,11 @@ class Spoiled:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The books of one table, and what it holds. None: unknown, or not applicable.
+    """The books of one table, and what it holds. None means unknown or not applicable.
 
     `booked` rows and `digests` are sums over all `streams` that write it. `kept` is what it holds of each
-    partition; `strays` what lies outside all noted ranges; `spoiled` where digests differ, as far as checked.
+    partition, `strays` is what lies outside all noted ranges, and `spoiled` is where digests differ, as far
+    as checked.
     """
 
     name: str
@@ -167,8 +168,8 @@ class TableFacts:
 class Reread:
     """One partition's noted ranges compared with the log; what lies in `read` was compared offset by offset.
 
-    `awaited`: what a rewound stream has not read again yet. `unread`: how many of its records have no row;
-    these are not among the `missing` ones. `of_other_log`: what was read of an earlier topic of the same
+    `awaited` is what a rewound stream has not read again yet. `unread` counts its records that have no row;
+    these are not among the `missing` ones. `of_other_log` is what was read of an earlier topic with the same
     name.
     """
 

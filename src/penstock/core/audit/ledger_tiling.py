@@ -1,10 +1,10 @@
 """Checks whether the ranges that a stream's ledger notes abut, from where the stream began to its position.
 
-Rule: ranges that abut prove little by themselves, because the ledger accepts nothing else. Rows that name
+Rule: ranges that abut prove little on their own, because the ledger accepts nothing else. Rows that name
 their origin prove that they are there once; a second reading of the log proves it best.
 
-The books of a generation begin where the stream was moved to by hand (the first one's where it began to read)
-and end where it was moved from next, or at the position that is stored now.
+The books of a generation begin where the stream was moved to by hand (or, for the first generation, where it
+began to read). They end where it was moved from next, or at the position that is stored now.
 
 >>> from penstock.core.audit.audit_report import NotedBatch, NotedRange
 >>> noted = (NotedRange("a", 1, OffsetRange("t", 0, 2, 7)),)
@@ -82,7 +82,7 @@ def _tile(
         if len(book.findings) == faults and mine:
             book.checked.append(
                 f"{facts.stream} {partition}, generation {generation}: {len(mine)} noted ranges abut from "
-                f"{mine[0].start} to {at} (evidence: {LEDGER} alone, which takes nothing else)."
+                f"{mine[0].start} to {at} (evidence: {LEDGER} alone, which accepts nothing else)."
             )
 
 
@@ -95,7 +95,7 @@ def _follow(
     lost: Sequence[Loss],
     is_ledger_unnamed: bool,
 ) -> int:
-    """Walk along the ranges; return where they end."""
+    """Walk along the ranges and return where they end."""
     for each in mine:
         subject = f"{facts.stream} {each.topic_partition}"
         if each.start > at:
@@ -133,5 +133,5 @@ def _compare_books(book: Notebook, facts: StreamFacts) -> None:
             what = f"{which} has {batch.rows} rows, and {batch.booked} are booked by table."
             book.findings.append(Finding("BOOKS_DISAGREE", facts.stream, what, LEDGER, batch.generation))
     for token in sorted(ranged - noted):
-        what = f"ranges are noted of a batch {token} that is not."
+        what = f"ranges are noted for a batch {token}, but the batch itself is not noted."
         book.findings.append(Finding("BOOKS_DISAGREE", facts.stream, what, LEDGER))

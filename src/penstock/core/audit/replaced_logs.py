@@ -1,6 +1,6 @@
-"""Tells which records of a stream can be read again: those of the log that it reads now.
+"""Finds which records of a stream can be read again: those of the log that it reads now.
 
-A recreated topic has the same name and offsets, and other records. Rules: a move by hand from one topic id to
+A recreated topic has the same name and offsets, but other records. Rules: a move by hand from one topic id to
 another leads to another log, and so does an id that changed while the stream ran. After `adopt` the records
 count as the same, at the same offsets, on a person's word. That is no proof, and an error would delete rows
 irrecoverably, so nothing is deleted because of it.
@@ -26,7 +26,7 @@ from penstock.core.offsets.offset_store_contract import Change
 def is_other_log(topic: str, changes: Iterable[Change]) -> bool:
     """Return whether these moves, or a change between them, led to another log of that name.
 
-    An adopted topic has the same records, so it is no other log.
+    An adopted topic has the same records, so it is not another log.
     """
     last: bytes | None = None
     for change in changes:
@@ -61,7 +61,7 @@ def list_cuts(partition: TopicPartition, changes: Iterable[Change]) -> Iterator[
 def list_current(ranges: Iterable[NotedRange], changes: Sequence[Change]) -> Iterator[NotedRange]:
     """Yield what was read of the logs that these moves led to; an adopted log counts as the same.
 
-    `changes`: all moves by hand in order.
+    `changes` holds all moves by hand in order.
     """
     for each in ranges:
         later = changes[each.generation - 1 :]
@@ -73,7 +73,7 @@ def list_current(ranges: Iterable[NotedRange], changes: Sequence[Change]) -> Ite
 def list_lost(ranges: Sequence[NotedRange], changes: Sequence[Change]) -> list[OffsetRange]:
     """Return what was read of logs that no longer exist, and cannot be read again.
 
-    `ranges`: in the order in which they were read; `changes`: all moves by hand.
+    `ranges` are in the order in which they were read. `changes` holds all moves by hand in order.
     """
     lost = [each for each in _list_overwritten(ranges) if each.size]
     for noted in ranges:

@@ -1,8 +1,8 @@
 """Finds records that two streams have added to one table of sums: both books are right, the sums may not be.
 
 Rule: this is a finding, because nothing in a row shows it. But two streams may fill separate keys on purpose,
-which no ledger knows, so the wording leaves it open. The same offsets of two topics of one name are different
-records; a topic whose id is not known counts as the same one.
+which no ledger knows, so the wording leaves it open. The same offsets of two topics with the same name are
+different records; a topic whose id is not known counts as the same one.
 
 >>> from penstock.core.audit.audit_report import NotedRange
 >>> book = TableBook("totals", "merge", frozenset({"a"}))
@@ -79,8 +79,8 @@ def _judge(book: Notebook, one: _Part, other: _Part, anew: set[TopicPartition]) 
         what = (
             f"its rows (mode {join_modes((one[1].mode, other[1].mode))}) got {describe_ranges(shared)} from "
             f"{first} and from {second}. If both add to the same keys, these records count twice, and "
-            f"nothing in a row shows it.{doubt} If each stream fills keys of its own, nothing is to be "
-            "mended; otherwise let one stream, of another name, fill a new table."
+            f"nothing in a row shows it.{doubt} If each stream fills keys of its own, nothing needs repair; "
+            "otherwise let one stream, of another name, fill a new table."
         )
         book.findings.append(Finding("SUMS_SHARED_BY_STREAMS", table, what, LEDGER))
 
@@ -98,9 +98,9 @@ def _find_shared(one: _Part, other: _Part, *, trusts_adoption: bool = True) -> l
 
 
 def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | None, OffsetRange]]:
-    """Yield the ranges of the stream that the table holds, each with its topic's id; None if unknown.
+    """Yield the ranges of the stream that the table holds, each with its topic's id, or None if unknown.
 
-    A range comes once more for each topic that was adopted since, up to where that one ended.
+    A range is repeated for each topic that was adopted since, up to where that one ended.
     """
     facts, book = part
     changes = facts.changes if len(facts.changes) == facts.generation - 1 else ()
@@ -113,7 +113,7 @@ def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | N
             ids.add(None if later[0].before is None else later[0].before.topic_ids.get(topic))
         elif each.generation == facts.generation:
             ids.add(facts.topic_ids.get(topic))
-        # Two ids: the topic was recreated while the stream ran, and the range is of either.
+        # Two ids mean that the topic was recreated while the stream ran, and the range may be of either.
         yield from ((log, each.range) for log in ids - {None} or {None})
         for number, change in enumerate(later, 1):
             if not trusts_adoption or is_other_log(topic, later[:number]):
@@ -125,7 +125,7 @@ def _list_by_log(part: _Part, trusts_adoption: bool) -> Iterator[tuple[bytes | N
 
 
 def _describe_doubt(ranges: Sequence[OffsetRange], streams: Sequence[StreamFacts]) -> str:
-    """Return who said that these are the same records; empty if that needs no one's word."""
+    """Return a sentence with who said that these are the same records, or "" if nobody had to."""
     for topic, facts in product(sorted({each.topic for each in ranges}), streams):
         change = find_adoption(topic, facts.changes)
         if change is not None:

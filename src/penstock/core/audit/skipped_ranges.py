@@ -1,7 +1,7 @@
 """Finds records that a stream was moved past by hand, so that they have no rows: never read, or deleted.
 
-Rule: such a gap was asked for, so it is a note and no finding. What the stream had read before (and was not
-deleted), has read since, or has yet to read is no gap.
+Rule: such a gap was asked for, so it is a note, not a finding. What the stream had read before (and was not
+deleted), has read since, or has yet to read is not a gap.
 
 >>> from penstock.core.model import TopicPartition
 >>> from penstock.core.offsets.stream_position import StreamPosition

@@ -1,7 +1,7 @@
-"""Judges what a table holds: against the books, against its own provenance, against the log.
+"""Judges what a table holds: against the books, against its own provenance, and against the log.
 
-Rule: where there is a digest, it decides. Two rows of one offset are no fault if they were published so (a
-record may give several rows); one row for each offset is no proof if it has replaced another one.
+Rule: where there is a digest, it decides. Two rows with one offset are not a fault if they were published so
+(a record may give several rows). One row for each offset is not proof if it has replaced another one.
 
 >>> [each.condition for each in check_table(TableFacts("visits", held=2, booked=3, mode="append")).findings]
 ['ROWS_MISSING']
@@ -79,7 +79,7 @@ def _check_digests(
 ) -> None:
     nowhere = held - sum(each.digest.rows for each in kept.values())
     if nowhere:
-        what = f"{_rows(nowhere)} say nothing of where they came from."
+        what = f"{_rows(nowhere)} without provenance."
         book.findings.append(Finding("ROWS_WITHOUT_ORIGIN", facts.name, what, PROVENANCE))
     if facts.digests is None:
         book.unchecked.append(
@@ -97,7 +97,7 @@ def _check_digests(
                 book.notes.append(
                     f"{facts.name}: {_rows(twice)} of {partition} have an offset that another row has, too. "
                     "They were published so: records that gave several rows, that were read again after a "
-                    "rewind, or of a topic that was made anew and has the same offsets."
+                    "rewind, or of a topic that was recreated and has the same offsets."
                 )
             continue
         if twice:
@@ -121,7 +121,7 @@ def _compare(there: HeldOffsets, booked: OffsetDigest) -> str:
 
 
 def _locate(facts: TableFacts, partition: TopicPartition) -> str:
-    """Return where, as far as it was searched."""
+    """Return the offsets at which they differ, as far as these were searched."""
     mine = [each for each in facts.spoiled if each.range.topic_partition == partition]
     return "".join(
         f" Offsets [{each.range.start}, {each.range.until}): {each.held} of {each.booked} rows."
@@ -133,7 +133,7 @@ def _locate(facts: TableFacts, partition: TopicPartition) -> str:
 
 
 def check_reread(facts: Reread, *, leaves_out: bool) -> Report:
-    """Check that every record has a row, and every row a record. `leaves_out`: the stream drops records."""
+    """Check that every record has a row and every row a record. `leaves_out`: the stream drops records."""
     book = Notebook()
     subject = f"{facts.table} {facts.partition}"
     if facts.problem:
@@ -142,7 +142,7 @@ def check_reread(facts: Reread, *, leaves_out: bool) -> Report:
     for each in facts.of_other_log:
         book.unchecked.append(
             f"{subject}: [{each.start}, {each.until}) against the log. Rows there are of another log of that "
-            "name, which is gone, and cannot be told from those of the log that is read now."
+            "name, which is gone, and cannot be distinguished from those of the log that is read now."
         )
     for each in facts.aged_out:
         book.unchecked.append(f"{subject}: [{each.start}, {each.until}) has aged out of the log.")
@@ -165,7 +165,7 @@ def check_reread(facts: Reread, *, leaves_out: bool) -> Report:
             )
             book.findings.append(Finding("RECORDS_WITHOUT_ROW", subject, what, REREAD))
     if facts.extra:
-        what = f"{facts.extra} offsets in the table are no records: {_show(facts.first_extra, facts.extra)}."
+        what = f"{facts.extra} offsets in the table have no record: {_show(facts.first_extra, facts.extra)}."
         book.findings.append(Finding("ROWS_WITHOUT_RECORD", subject, what, REREAD))
     if facts.read and not (facts.missing or facts.extra):
         book.checked.append(

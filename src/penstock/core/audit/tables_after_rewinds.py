@@ -42,9 +42,9 @@ from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.core.prose import shorten, write_moment
 
-#: Modes whose rows add up many records. `mixed`: several modes, at least one of them of these.
+#: Modes whose rows add up many records. `mixed` means several modes, at least one of which is one of these.
 ADDING = frozenset({"merge", "state", "mixed"})
-#: Modes that add to no row.
+#: Modes that never add to an existing row.
 _PLAIN = frozenset({"append", "upsert"})
 #: Beyond the end of any log.
 FAR = 2**63 - 1
@@ -56,9 +56,9 @@ _SHOWN = 5
 class Rebuild:
     """What a rebuild of a table must read: each partition from one offset up to another.
 
-    `lost`: partitions of which another log was read, too, whose records cannot be read again. `adopted`:
-    partitions whose records were read from a topic before it was adopted: only a person's word says that they
-    can be read again.
+    `lost` are partitions of which another log was read, too, whose records cannot be read again. `adopted`
+    are partitions whose records were read from a topic before it was adopted: only a person's word says that
+    they can be read again.
     """
 
     starts: dict[TopicPartition, int]
@@ -80,8 +80,8 @@ def find_repeats(
 ) -> list[tuple[int, OffsetRange]]:
     """Return the ranges that a generation read again, each with the number of that generation.
 
-    `changes`: all moves by hand in order, or none if they are not known. `trusts_adoption`: an adopted topic
-    has the same records, as its adopter said; else it counts as another log.
+    `changes` holds all moves by hand in order, or none if they are not known. With `trusts_adoption`, an
+    adopted topic has the same records, as its adopter said; without it, the topic counts as another log.
     """
     found: list[tuple[int, OffsetRange]] = []
     for generation in sorted({each.generation for each in held}):
@@ -113,10 +113,10 @@ def join_modes(modes: Iterable[str]) -> str:
 def list_repeated(
     book: TableBook, ranges: Iterable[NotedRange], changes: Sequence[Change], position: StreamPosition
 ) -> list[OffsetRange]:
-    """Return what the table holds and the stream reads again from this position on.
+    """Return the ranges that the table holds and that the stream reads again from this position on.
 
-    `changes`: all moves by hand in order, up to the one in question. Ranges that a person has allowed the
-    table to count twice are left out.
+    `changes` holds all moves by hand in order, up to the one in question. Ranges that a person has allowed
+    the table to count twice are left out.
     """
     allowed = max(book.allowed, default=1)
     marks = find_marks(changes[allowed - 1 :], position)
@@ -132,7 +132,7 @@ def list_repeated(
 def find_marks(changes: Sequence[Change], position: StreamPosition) -> dict[TopicPartition, int]:
     """Return how far each partition of the present logs was read before these moves.
 
-    A stream before its mark was taken back and has not caught up.
+    A stream that is before its mark was taken back and has not caught up.
     """
     marks: dict[TopicPartition, int] = {}
     ids: dict[str, bytes] = {}
@@ -211,18 +211,18 @@ def check_repeats(facts: StreamFacts, losses: Sequence[Loss] | None) -> Report:
 def _advise_rebuild(stream: str, table: TableBook, *, can_rebuild: bool) -> str:
     if not can_rebuild:
         return (
-            "It cannot be built anew: it holds records of a topic that was made anew or adopted since, and "
+            "It cannot be rebuilt: it holds records of a topic that was recreated or adopted since, and "
             "these may be gone. Let a stream of another name fill a new table."
         )
     return (
-        f"To build it anew, stop the stream and say `penstock offsets rewind ... {stream} --to-start "
+        f"To rebuild it, stop the stream and run `penstock offsets rewind ... {stream} --to-start "
         f"--rebuild {table.name}`, with --delete-from or --rebuild for the stream's other tables; or let a "
         "stream of another name fill a new table."
     )
 
 
 def _describe_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change]) -> str:
-    """Return who said that these records are the same."""
+    """Return a clause with who said that these records are the same, or "" if nobody had to."""
     adopted = [(each.topic, change) for each in ranges if (change := find_adoption(each.topic, changes))]
     if not adopted:
         return ""
@@ -231,7 +231,7 @@ def _describe_adoption(ranges: Sequence[OffsetRange], changes: Sequence[Change])
 
 
 def describe_adoption(topic: str, change: Change) -> str:
-    """Return who said that a topic has the same records as the one before it."""
+    """Return a clause with who said that a topic has the same records as the one before it."""
     when = write_moment(change.at_ms)
     return f"{topic} was adopted ({change.who} at {when} UTC) as one that holds the same records as before"
 
@@ -245,14 +245,14 @@ def _judge(
     remedy: str,
     word: str,
 ) -> None:
-    """Add the finding or note for repeated ranges. `word`: why the records count as the same, if unproven."""
+    """Add the finding or note for repeated ranges; `word` says why unproven records count as the same."""
     named = describe_ranges(repeated)
     doubt = f" That holds if they are the same records: {word}." if word else ""
     if table.mode in ADDING and word:
         what = (
             f"its rows (mode {table.mode}) count {named} twice, if these are the same records: {word}, and "
             f"{stream} was taken back since. If the topic holds other records, each counts once and nothing "
-            f"is to be mended. {remedy}"
+            f"needs repair. {remedy}"
         )
         book.findings.append(Finding("SUMS_COUNT_TWICE", table.name, what, LEDGER, generation))
     elif table.mode in ADDING:

@@ -15,7 +15,7 @@ IsolationLevel = str  # "read_uncommitted" (Spark's default) or "read_committed"
 
 
 class Secret:
-    """Text that shows itself only on purpose."""
+    """Text that repr and str hide; only `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -45,7 +45,7 @@ class TlsSettings:
     """PEM material as text; files are read where the option is parsed."""
 
     ca_pem: str | None = field(default=None, repr=False)
-    certificate_pem: str | None = field(default=None, repr=False)  # files often hold the key as well
+    certificate_pem: str | None = field(default=None, repr=False)  # files often hold the key, too
     key_pem: Secret | None = None
     key_password: Secret | None = None
     check_hostname: bool = True
@@ -53,7 +53,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """A login. PLAIN and SCRAM carry a name and a password."""
+    """A SASL login. PLAIN and SCRAM carry a name and a password."""
 
     mechanism: str
     username: str
@@ -73,15 +73,15 @@ class ClientSettings:
     group_id: str | None = None
     isolation_level: IsolationLevel = "read_uncommitted"
     check_crcs: bool = True
-    # Deadlines and pauses, Java's names and defaults.
+    # Deadlines and pauses, with Java's names and defaults.
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
     socket_connection_setup_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
     connections_max_idle_ms: int = 540_000
     metadata_max_age_ms: int = 300_000
-    # Sizes. A partition's is larger than Java's 1 MiB because each answer costs a round trip; Arrow batches
-    # are cut to a size of their own, whatever arrives.
+    # Sizes. A partition's share is larger than Java's 1 MiB because each answer costs a round trip; Arrow
+    # batches are cut to a size of their own, whatever arrives.
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 52_428_800

@@ -4,7 +4,7 @@
 modules that carry a plain name and password are read. Every other module is refused, because in Java naming a
 module loads code (a published vulnerability used that) and here nothing would support it.
 
-An option the module does not take is refused as well: `tokenauth` turns a SCRAM login into one with a
+An option the module does not take is refused, too: `tokenauth` turns a SCRAM login into one with a
 delegation token, and a misspelt `username` would appear as a wrong password, later and elsewhere.
 
 Why not a regular expression for `password="..."`: passwords hold quotes, backslashes, equals signs and
@@ -47,7 +47,7 @@ class JaasLogin:
 
 
 def parse_jaas(text: str) -> JaasLogin:
-    """Read one login entry; errors never quote the text, because it holds the password."""
+    """Return the one login entry; errors never quote the text, because it holds the password."""
     tokens = _split(text)
     words = [value for _, value in tokens]
     if len(tokens) < 3 or tokens[-1] != ("sign", ";") or tokens.count(("sign", ";")) != 1:
@@ -61,7 +61,7 @@ def parse_jaas(text: str) -> JaasLogin:
             facts={"module": module},
         )
     if flag not in _FLAGS:
-        raise _malformed(f"after the module stands one of {', '.join(_FLAGS)}")
+        raise _malformed(f"the module must be followed by one of {', '.join(_FLAGS)}")
     options = _pair_up(tokens[2:-1])
     _refuse_others(options)
     missing = [name for name in _NEEDED if name not in options]
@@ -111,11 +111,11 @@ def _refuse_others(options: Mapping[str, str]) -> None:
             continue
         meant = find_close_key(name, known)
         advice = f"Did you mean `{meant}`?" if meant else f"It takes {', '.join(known)}."
-        # The name is not shown: without quotes, `password=two words=x` makes one of half a password.
+        # The name is not shown: without quotes, `password=two words=x` turns half a password into a name.
         raise OptionError(
             "OPTION_UNKNOWN",
             "`kafka.sasl.jaas.config` holds an option that its login module does not take.",
-            hint=f"{advice} Names are case-sensitive, and a value with blanks or signs goes in quotes.",
+            hint=f"{advice} Names are case-sensitive, and a value with blanks or signs needs quotes.",
             facts={"option": "kafka.sasl.jaas.config", "meant": meant},
         )
 

@@ -3,7 +3,7 @@
 Rule: a setting is in exactly one place: in this table or in one of the lists of `untranslated_settings`
 (without effect, a producer's, refused). None means "not set", so the defaults of `ClientSettings` stay the
 only ones. Why not pass the settings through: every Python client has its own names, and a setting that is
-silently dropped is found in production.
+silently dropped is noticed only in production.
 
 >>> parse_secret("hunter2")
 Secret(***)
@@ -35,14 +35,14 @@ def parse_secret(text: str) -> Secret:
 
 
 def parse_tls_versions(text: str) -> str:
-    """Accept only a list with all versions this client offers: a shorter one would be a false promise."""
+    """Return a list that has all versions this client offers: a shorter one would be a false promise."""
     if not {"TLSv1.2", "TLSv1.3"} <= {each.strip() for each in text.split(",")}:
         raise ValueError("a list with `TLSv1.2` and `TLSv1.3`, the versions this client offers")
     return text
 
 
 def parse_buffer_bytes(text: str) -> int:
-    """Parse a size; Java's -1, "leave it to the system", is 0 here."""
+    """Return the size; Java's -1, "leave it to the system", becomes 0."""
     return 0 if text == "-1" else parse_integer_from(1)(text)
 
 
@@ -52,7 +52,7 @@ _WAIT = parse_integer_from(1)
 
 @dataclass(frozen=True)
 class JavaSettings:
-    """The table of translated settings. None means not set, so the client's own default holds."""
+    """The table of translated settings. None means not set, so the client's own default applies."""
 
     bootstrap_servers: str | None = option(
         "bootstrap.servers",
@@ -260,7 +260,7 @@ class JavaSettings:
     default_api_timeout_ms: int | None = option(
         "default.api.timeout.ms",
         _WAIT,
-        "How long one look-up may take, its repetitions included.",
+        "How long one look-up may take, retries included.",
         default_doc="`60000`",
         accepts=("10000",),
         rejects=(("0", "OPTION_INVALID"),),
@@ -292,7 +292,7 @@ class JavaSettings:
     retry_backoff_ms: int | None = option(
         "retry.backoff.ms",
         parse_integer_from(0),
-        "Pause before a request is repeated.",
+        "Pause before a request is retried.",
         default_doc="`100`",
         accepts=("50",),
         rejects=(("-1", "OPTION_INVALID"),),

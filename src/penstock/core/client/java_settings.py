@@ -1,8 +1,8 @@
 """Translates Java's names for client settings: from `kafka.*` options to `ClientSettings`.
 
 Rule: nothing is ignored silently. A setting is translated (`java_setting_table`), known to have no effect
-here (one warning), or refused with what to use instead; a name Java does not know either is a warning, unless
-it looks like a misspelt one, which is an error.
+here (one warning), or refused with what to use instead. A name that Java does not know either causes a
+warning, or an error if it looks like a misspelt one.
 
 Files are read through the given `read_file`, since the core does no I/O. Java's binary stores (JKS, PKCS12)
 are refused with the command that converts them: reading them would need a JVM, which this project does
@@ -41,7 +41,7 @@ class ParsedClient:
 
 
 def parse_client(texts: Mapping[str, str], *, read_file: ReadFile, has_brokers: bool = True) -> ParsedClient:
-    """Translate settings whose names have lost their `kafka.` prefix; names in any case.
+    """Translate settings, named without their `kafka.` prefix in any case, and return them.
 
     `has_brokers` is false for a queue that is not Kafka: it needs no servers.
     """

@@ -1,7 +1,7 @@
 """Java client settings that are not translated: those without effect here and those refused.
 
 Rule: "without effect" is only for settings whose absence changes neither rows nor safety (group membership,
-metrics, back-off shapes, and on a read all that only a producer has). What would change rows or weaken
+metrics, backoff shapes, and on a read all that only a producer has). What would change rows or weaken
 security is refused with what to use instead, and so is every setting that makes a Java client load code,
 files or addresses of an attacker's choosing.
 
@@ -29,7 +29,7 @@ REFUSED: Mapping[str, str] = {
     "interceptor.classes": f"{_NO_CODE} Transform rows in the DataFrame.",
     "metadata.broker.list": "Use `kafka.bootstrap.servers` instead.",
     "bootstrap.controllers": "Use `kafka.bootstrap.servers` instead.",
-    "zookeeper.connect": "Use `kafka.bootstrap.servers` instead; Kafka needs no ZooKeeper any more.",
+    "zookeeper.connect": "Use `kafka.bootstrap.servers` instead; Kafka no longer needs ZooKeeper.",
     "sasl.client.callback.handler.class": f"{_NO_CODE} Use `kafka.sasl.jaas.config`.",
     "sasl.login.callback.handler.class": f"{_NO_CODE} Use `kafka.sasl.jaas.config`.",
     "sasl.login.class": f"{_NO_CODE} Use `kafka.sasl.jaas.config`.",

@@ -1,9 +1,9 @@
 """Finds who blocks whom in a database: from pairs of sessions to those that hold up all others.
 
 Rule: a session that is named waits for no other. Sessions queue: a request for a locked row waits behind
-others that wait for it as well, and the session that holds the row may itself wait for another lock. The next
-one in the queue is a victim too, and ending it does not help. Nor does every lock on the same table block:
-which locks are compatible comes from the server's own table, and is not guessed from their names.
+others that wait for it, too, and the session that holds the row may itself wait for another lock. The next
+one in the queue is a victim, and ending it does not help. Nor does every lock on the same table block: which
+locks are compatible comes from the server's own table, and is not guessed from their names.
 
 >>> find_roots(7, [(7, 5), (5, 3), (9, 3)])
 (3,)
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockingSession:
-    """A session that others wait for. Empty and None: the database does not show it to this user.
+    """A session that others wait for. What the database does not show to this user is empty or None.
 
-    `doing`: what the server calls its state; `open_s`: how long its transaction has been open; `ending`: the
-    statement that ends the session. `is_waiting`: it waits itself for a metadata lock (of LOCK TABLES, of
-    ALTER TABLE) whose holder the database does not show: a victim, maybe the stream's own session. `tables`:
-    the tables in which it holds locks, if the database shows them.
+    `doing` is what the server calls its state, `open_s` is how long its transaction has been open, and
+    `ending` is the statement that ends the session. With `is_waiting`, it waits itself for a metadata lock
+    (of LOCK TABLES or ALTER TABLE) whose holder the database does not show: it is a victim, and maybe the
+    stream's own session. `tables` are those in which it holds locks, if the database shows them.
     """
 
     session: int
@@ -48,7 +48,7 @@ class BlockingSession:
             f"its last statement: {self.statement}" if self.statement else "",
         ]
         told = ", ".join(each for each in known if each)
-        return f"session {self.session} ({told or 'nothing else is told of it'})"
+        return f"session {self.session} ({told or 'nothing else is known about it'})"
 
 
 def find_lasting(
@@ -56,8 +56,8 @@ def find_lasting(
 ) -> tuple[BlockingSession, ...] | None:
     """Return the sessions with the same transaction open in both looks, the oldest first.
 
-    None: the database does not show them. `apart_s`: the time between looks. A transaction that was begun
-    since is another one of the same session.
+    Return None if the database does not show them. `apart_s` is the time between the looks. A transaction
+    that has begun since is another one of the same session.
 
     >>> old, new = BlockingSession(7, open_s=70), BlockingSession(8, open_s=2)
     >>> [each.session for each in find_lasting([old, new], [new, old], 5)]
@@ -90,9 +90,9 @@ _ALL = (
 _WRITES = frozenset({"SHARED_WRITE", "SHARED_WRITE_LOW_PRIO"})
 _ALONE = frozenset({"SHARED_NO_READ_WRITE", "EXCLUSIVE"})
 _NO_WRITES = frozenset({"SHARED_READ_ONLY", "SHARED_NO_WRITE"})
-# Both are the tables of MySQL's own source (the strategies in sql/mdl.cc). The locks around a table (on a
-# server, a database) have only three kinds, and those on a table never meet INTENTION_EXCLUSIVE, so one table
-# is enough.
+# Both mappings come from tables in MySQL's source (the strategies in sql/mdl.cc). The locks around a table
+# (on a server, a database) have only three kinds, and those on a table never meet INTENTION_EXCLUSIVE, so one
+# mapping for both is enough.
 #: For each kind of lock, the granted kinds that it waits for.
 _AFTER_GRANTED: Mapping[str, frozenset[str]] = {
     "INTENTION_EXCLUSIVE": frozenset({"SHARED", "EXCLUSIVE"}),

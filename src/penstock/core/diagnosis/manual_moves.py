@@ -19,8 +19,9 @@ from penstock.core.prose import write_moment
 class HandMove:
     """A move by hand: by whom, how and when; the stream is still where it was put.
 
-    `fences`: the move is in a sink's ledger, no program has taken over the stream since, and no earlier one
-    may publish. In other stores a running program does not see the move, and it is unknown whether one runs.
+    `fences` means that the move is in a sink's ledger, no program has taken over the stream since, and no
+    earlier one may publish. In other stores a running program does not see the move, and it is unknown
+    whether one runs.
     """
 
     who: str
@@ -30,7 +31,7 @@ class HandMove:
 
     def describe(self) -> str:
         when = write_moment(self.at_ms)
-        since = "no program has taken it since" if self.fences else "it still stands where that has put it"
+        since = "no program has taken it since" if self.fences else "it is still where that put it"
         return f"{self.who} moved the stream by hand (`{self.verb}` at {when} UTC), and {since}."
 
     @property
@@ -44,7 +45,7 @@ class HandMove:
         return (
             "Whether a program runs, and since when, cannot be seen from here. If one was started before the "
             "move, it does not know of it: it has its own position in memory, and stores that over this one, "
-            "or is refused if that lies behind (OFFSETS_WENT_BACK). Stop that one, see where the stream "
-            "stands (`penstock offsets show`), and start it again; one that was started later has begun "
-            "there, and the move is not what holds it."
+            "or is refused if that lies behind (OFFSETS_WENT_BACK). Stop that program, see where the stream "
+            "stands (`penstock offsets show`), and start it again. A program that was started later has "
+            "begun there, and the move is not what holds it up."
         )

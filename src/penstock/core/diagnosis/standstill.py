@@ -2,8 +2,8 @@
 
 Rule: causes are asked from the outside in (brokers, topic, leader, position, data), because an inner one
 cannot be judged while an outer one holds. What cannot be seen from outside the program is reported as
-unknown, not guessed. Whether a stream reads only committed rows is such a thing: unless an option says so,
-both ends of each partition count, and an answer that depends on it says for which readers it holds.
+unknown, not guessed. Whether a stream reads only committed rows is one of these unknowns: unless an option
+says so, both ends of each partition count, and an answer that depends on it says for which readers it holds.
 
 >>> explain(Facts("visits", unreachable="No broker answers."), now_ms=0).condition
 'BROKERS_UNREACHABLE'
@@ -20,7 +20,7 @@ from penstock.core.diagnosis.manual_moves import HandMove
 from penstock.core.model import TopicPartition
 from penstock.core.prose import choose, count, join
 
-#: The result of a diagnosis; each has an exit code of `penstock why`. `idle`: nothing waits.
+#: The result of a diagnosis; each has an exit code of `penstock why`. `idle` means that nothing waits.
 State: TypeAlias = Literal["moving", "idle", "stuck", "unreachable", "unknown"]
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
@@ -33,10 +33,10 @@ _NOBODY_HOLDS = "no session was seen to keep a transaction open that holds locks
 class Hold:
     """The oldest open transaction of a partition.
 
-    It hides what comes after `first_offset` from readers of committed rows. `written_ms`: when its producer
+    It hides what comes after `first_offset` from readers of committed rows. `written_ms` is when its producer
     last wrote there.
 
-    The rest is what its coordinator knows. None: no coordinator has it or shows it to this user.
+    The rest is what its coordinator knows. None means that no coordinator has it or shows it to this user.
     """
 
     first_offset: int
@@ -51,9 +51,9 @@ class Hold:
 class PartitionNow:
     """One partition, and the stream's position in it.
 
-    `stable_end` is the end for a reader of committed rows, `log_end` the end of the log. None: there is no
-    leader to ask. `last_written_ms`: the greatest time of a record in the last record batch; None also if
-    that batch holds no records.
+    `stable_end` is the end for a reader of committed rows, and `log_end` is the end of the log. None means
+    that there is no leader to ask. `last_written_ms` is the greatest time of a record in the last record
+    batch; it is also None if that batch holds no records.
     """
 
     position: int
@@ -78,8 +78,8 @@ class PartitionNow:
 class WriterNow:
     """The sink's writer row: its owner, since when, and whether another transaction locks the row.
 
-    `blockers`: the sessions that hold up all others, if the database shows them; sessions that only wait for
-    them are left out. `file`: that of an SQLite sink, which has processes and no sessions.
+    `blockers` are the sessions that hold up all others, if the database shows them; sessions that only wait
+    for them are left out. `file` is that of an SQLite sink, which has processes and no sessions.
     """
 
     epoch: int
@@ -94,11 +94,12 @@ class WriterNow:
 class Facts:
     """The facts that a diagnosis needs.
 
-    `isolation`: None if it is unknown how the stream reads. `moved`: None if the stream was looked at only
-    once; `watched_s`: the time between looks. `hand`: None unless a move by hand was the last change;
-    `is_hand_known`: False if this user may not see such moves. `others`: the partitions of the stream's
-    topics that it has no position in, as if it were at their beginning. `open_sessions`: other sessions that
-    kept a transaction with locks open at the sink all the time; None: not looked at, or not shown.
+    `isolation` is None if it is unknown how the stream reads. `moved` is None if the stream was looked at
+    only once; `watched_s` is the time between the looks. `hand` is None unless a move by hand was the last
+    change, and `is_hand_known` is False if this user may not see such moves. `others` are the partitions of
+    the stream's topics that it has no position in, as if it were at their beginning. `open_sessions` are
+    other sessions that kept a transaction with locks open at the sink all the time, or None if they were not
+    looked at or are not shown.
     """
 
     stream: str
@@ -175,8 +176,8 @@ def _look_at_cluster(facts: Facts) -> StandstillCause | None:
             f"{_list(facts.gone)} {choose(facts.gone, 'is', 'are')} not there any more.",
             choose(
                 facts.gone,
-                "It was deleted, or this user may not see it. Make it again, or start the stream without it.",
-                "They were deleted, or this user may not see them. Make them again, or start the stream "
+                "It was deleted, or this user may not see it. Recreate it, or start the stream without it.",
+                "They were deleted, or this user may not see them. Recreate them, or start the stream "
                 "without them.",
             ),
         )
@@ -234,7 +235,7 @@ def _look_at_data(facts: Facts, now_ms: int) -> StandstillCause | None:
     since = (
         f"; the newest of the last records is {max(0, now_ms - max(times)) // 1000} s old" if times else ""
     )
-    # A move that fences no program may be old: while nothing waits there is nothing to do about it.
+    # A move that fences no program may be old, and while nothing waits there is nothing to do about it.
     hand = facts.hand if facts.hand is not None and facts.hand.fences else None
     if facts.unread:
         what = f"Nothing waits in the partitions that {facts.stream} has a position of{since}."
@@ -274,14 +275,14 @@ def _tell_transactions(facts: Facts, now_ms: int) -> StandstillCause:
     if facts.isolation is None:
         waiting = facts.find_lag("read_uncommitted")
         seen = (
-            "whether it reads them was not looked at (--watch 30s)"
+            "whether it reads them was not checked (--watch 30s)"
             if facts.moved is None
             else f"for {facts.watched_s:g} s nothing was stored"
         )
         hint += (
             " All this holds if the stream reads committed rows only. One with "
             f"isolation.level=read_uncommitted has {count(waiting, 'offset')} to read, and {seen}; "
-            "say --isolation for one answer."
+            "give --isolation for one answer."
         )
     state: State = "unknown" if facts.moved is None else "stuck"
     answer = StandstillCause("OPEN_TRANSACTION", f"{_describe_held(facts, now_ms)}.", hint, state)
@@ -295,7 +296,7 @@ def _add_hand(answer: StandstillCause, hand: HandMove | None) -> StandstillCause
 
 
 def _describe_held(facts: Facts, now_ms: int) -> str:
-    """Return a description of each open transaction, with all partitions of the stream that it holds back."""
+    """Return a description of each open transaction with all partitions of the stream that it holds back."""
     by_whom: dict[str, list[str]] = {}
     for each, now in facts.held.items():
         hidden = f"{count(now.hidden, 'offset')} of {each} from {max(now.stable_end or 0, now.position)} on"
@@ -327,7 +328,7 @@ def _advise(partition: TopicPartition, hold: Hold | None, now_ms: int) -> str:
         )
     return (
         f"No coordinator shows the transaction of producer {hold.producer_id}: this user may not see it "
-        "(the right to describe transactional ids), or it hangs, and then no timeout ends it: "
+        "(the right to describe transactional ids), or it hangs, and then no timeout ends it, but "
         f"`kafka-transactions.sh abort --topic {partition.topic} --partition {partition.partition} "
         f"--start-offset {hold.first_offset}` does."
     )
@@ -345,7 +346,7 @@ def _judge_program(facts: Facts, now_ms: int) -> StandstillCause:
     waiting = _tell_waiting(facts)
     hand = facts.hand
     if facts.moved is None:
-        unwatched = "Whether the stream moves was not looked at; say --watch 30s."
+        unwatched = "Whether the stream moves was not checked; give --watch 30s."
         return _add_hand(StandstillCause("DATA_WAITS", f"{waiting} to be read.", unwatched, "unknown"), hand)
     if facts.moved:
         return StandstillCause(
@@ -376,7 +377,7 @@ def _judge_program(facts: Facts, now_ms: int) -> StandstillCause:
 def _tell_still(waiting: str, facts: Facts, now_ms: int) -> StandstillCause:
     """Return the answer if no cause was found, with what may hold up the stream.
 
-    A lock can be seen to do so only while the stream waits for it, not between two tries.
+    A lock is seen to hold it up only while the stream waits for it, not between two attempts.
     """
     known = [f"{waiting}, and for {facts.watched_s:g} s nothing was stored."]
     if facts.writer is not None:
@@ -391,15 +392,15 @@ def _tell_still(waiting: str, facts: Facts, now_ms: int) -> StandstillCause:
         known.append(f"All the while {kept} open in the database: {named}.")
         advice.append(
             "The stream may need what is locked there: that would be seen only while it waits for it, and "
-            "between two tries it does not. If it is neither a task of the stream's own nor other work, "
+            "between two attempts it does not. If it is neither a task of the stream's own nor other work, "
             f"commit or roll back there, or end it: {ends}."
         )
     advice.append(
         f"What was looked at from outside and does not hold it: {_list_innocent(facts)}. It may not run, it "
         "may have started just now, its batch may take longer than that (--watch), it may pause between two "
-        "tries, a limit of its own (rate, maxOffsetsPerTrigger) may be very low, or brokers may hold it back "
-        "by a quota of its own user or client id, which cannot be seen from here. Only its own log can tell "
-        "which."
+        "attempts, a limit of its own (rate, maxOffsetsPerTrigger) may be very low, or brokers may throttle "
+        "it by a quota of its own user or client id, which cannot be seen from here. Only its own log can "
+        "tell which."
     )
     return StandstillCause("STANDS_STILL", " ".join(known), " ".join(advice))
 
@@ -424,7 +425,7 @@ def _list_innocent(facts: Facts) -> str:
 
 
 def _tell_waiting(facts: Facts) -> str:
-    """Return how much is to be read; both figures if the isolation is unknown and matters."""
+    """Return how much is waiting to be read, with both figures if the isolation is unknown and matters."""
     every = facts.find_lag("read_uncommitted")
     told = f"{count(facts.lag, 'offset')} {'waits' if facts.lag == 1 else 'wait'}"
     if facts.isolation is None and every != facts.lag:
@@ -438,7 +439,7 @@ def _tell_writer(owner: str, since_s: int, is_hand_known: bool) -> str:
     if is_hand_known:
         return f"Its writer has been {owner} for {since_s} s; any other one is fenced."
     return (
-        f"{owner} has had it for {since_s} s, and any writer of before is fenced: a program, or a person who "
+        f"{owner} has had it for {since_s} s, and any earlier writer is fenced: a program, or a person who "
         "moved the stream by hand. This user may not see which (the table of changes)."
     )
 
@@ -449,15 +450,15 @@ def _tell_lock(waiting: str, facts: Facts, writer: WriterNow) -> StandstillCause
             "LOCK_WAIT",
             f"{waiting}, and for {facts.watched_s:g} s a process has held the file of the sink locked: it is "
             "in a transaction that writes.",
-            f"If that is no long batch, `fuser -v {writer.file}` names the processes that have it open. "
-            "Commit or roll back in the one that was left so, or end it.",
+            f"If that is not a long batch, `fuser -v {writer.file}` names the processes that have it open. "
+            "Commit or roll back in the one that was left in a transaction, or end it.",
         )
     if not writer.blockers:
         return StandstillCause(
             "LOCK_WAIT",
             f"{waiting}, and for {facts.watched_s:g} s a transaction has held the stream's row in the "
-            "sink's ledger. The database did not tell whose it is.",
-            "If that is no long batch, let an administrator look for the session that was left open "
+            "sink's ledger. The database did not say whose it is.",
+            "If that is not a long batch, let an administrator look for the session that was left open "
             "(pg_stat_activity, SHOW PROCESSLIST), and end it.",
         )
     waiting_too = [each for each in writer.blockers if each.is_waiting]
@@ -468,7 +469,7 @@ def _tell_lock(waiting: str, facts: Facts, writer: WriterNow) -> StandstillCause
     return StandstillCause(
         "LOCK_WAIT",
         f"{waiting}, and for {facts.watched_s:g} s publishing has waited for {named}.",
-        f"If that is no long batch of the stream's own, commit or roll back there, or end it: {ends}.",
+        f"If that is not a long batch of the stream's own, commit or roll back there, or end it: {ends}.",
     )
 
 
@@ -479,16 +480,16 @@ def _tell_metadata_lock(waiting: str, facts: Facts, victims: list[BlockingSessio
         f"{waiting}, and for {facts.watched_s:g} s publishing has waited for {named}, which "
         f"{choose(victims, 'waits itself', 'wait themselves')}: for a metadata lock, of a session with LOCK "
         "TABLES, ALTER TABLE or an open transaction on a table that the stream fills. The database does not "
-        "tell whose it is.",
-        "Ending the session that waits, which may be the stream's own, helps nobody. Look for the other one: "
-        "SHOW FULL PROCESSLIST (one that sleeps, or alters a table) and information_schema.innodb_trx (the "
-        "oldest trx_started). MariaDB names it after INSTALL SONAME 'metadata_lock_info' in "
+        "say whose it is.",
+        "Ending the session that waits, which may be the stream's own, does not help. Look for the other "
+        "one: SHOW FULL PROCESSLIST (one that sleeps, or alters a table) and information_schema.innodb_trx "
+        "(the oldest trx_started). MariaDB names it after INSTALL SONAME 'metadata_lock_info' in "
         "information_schema.metadata_lock_info, or if it is started with performance_schema=ON.",
     )
 
 
 def _enumerate(parts: list[str]) -> str:
-    """Return `a`, `a and b`, or `a, b and c`; of very many only the first ones."""
+    """Return `a`, `a and b`, or `a, b and c`; of very many parts, only the first ones."""
     if len(parts) > _NAMED:
         parts = [*parts[:_NAMED], f"{len(parts) - _NAMED} more (--json has them all)"]
     return join(parts)

@@ -1,1 +1,1 @@
-"""Losses, that is offsets that will never be read, and the error for each kind."""
+"""Losses, which are offsets that will never be read, and the error for each kind."""

@@ -1,8 +1,8 @@
-"""Losses, that is offsets that will never be read: how they are merged, counted and described.
+"""Losses, which are offsets that will never be read: how they are merged, counted and described.
 
 Rule: a loss is counted only by its range `[start, until)`. Where the end is not known (a partition that is
-gone may have gone on) `until` equals `start`: the loss is reported, and adds no offsets to any sum. Why not
-guess an end: a sum with guesses looks as reliable as one without.
+gone may have received more) `until` equals `start`: the loss is reported, but adds no offsets to any sum. Why
+not guess an end: a sum with guesses looks as reliable as one without.
 
 >>> loss = Loss("DATA_LOST", "t", 0, 5, 8, detail="Retention removed them.")
 >>> str(loss)
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 class Loss:
     """Offsets `[start, until)` of one partition, lost for the reason that `condition` names.
 
-    `topic_id` (16 bytes) tells a topic from another one of the same name. `detail` is one sentence; `goes_on`
-    is another, about what a stream does if it continues all the same.
+    `topic_id` (16 bytes) distinguishes a topic from another one with the same name. `detail` is one sentence;
+    `goes_on` is another, about what a stream does if it continues anyway.
     """
 
     condition: str
@@ -57,7 +57,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class TopicLoss:
-    """The losses of one topic: `offsets` counts each offset once, `open_ends` the losses without an end."""
+    """The losses of one topic. `offsets` counts each offset once, `open_ends` the losses without an end."""
 
     topic: str
     offsets: int

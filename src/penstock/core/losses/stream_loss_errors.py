@@ -21,7 +21,7 @@ _SHOWN = 20
 def explain_stream_losses(losses: Sequence[Loss], *, fixed_group: str | None = None) -> DataLossError:
     """Return one error for these losses, with the first one's condition and every range in its text."""
     first = losses[0]
-    hint = "Set `failOnDataLoss` to false to go on with what is there; `lossLedger` then keeps what was lost."
+    hint = "Set `failOnDataLoss` to false to go on with what is there; `lossLedger` then records the losses."
     if fixed_group is not None and first.condition == "PARTITIONS_DELETED":
         hint += f" Queries that share the group {fixed_group} (`kafka.group.id`) can disturb each other."
     details = " ".join(each.detail for each in losses[:_SHOWN])
@@ -137,7 +137,7 @@ def no_first_offset(each: TopicPartition) -> DataLossError:
     return DataLossError(
         "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
         f"{each} is new, but the brokers gave no first offset for it.",
-        hint="It was deleted again at once, or is moving; run the query again.",
+        hint="It was deleted again at once, or is being moved; run the query again.",
         facts={"partition": str(each)},
         retriable=True,
     )

@@ -1,13 +1,13 @@
 """The contract of offset stores, and the one rule about going back.
 
 Rules: a store keeps one whole position per stream, all partitions in one atomic call, so that a crash never
-leaves some partitions ahead of others; a stream that was never saved is `None`, which differs from an empty
-position; offsets of a log never go back by themselves. A writer that was only slow would otherwise undo its
+leaves some partitions ahead of others. A stream that was never saved is `None`, which differs from an empty
+position. Offsets of a log never go back on their own: a writer that was only slow would otherwise undo its
 successor's work, and rows would be processed twice. Going back on purpose must be requested.
 
 What a person changes by hand (a rewind, say) goes through `change`: it is made only if the stream is still
-where that person saw it, and the store records who did it. A store inherits from `OffsetStore`, with plain
-defaults of what only some stores do well, and passes `tests/contract/test_offset_stores.py`.
+where that person saw it, and the store records who did it. A store inherits from `OffsetStore`, which has
+plain defaults for what only some stores do well, and passes `tests/contract/test_offset_stores.py`.
 
     store.save("visits", position)
 """
@@ -26,7 +26,7 @@ from penstock.core.offsets.stream_position import StreamPosition, read_position,
 from penstock.core.options.storage_addresses import Place
 
 _LONGEST_NAME = 200
-#: The verb of a change that a program, not a person, makes at its start: it goes on from there.
+#: The verb of a change that a program, not a person, makes at its start; it continues from there.
 SEEK = "seek"
 SaveCallback: TypeAlias = Callable[[StreamPosition, BaseException | None], None]
 
@@ -44,8 +44,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What is to happen to rows besides the move. `written`: the only tables that the stream fills from now
-    on; None: all that it has filled so far. `ends`: the ends of the logs, as far as they are known."""
+    """What is to happen to rows besides the move.
+
+    `written` are the only tables that the stream fills from now on, or None for all that it has filled so
+    far. `ends` are the ends of the logs, as far as they are known.
+    """
 
     delete_from: tuple[str, ...] = ()
     rebuild: tuple[str, ...] = ()
@@ -65,8 +68,10 @@ KEEP_ROWS = RowRequest()
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move does, or would do, to rows: how many are deleted from which table, and what the user must
-    know. `is_empty`: it changes nothing at all, so it is not made and fences no writer."""
+    """What a move does, or would do, to rows: how many are deleted from each table, with notes for the user.
+
+    With `is_empty`, the move changes nothing at all, so it is not made and fences no writer.
+    """
 
     deleted: dict[str, int]
     notes: tuple[str, ...] = ()
@@ -89,7 +94,7 @@ class OffsetStore(Protocol):
 
     @abstractmethod
     def load(self, stream: str) -> StreamPosition | None:
-        """Return the last saved position; None for a stream this store has never seen."""
+        """Return the last saved position, or None for a stream that this store has never seen."""
 
     @abstractmethod
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> None:
@@ -101,7 +106,7 @@ class OffsetStore(Protocol):
 
     @abstractmethod
     def change(self, stream: str, change: Change) -> None:
-        """Replace `before` with `after` and record the change; OFFSETS_MOVED if the stream is elsewhere."""
+        """Replace `before` with `after` and record it; raise OFFSETS_MOVED if the stream is elsewhere."""
 
     @abstractmethod
     def list_changes(self, stream: str) -> list[Change]:
@@ -115,7 +120,7 @@ class OffsetStore(Protocol):
     keeps_results: ClassVar[bool] = False
 
     def move(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
-        """Make the change and return what that did to rows. `rows`: only for a store that `keeps_results`."""
+        """Make the change and return what it did to rows; `rows` is only for stores with `keeps_results`."""
         self.change(stream, change)
         return Moved({})
 
@@ -125,7 +130,7 @@ class OffsetStore(Protocol):
         return Moved({})
 
     def list_warnings(self, stream: str) -> list[str]:
-        """Return sentences that a person must know who is about to move the stream."""
+        """Return warnings for a person who is about to move the stream."""
         return []
 
     def load_batch(self, stream: str, batch: int) -> StreamPosition:
@@ -133,38 +138,40 @@ class OffsetStore(Protocol):
         raise OptionError(
             "NO_BATCHES_KEPT",
             f"Only the last position is kept in {self}, not the ends of batches.",
-            hint="Only a checkpoint of Spark's has them; here move by time, offset or number of records.",
+            hint="Only a Spark checkpoint has them; here, move by time, offset or number of records.",
             facts={"stream": stream, "batch": batch},
         )
 
     def suggest_place(self, stream: str | None = None) -> str:
-        """Return a sentence that names a place beside this one, looked up there, which was probably meant for
-        the stream, or for any; "" if there is none."""
+        """Return a sentence that names a place beside this one that was probably meant, or "" if none was.
+
+        The store looks there first, for this stream if it can tell, or for any if none is given.
+        """
         return ""
 
     def find_file_sink(self) -> Path | None:
-        """Return the folder of the file sink that owns these offsets; None: no file sink does."""
+        """Return the folder of the file sink that owns these offsets, or None if no file sink does."""
         return None
 
     #: What a list of the streams here writes before each name.
     label: ClassVar[str] = ""
-    #: The database whose locks a save may wait for; None: there is none.
+    #: The database whose locks a save may wait for, or None if there is none.
     place: Place | None = None
     #: Whether `save_async` returns before the position is stored. Only then may a program commit that way.
     is_async: ClassVar[bool] = False
 
     def save_async(self, stream: str, position: StreamPosition, callback: SaveCallback | None = None) -> None:
-        """Store the position soon, in order; `callback` gets this position and the error."""
+        """Store the position soon, in order; `callback` gets this position and the error, or None."""
         self.save(stream, position)
         if callback is not None:
             callback(position, None)
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what `save_async` has left waiting; return False if something is still not stored."""
+        """Send what `save_async` has left waiting, and return False if something is still not stored."""
         return True
 
     def renew(self, stream: str, position: StreamPosition) -> None:
-        """Keep the stored offsets of an idle stream from expiring; `position`: what it knows to be stored."""
+        """Keep the offsets of an idle stream from expiring; `position` is what it knows to be stored."""
         return
 
     def close(self) -> None:
@@ -185,7 +192,7 @@ def demand_offset_store(store: OffsetStore) -> OffsetStore:
 
 
 def check_stream_name(stream: str) -> str:
-    """Refuse names that cannot be file names, keys and paths: empty, unprintable or too long ones."""
+    """Return the name; refuse one that cannot be a file name, key and path, such as an empty one."""
     if stream and stream.isprintable() and stream == stream.strip() and len(stream) <= _LONGEST_NAME:
         return stream
     raise OptionError(
@@ -199,12 +206,12 @@ def check_stream_name(stream: str) -> str:
 def unknown_stream(
     where: object, stream: str, known: Sequence[str], suggestion: str = ""
 ) -> OffsetStoreError:
-    """Return the error for a place without a stream of that name; it names the others, in case of a slip."""
+    """Return the error for a place without a stream of that name; it names the others, in case of a typo."""
     text = str(where)
     return OffsetStoreError(
         "STREAM_NOT_FOUND",
         f"{text[:1].upper()}{text[1:]} has no stream {stream}.",
-        hint=(f"It has: {', '.join(known[:20])}." if known else "It has none at all.")
+        hint=(f"It has: {', '.join(known[:20])}." if known else "It has no streams at all.")
         + (f" {suggestion}" if suggestion else ""),
         facts={"stream": stream},
     )
@@ -230,9 +237,9 @@ def refuse_going_back(stream: str, before: StreamPosition | None, after: StreamP
 def goes_back(before: StreamPosition, after: StreamPosition) -> bool:
     """Return whether a batch between these was planned to end before the stream's position.
 
-    Then an unclean election cut off the log there. It is reported as loss already; if a store refused it,
-    that would end the stream. A partition that was gone meanwhile counts, too: a Kafka group still has the
-    offset committed for it.
+    If so, an unclean election cut off the log there. That is reported as a loss already, and a store that
+    refused it would end the stream. A partition that was gone meanwhile counts, too: a Kafka group still has
+    the offset committed for it.
     """
     stood = before.stands
     return any(offset < stood.get(each, 0) for each, offset in after.offsets.items())
@@ -244,7 +251,7 @@ def refuse_moved(stream: str, stored: StreamPosition | None, change: Change) -> 
         return
     raise OffsetStoreError(
         "OFFSETS_MOVED",
-        f"The stream {stream} does not stand any more where this change begins; it was not made.",
+        f"The stream {stream} is no longer where this change begins; the change was not made.",
         hint="Stop the stream, look at where it stands, and try again.",
         facts={"stream": stream},
         retriable=True,

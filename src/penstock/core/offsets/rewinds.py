@@ -1,4 +1,4 @@
-"""Moves a stream by hand: to a time, to an offset, or by a number of records; adopts a topic's new id.
+"""Plans moves of a stream by hand: to a time or an offset, by a number of records, or to a topic's new id.
 
 Rules: a move is bound to numbers once and shown before it is made. A rewind never moves a partition ahead and
 a skip never moves one back (a partition that would go the other way stays, and the plan says so). Where the
@@ -25,7 +25,7 @@ from penstock.core.offsets.stream_position import Offsets, StreamPosition
 
 @dataclass(frozen=True, slots=True)
 class ByRecords:
-    """A target some records from the stream's position; negative is back."""
+    """A target this many records from the stream's position; a negative number goes back."""
 
     records: int
 
@@ -52,7 +52,7 @@ class RewindDirection(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The log's ends, and, for a time, the first record at or after it (None: there is none)."""
+    """The log's ends, and, for a time, the first record at or after it, or None if there is none."""
 
     earliest: Offsets
     latest: Offsets
@@ -61,7 +61,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRewind:
-    """The move of one partition, and why it differs from the request. None: it is not in the position."""
+    """The move of one partition, and why it differs from the request. None means not in the position."""
 
     partition: TopicPartition
     before: int | None
@@ -104,8 +104,8 @@ def plan_rewind(
 ) -> RewindPlan:
     """Return where each partition goes.
 
-    `only` limits it to some; `log` is needed for ends and times. `anew`: recreated topics, which are read as
-    other logs, from their beginning.
+    `only` limits the move to some partitions, and `log` is needed for ends and times. `anew` are recreated
+    topics, which are read as other logs, from their beginning.
     """
     refuse_unknown(position, target, only)
     chosen = sorted(position.offsets if only is None else set(only))
@@ -145,9 +145,9 @@ def explain_other_logs(topics: Sequence[str], why: str = "") -> OptionError:
     return OptionError(
         "LOG_OF_ANOTHER_TOPIC",
         f"The brokers have another topic {named} than the stream has read: its id is another one.{why}",
-        hint="Name the brokers that the stream reads from (--bootstrap-server). If the topic was made anew "
+        hint="Name the brokers that the stream reads from (--bootstrap-server). If the topic was recreated "
         "there, `penstock offsets rewind --to-start` reads the new one from its beginning. If it was "
-        "restored, or mirrored, with the same records at the same offsets, say `penstock offsets adopt`.",
+        "restored, or mirrored, with the same records at the same offsets, run `penstock offsets adopt`.",
         facts={"topics": list(topics)},
     )
 
@@ -178,16 +178,16 @@ def _begin_anew(each: TopicPartition, before: int, view: TopicView, log: LogBoun
 def _tell_other_log(topic: str, position: StreamPosition, view: TopicView) -> str:
     return (
         f"Topic {topic}: id {_show(position.topic_ids.get(topic))} -> {_show(view.topic_id)}. This is "
-        "another topic, and its records are others: all of them are read. What was read of the one "
-        "before stays as it is, and cannot be read again. If the new one was restored with the "
-        "same records at the same offsets, do not do this: use `adopt`."
+        "another topic with other records: all of them are read. What was read of the previous one stays as "
+        "it is, and cannot be read again. If the new one was restored with the same records at the same "
+        "offsets, do not do this: use `adopt`."
     )
 
 
 def refuse_unknown(
     position: StreamPosition, target: RewindTarget, only: Collection[TopicPartition] | None = None
 ) -> None:
-    """Refuse partitions in which the stream has no position. This needs no question to the brokers."""
+    """Refuse partitions in which the stream has no position. This does not ask the brokers."""
     asked = set(only if only is not None else ()) | set(
         target.offsets if isinstance(target, ToOffsets) else ()
     )
@@ -199,7 +199,7 @@ def refuse_unknown(
 def plan_replacement(
     before: StreamPosition | None, after: StreamPosition, log: LogBounds | None = None
 ) -> RewindPlan:
-    """Plan to replace a whole position with one from another store or a file.
+    """Return the plan to replace a whole position with one from another store or a file.
 
     An offset outside the log moves to its nearer end.
     """
@@ -233,10 +233,10 @@ def plan_replacement(
 
 
 def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: LogBounds) -> RewindPlan:
-    """Plan to go on, at the same offsets, in a topic that has replaced the one that was read.
+    """Return the plan to go on, at the same offsets, in a topic that has replaced the one that was read.
 
-    After a restore or a fail-over to a mirror the records are the same and the topic's id is not. Only its
-    owner knows whether they are the same. An offset outside the new log moves to its nearer end.
+    After a restore or a failover to a mirror the records are the same but the topic's id is not. Only the
+    topic's owner knows whether they are the same. An offset outside the new log moves to its nearer end.
     """
     mine = [each for each in sorted(position.offsets) if each.topic == topic]
     if not mine:
@@ -245,7 +245,7 @@ def plan_adoption(position: StreamPosition, topic: str, view: TopicView, log: Lo
     if missing:
         raise OffsetStoreError(
             "ADOPTED_TOPIC_TOO_SMALL",
-            f"The topic that is to be adopted has no {', '.join(missing)}; the stream stands there.",
+            f"The topic to adopt has no {', '.join(missing)}, in which the stream has a position.",
             hint="Adopt a topic with the same partitions, or give it more.",
             facts={"topic": topic, "partitions": missing},
         )
@@ -303,7 +303,7 @@ def _bind(each: TopicPartition, before: int, target: RewindTarget, log: LogBound
     if log is None:
         raise OptionError(
             "LOG_NEEDED",
-            "Where this is in the log only its brokers know, and none was named.",
+            "Only the brokers know where this is in the log, and no brokers were named.",
             hint="Name the brokers the stream reads from, or move to an offset or by a number of records.",
         )
     match target:
@@ -312,7 +312,7 @@ def _bind(each: TopicPartition, before: int, target: RewindTarget, log: LogBound
         case Latest():
             return log.latest[each]
     found = log.at_time[each]
-    return log.latest[each] if found is None else found  # no record is that young: all are before it
+    return log.latest[each] if found is None else found  # no record is that recent
 
 
 def _clamp(each: TopicPartition, before: int, wanted: int, log: LogBounds | None) -> PartitionRewind:

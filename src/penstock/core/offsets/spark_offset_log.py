@@ -24,7 +24,7 @@ def read_entry(text: str) -> StreamPosition:
     """Return the end of the batch that the entry describes."""
     lines = text.strip().split("\n")
     if lines[0].strip() != _VERSION or len(lines) < 3:
-        raise _unreadable(text, f"it is no entry of version {_VERSION}")
+        raise _unreadable(text, f"it is not an entry of version {_VERSION}")
     positions = []
     for line in lines[2:]:
         if line.strip() == "-":
@@ -32,7 +32,7 @@ def read_entry(text: str) -> StreamPosition:
         try:
             stored = json.loads(line)
         except ValueError as error:
-            raise _unreadable(text, "a source's line is no JSON") from error
+            raise _unreadable(text, "a source's line is not JSON") from error
         positions.append(read_position(stored))
     if not positions:
         raise _unreadable(text, "no source has an offset in it")

@@ -1,9 +1,9 @@
 """The position of a stream, as Spark keeps it in a checkpoint: versioned JSON in one canonical form.
 
-Rules: equal positions give equal text (Spark compares texts, and a difference in key order would look like
-new data); a text of a newer version is refused, never guessed; a text of Spark's own connector is read too,
-so a query can move here with its checkpoint. Each offset comes with what it is an offset *of*: the topic's id
-and the leader epoch it was seen under, because a recreated or truncated log reuses the numbers.
+Rules: equal positions give equal text, because Spark compares texts, and a difference in key order would look
+like new data. A text of a newer version is refused, never guessed. A text of Spark's own connector is read,
+too, so a query can move here with its checkpoint. Each offset comes with what it is an offset *of*: the
+topic's id and the leader epoch it was seen under, because a recreated or truncated log reuses the numbers.
 
 `starts` is what makes a repeated batch equal to its first run. Spark gives each batch the end of the previous
 one as its start, but it asks for the very first start again, and no earlier end knows a new partition. So the
@@ -39,8 +39,8 @@ Offsets = Mapping[TopicPartition, int]
 class StreamPosition:
     """The next offset of each partition, and the log it belongs to.
 
-    `gone`: partitions that had an offset and are missing now; if the brokers only hid them for a moment,
-    nothing is read twice.
+    `gone` are partitions that had an offset and are missing now. Their offsets are kept so that nothing is
+    read twice if the brokers only hid them for a moment.
     """
 
     offsets: Offsets
@@ -55,7 +55,7 @@ class StreamPosition:
 
     @property
     def stands(self) -> dict[TopicPartition, int]:
-        """Return the offsets of all partitions, also of those that are gone."""
+        """Return the offsets of all partitions, including those that are gone."""
         return {**self.gone, **self.offsets}
 
     def start_of(self, partition: TopicPartition, before: StreamPosition) -> int | None:
@@ -91,7 +91,7 @@ def write_position(position: StreamPosition) -> dict[str, Any]:
 def read_position(stored: object) -> StreamPosition:
     """Return the position in a stored text of this version or of Spark's own connector."""
     if not isinstance(stored, Mapping):
-        raise _unreadable(stored, "it is no JSON object")
+        raise _unreadable(stored, "it is not a JSON object")
     version = stored.get("version")
     if version is None or isinstance(version, Mapping):
         return StreamPosition(_flatten(stored, stored))  # Spark's: {"topic":{"0":5}}; no ids, no epochs

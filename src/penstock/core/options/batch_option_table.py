@@ -60,7 +60,7 @@ class BatchTable(FormatTable):
     subscribe_pattern: str | None = option(
         "subscribePattern",
         keep_text,
-        "All topics whose whole name matches this Java regular expression; none is no error.",
+        "All topics whose whole name matches this Java regular expression; no match is not an error.",
         accepts=("t.*", "(?i)Orders-\\d{2}", "[a-z&&[^x]]+"),
         rejects=(("", _WRONG), ("t(", "PATTERN_REFUSED"), ("a*+", "PATTERN_REFUSED")),
     )
@@ -68,7 +68,7 @@ class BatchTable(FormatTable):
         "startingTimestamp",
         keep_text,
         "Start at the first record at or after this time, in every partition: milliseconds since 1970, or "
-        "(ours) an ISO 8601 time with a zone. Beats the next two.",
+        "(ours) an ISO 8601 time with a zone. Overrules the next two.",
         accepts=("1700000000000", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00.5+01:00"),
         rejects=(
             ("", _WRONG),
@@ -81,7 +81,7 @@ class BatchTable(FormatTable):
     starting_offsets_by_timestamp: str | None = option(
         "startingOffsetsByTimestamp",
         keep_text,
-        "The same for each partition, as JSON. Beats the next.",
+        "The same for each partition, as JSON. Overrules the next.",
         accepts=('{"t":{"0":1700000000000}}',),
         rejects=(
             ("", _WRONG),
@@ -127,14 +127,14 @@ class BatchTable(FormatTable):
     ending_timestamp: str | None = option(
         "endingTimestamp",
         keep_text,
-        "End before the first record at or after this time. Beats the next two.",
+        "End before the first record at or after this time. Overrules the next two.",
         accepts=("1700000000000", "2026-01-31T12:00:00Z"),
         rejects=(("", _WRONG), ("2026-01-31", _WRONG)),
     )
     ending_offsets_by_timestamp: str | None = option(
         "endingOffsetsByTimestamp",
         keep_text,
-        "The same for each partition, as JSON. Beats the next.",
+        "The same for each partition, as JSON. Overrules the next.",
         accepts=('{"t":{"0":1700000000000}}',),
         rejects=(("", _WRONG), ("{", _WRONG)),
     )
@@ -157,7 +157,7 @@ class BatchTable(FormatTable):
     fail_on_data_loss: bool = option(
         "failOnDataLoss",
         parse_boolean,
-        "Whether offsets asked for that the log does not hold fail the read.",
+        "Whether the read fails if the log does not hold offsets that were asked for.",
         default=True,
         accepts=("true", "FALSE"),
         rejects=(("yes", _WRONG), ("", _WRONG), ("1", _WRONG)),
@@ -174,7 +174,7 @@ class BatchTable(FormatTable):
         "columns",
         parse_text,
         "Ours: only these columns, in this order; fewer are faster. `timestampMs` (bigint) is the time as "
-        "Kafka has it, also where that is no time of Spark's.",
+        "Kafka has it, even where Spark cannot represent it.",
         default_doc="all but `headers`",
         accepts=("value", "key, value, timestampType", "value, timestampMs"),
         rejects=(("", _WRONG), ("valeu", "COLUMN_UNKNOWN"), ("value,value", _WRONG), (",", _WRONG)),
@@ -182,21 +182,21 @@ class BatchTable(FormatTable):
     min_partitions: int | None = option(
         "minPartitions",
         parse_integer_from(1),
-        "At least about so many tasks: big ranges are cut.",
+        "At least about this many tasks: big ranges are split.",
         accepts=("1", "4"),
         rejects=(("0", _WRONG), ("-1", _WRONG), ("1.5", _WRONG), ("a", _WRONG), ("", _WRONG)),
     )
     max_records_per_partition: int | None = option(
         "maxRecordsPerPartition",
         parse_integer_from(1, INT64_MAX),
-        "At most so many offsets in one task.",
+        "At most this many offsets in one task.",
         accepts=("1", "1000000"),
         rejects=(("0", _WRONG), ("-5", _WRONG), ("1e6", _WRONG)),
     )
     min_records_per_task: int | None = option(
         "minRecordsPerTask",
         parse_integer_from(0, INT64_MAX),
-        "Ours: small ranges share a task until it has so many offsets; 0 gives each range its own.",
+        "Ours: small ranges share a task until it has this many offsets; 0 gives each range its own.",
         default=0,
         accepts=("0", "10000"),
         rejects=(("-1", _WRONG), ("x", _WRONG)),

@@ -38,9 +38,10 @@ def parse_batch_options(
     environ: Mapping[str, str] | None = None,
     has_brokers: bool = True,
 ) -> ReadOptions:
-    """Parse all options. `unique` ends the generated group id; the caller provides files and variables.
+    """Parse all options and return them. `unique` ends the generated group id.
 
-    `has_brokers`: the source is Kafka, so the brokers' addresses are required.
+    The caller provides files and environment variables. With `has_brokers`, the source is Kafka, so the
+    brokers' addresses are required.
     """
     texts, java, warnings = sort_keys(
         BatchTable,

@@ -25,8 +25,8 @@ class DirectTable:
         OUTAGE_TIMEOUT,
         parse_delay_ms,
         "How long a running stream waits, from the first failure on, for brokers or a database that were "
-        "there and are away. Then it ends with the last failure. 0: no longer than `batch_attempts` tries "
-        "take.",
+        "reachable and no longer are. Then it ends with the last failure. 0: no longer than "
+        "`batch_attempts` attempts take.",
         default=_OUTAGE_MS,
         default_doc="`15m`",
         accepts=("15m", "2h", "0", "500ms"),

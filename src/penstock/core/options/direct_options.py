@@ -83,7 +83,7 @@ class DirectOptions:
 
     @property
     def first_reading(self) -> BatchRead:
-        """Return a reading of all partitions at the reset rule; rule `none` only finds which exist."""
+        """Return a reading of all partitions by the reset rule; rule `none` only finds which exist."""
         return BatchRead(self.stream.selection, ForAll(self.reset or Earliest()), ForAll(Latest()))
 
     def make_reading(self, positions: Mapping[TopicPartition, Position]) -> BatchRead:
@@ -113,9 +113,10 @@ def parse_direct_options(
     environ: Mapping[str, str] | None = None,
     has_brokers: bool = True,
 ) -> DirectOptions:
-    """Parse settings. `kafka`: Kafka's names without prefix; `options`: the source's; `conf`: SparkConf.
+    """Parse the settings and return them.
 
-    `has_brokers`: Kafka is used, so the brokers' addresses are required.
+    `kafka` holds Kafka's settings by their names without prefix, `options` holds the source's options, and
+    `conf` is SparkConf. With `has_brokers`, Kafka is used, so the brokers' addresses are required.
     """
     _refuse_auto_commit(kafka)
     _refuse_said_elsewhere(options)
@@ -178,7 +179,7 @@ def _refuse_said_elsewhere(options: Mapping[str, object]) -> None:
         if hint is not None:
             raise OptionError(
                 "OPTION_REFUSED",
-                f"Option `{key}` is not one of a direct stream.",
+                f"Option `{key}` cannot be set on a direct stream.",
                 hint=hint,
                 facts={"option": key},
             )
@@ -187,13 +188,13 @@ def _refuse_said_elsewhere(options: Mapping[str, object]) -> None:
 def _find_defaults(conf: Mapping[str, str], given: set[str]) -> dict[str, str]:
     defaults = dict(_DEFAULTS)
     if {"minpartitions", "maxrecordsperpartition"} & given:
-        del defaults["minRecordsPerTask"]  # both decide how the work is cut
+        del defaults["minRecordsPerTask"]  # both decide how the work is split
     if _NETWORK_TIMEOUT in conf:
         timeout_ms = parse_setting(_NETWORK_TIMEOUT, conf[_NETWORK_TIMEOUT], _parse_seconds)
         defaults["kafkaConsumer.pollTimeoutMs"] = str(timeout_ms)
     if _MAX_RETRIES in conf:
         retries = parse_setting(_MAX_RETRIES, conf[_MAX_RETRIES], parse_integer_from(0, 1000))
-        defaults["fetchOffset.numRetries"] = str(retries + 1)  # ours counts all tries
+        defaults["fetchOffset.numRetries"] = str(retries + 1)  # ours counts all attempts
     defaults |= {ours: conf[key] for key, ours in CONF_DEFAULTS.items() if key in conf}
     return {key: text for key, text in defaults.items() if key.lower() not in given}
 

@@ -1,6 +1,6 @@
 """What a direct stream reads: topics by name or by pattern, or single partitions, each with its starts.
 
-Rule: a start given here counts only for a partition without a stored position: after a restart the stream
+Rule: a start given here counts only for a partition without a stored position. After a restart the stream
 goes on where it was. To overrule a stored position, use `seek`. A pattern is a regular expression that must
 match the whole name: `topic1-.*`, not the shell's `topic1-*`.
 
@@ -40,9 +40,9 @@ class Subscribe:
 
     def __init__(self, *topics: str, starting: Starts | None = None) -> None:
         if not topics or not all(isinstance(each, str) and each.strip() for each in topics):
-            raise _wrong("`Subscribe` needs names of topics", 'Write Subscribe("clicks", "views").')
+            raise _wrong("`Subscribe` needs the names of topics", 'Write Subscribe("clicks", "views").')
         if any("," in each for each in topics):
-            raise _wrong("A topic's name has no comma", 'Write Subscribe("clicks", "views").')
+            raise _wrong("A topic's name cannot have a comma", 'Write Subscribe("clicks", "views").')
         self.starting = read_positions(starting or {})
         self.selection = SelectTopics(tuple(dict.fromkeys(each.strip() for each in topics)))
 
@@ -68,7 +68,7 @@ class Assign:
             raise _wrong(f"Starts are given for {', '.join(stray)}, not assigned here", "Assign them too.")
         for each in named:
             if each.partition < 0:
-                raise invalid("assign", str(each), "partition numbers from 0 on")
+                raise invalid("assign", str(each), "partition numbers of 0 or more")
         self.selection = SelectPartitions(tuple(named))
 
 
@@ -85,8 +85,8 @@ def read_positions(positions: Starts) -> dict[TopicPartition, Position]:
             read[read_partition(name)] = position
         else:
             raise _wrong(
-                f"{position!r} is no position for {name}",
-                "Give an offset from 0 on, or Earliest(), Latest(), Since(time_ms), Ago(duration_ms), "
+                f"{position!r} is not a position for {name}",
+                "Give an offset of 0 or more, or Earliest(), Latest(), Since(time_ms), Ago(duration_ms), "
                 "RecordsBeforeEnd(records) of penstock.direct.",
             )
     return read
@@ -97,7 +97,7 @@ def read_partition(name: PartitionName) -> TopicPartition:
         return name
     if isinstance(name, tuple) and len(name) == 2 and isinstance(name[0], str) and type(name[1]) is int:
         return TopicPartition(*name)
-    raise _wrong(f"{name!r} names no partition", 'Write ("clicks", 0).')
+    raise _wrong(f"{name!r} does not name a partition", 'Write ("clicks", 0).')
 
 
 def _wrong(what: str, hint: str) -> OptionError:

@@ -56,7 +56,7 @@ def option(
     needs: Mapping[str, str] | None = None,
     only_with: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
-    """Return a dataclass field that is an option. Without `default_doc`, the default itself is shown."""
+    """Return a dataclass field that defines an option. Without `default_doc`, the default itself is shown."""
     shown = default_doc if default_doc is not None else _show_default(default)
     spec = OptionSpec(
         key, parse, doc, shown, tuple(accepts), tuple(rejects), dict(needs or {}), dict(only_with or {})
@@ -70,7 +70,7 @@ def option_specs(surface: type[Any]) -> dict[str, OptionSpec]:
 
 
 def read_surface(surface: type[Surface], texts: Mapping[str, str], *, shown_prefix: str = "") -> Surface:
-    """Parse the texts into the table's dataclass; keys in any case. Unknown keys must be removed before."""
+    """Return the table's dataclass, parsed from the texts. Keys may be in any case; none may be unknown."""
     lowered = {key.lower(): text for key, text in texts.items()}
     values = {
         name: parse_option(spec, lowered[spec.key.lower()], shown_prefix=shown_prefix)
@@ -83,7 +83,7 @@ def read_surface(surface: type[Surface], texts: Mapping[str, str], *, shown_pref
 def refuse_stranded(surface: type[Any], table: Any, texts: Mapping[str, str]) -> None:
     """Raise if an option is set that has no effect without another one, which is not set.
 
-    An option that is set to its default passes.
+    An option that is set to its default is accepted.
     """
     given = {key.lower(): text.strip().lower() for key, text in texts.items()}
     defaults = {each.name: each.default for each in fields(surface)}
@@ -112,7 +112,7 @@ def parse_option(spec: OptionSpec, text: str, *, shown_prefix: str = "") -> Any:
 
 
 def parse_setting(key: str, text: str, parse: Callable[[str], Parsed]) -> Parsed:
-    """Parse one text; raise an `OptionError` that names the option and leaves out secrets."""
+    """Return the parsed text; raise an `OptionError` that names the option and leaves out secrets."""
     try:
         return parse(text)
     except ValueError as error:
@@ -126,7 +126,7 @@ def invalid(key: str, text: str, expected: str, *, hint: str | None = None) -> O
     return OptionError(
         "OPTION_INVALID",
         f"Option `{key}` is {shown!r}; expected {expected}.",
-        hint=hint or "Correct it; where the option has a default, leaving it out uses that.",
+        hint=hint or "Correct it; if the option has a default, leaving it out uses that.",
         facts={"option": key, "value": shown},
     )
 

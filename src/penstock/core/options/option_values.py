@@ -2,9 +2,9 @@
 
 Rule: parsing is strict and the same everywhere. A blank text is an error, never "not set"; `inf`, `nan`,
 signs in odd places and numbers outside their range are refused, because a wait of infinite length or a
-negative size defeats the guard it was meant to set. Why not `int(text)` and `bool(text)`: Python reads
-`"1_000"`, `" 7 "` and any non-empty text as fine, Spark does not, and a job that moves between the two must
-not change.
+negative size defeats the guard it was meant to set. Why not `int(text)` and `bool(text)`: Python accepts
+`"1_000"`, `" 7 "` and any non-empty text, Spark does not, and a job that moves between the two must not
+change.
 
 A parser raises `ValueError` with a sentence about what is expected; the option table turns it into an
 `OptionError` that names the option.
@@ -35,7 +35,7 @@ def parse_text(text: str) -> str:
 
 
 def parse_boolean(text: str) -> bool:
-    """Parse `true` or `false`, in any case; refuse all else."""
+    """Return the value of `true` or `false`, in any case; refuse anything else."""
     word = text.lower()
     if word not in ("true", "false"):
         raise ValueError("`true` or `false`")
@@ -43,7 +43,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_integer(text: str, *, least: int, most: int) -> int:
-    """Parse a whole number in `[least, most]`, written in digits."""
+    """Return a whole number in `[least, most]`, written in digits."""
     if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
         raise ValueError(f"a whole number from {least} to {most}")
     return int(text)
@@ -62,7 +62,7 @@ def parse_integer_from(least: int, most: int = INT32_MAX) -> Callable[[str], int
 
 
 def parse_cache_ms(text: str) -> int | None:
-    """Return the milliseconds for which something may be kept, 1 or more; None for -1, which is never."""
+    """Return the milliseconds for which something may be kept, 1 or more, or None for -1, which is never."""
     try:
         return None if text == "-1" else parse_integer(text, least=1, most=INT64_MAX)
     except ValueError:
@@ -82,7 +82,7 @@ def parse_word(*words: str) -> Callable[[str], str]:
 
 
 def parse_time_ms(text: str) -> int:
-    """Parse milliseconds since 1970 in digits, or an ISO 8601 time that states its zone.
+    """Return milliseconds since 1970, given in digits or as an ISO 8601 time that states its zone.
 
     A time without a zone is refused: it would mean a different moment on every machine, and one hour of every
     autumn would be ambiguous.
@@ -101,14 +101,14 @@ def parse_time_ms(text: str) -> int:
     if moment.tzinfo is None:
         raise ValueError(expected + "; this time states no zone")
     if moment.microsecond % 1000:
-        raise ValueError(expected + "; Kafka's times have milliseconds, this one is finer")
+        raise ValueError(expected + "; Kafka's times are in milliseconds, and this one is finer")
     if moment < _EPOCH:
-        raise ValueError(expected + "; this time lies before 1970")
+        raise ValueError(expected + "; this time is before 1970")
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse a length of time such as `30s`, `10m`, `2h`, `1d`; return milliseconds."""
+    """Return a length of time such as `30s`, `10m`, `2h`, `1d` in milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if not found:
         raise ValueError("a length of time such as `30s`, `10m`, `2h` or `1d`")
@@ -119,7 +119,7 @@ _MISSIGNED = re.compile(r"[+-]?\s*([0-9]+)\s*(ms|s|m|h|d)")
 
 
 def find_length_ago(text: str) -> str | None:
-    """Return the length of time in a text that probably means that long ago, such as `10m` in `+10m`."""
+    """Return the length of time in a text that probably means "this long ago", such as `10m` in `+10m`."""
     found = _MISSIGNED.fullmatch(text.strip().lower())
     return found[1] + found[2] if found else None
 
@@ -130,7 +130,7 @@ _MEANT_MS = range(10**11, 10**14)
 
 
 def find_unit_mistake(time_ms: int) -> str | None:
-    """Return what is odd about a bare number as milliseconds since 1970; None if nothing is."""
+    """Return what is odd about a bare number as milliseconds since 1970, or None if nothing is."""
     if time_ms in _MEANT_MS:
         return None
     if time_ms < _MEANT_MS.start:
@@ -145,7 +145,7 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size_bytes(text: str) -> int:
-    """Parse a number of bytes, 1 or more, such as `65536`, `512k`, `64m`, `1g`."""
+    """Return a number of bytes, 1 or more, given as `65536`, `512k`, `64m` or `1g`."""
     found = _SIZE.fullmatch(text.strip().lower())
     size = int(found[1]) * _SIZES[found[2]] if found else 0
     if not 0 < size <= INT64_MAX:
@@ -154,14 +154,14 @@ def parse_size_bytes(text: str) -> int:
 
 
 def parse_delay_ms(text: str) -> int:
-    """Parse a length of time such as `15m`, or, as Spark does, a bare number of milliseconds."""
+    """Return the milliseconds of a length of time such as `15m`, or, as in Spark, of a bare number."""
     if _INTEGER.fullmatch(text.strip()):
         return parse_integer(text.strip(), least=0, most=INT64_MAX)
     return parse_duration_ms(text)
 
 
 def parse_span_ms(text: str) -> int:
-    """Parse a length of time as `parse_delay_ms` does, but refuse zero."""
+    """Return the milliseconds as `parse_delay_ms` does, but refuse zero."""
     span_ms = parse_delay_ms(text)
     if span_ms == 0:
         raise ValueError("a length of time above 0, such as `500ms` or `1s`")
@@ -169,14 +169,14 @@ def parse_span_ms(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Parse a finite number, 0 or more, with or without a fraction."""
+    """Return a finite number, 0 or more, with or without a fraction."""
     if not re.fullmatch(r"[0-9]+([.][0-9]+)?", text) or float(text) > INT64_MAX:
-        raise ValueError("a number from 0 on, such as `100` or `0.5`")
+        raise ValueError("a number of 0 or more, such as `100` or `0.5`")
     return float(text)
 
 
 def parse_rate_above_zero(text: str) -> float:
-    """Parse a finite number above 0."""
+    """Return a finite number above 0."""
     rate = parse_rate(text)
     if rate == 0:
         raise ValueError("a number above 0, such as `100` or `0.5`")

@@ -76,7 +76,7 @@ def list_positions(rule: PositionRule) -> list[Position]:
 
 
 def parse_time_rule(key: str, text: str) -> ForAll:
-    """Parse one time for all partitions."""
+    """Return the rule for one time for all partitions."""
     try:
         return ForAll(Since(parse_time_ms(text)))
     except ValueError as error:
@@ -84,7 +84,7 @@ def parse_time_rule(key: str, text: str) -> ForAll:
 
 
 def parse_times_rule(key: str, text: str) -> ForEach:
-    """Parse a time for each partition, as JSON."""
+    """Return the rule for a time for each partition, given as JSON."""
     positions: dict[TopicPartition, Position] = {}
     for topic, entry in _parse_topics(key, text, TIMES_EXAMPLE).items():
         if not isinstance(entry, dict):
@@ -102,10 +102,10 @@ def parse_times_rule(key: str, text: str) -> ForEach:
 
 
 def parse_offsets_rule(key: str, text: str, *, refused: Position | None = None) -> PositionRule:
-    """Parse `earliest`, `latest`, `committed`, `-10m`, `-1000`, or offsets for each partition as JSON.
+    """Return the rule for `earliest`, `latest`, `committed`, `-10m`, `-1000`, or JSON with offsets.
 
-    `refused`: the end of the log that the caller does not accept. It is parsed all the same, so that the
-    caller can raise its own error; other errors do not suggest it.
+    `refused` is the end of the log that the caller does not accept. It is parsed anyway, so that the caller
+    can raise its own error; other errors do not suggest it.
     """
     word = text.strip().lower()
     if word in _WORDS:
@@ -152,7 +152,7 @@ def _advise_on_time(key: str, text: str) -> str | None:
 
 
 def _advise_on_length(key: str, text: str) -> str | None:
-    """Return how to write a length of time, if the text is one. As an end it leaves out younger records."""
+    """Return how to write a length of time, if the text is one. As an end it leaves out later records."""
     ago = find_length_ago(text)
     if ago is None:
         return None
@@ -188,7 +188,7 @@ def _parse_back(key: str, text: str, rest: str, refused: Position | None) -> Pos
         return RecordsBeforeEnd(int(rest))
     try:
         if rest != rest.strip():
-            raise ValueError("the sign stands beside the number")
+            raise ValueError("the sign must be next to the number")
         ago_ms = parse_duration_ms(rest)
     except ValueError:
         raise invalid(key, text, _list_accepted(refused), hint=_advise_on_length(key, text)) from None
@@ -207,16 +207,16 @@ def _parse_offset(key: str, text: str, offset: object, refused: Position | None)
     if offset == -1:
         return Latest()
     if not 0 <= offset <= INT64_MAX:
-        # -1000 and -1001 are another client's sentinels; taken as offsets they would read the wrong rows.
+        # -1000 and -1001 are another client's sentinels; read as offsets they would give the wrong rows.
         signals = [("-1 for latest", Latest()), ("-2 for earliest", Earliest())]
         words = " or ".join(said for said, meant in signals if meant != refused)
-        raise invalid(key, text, f"offsets from 0 on, or {words}; {offset} is none of them")
+        raise invalid(key, text, f"offsets of 0 or more, or {words}; {offset} is none of these")
     return At(offset)
 
 
 def _parse_partition(key: str, text: str, number: str, example: str) -> int:
     if not re.fullmatch("[0-9]+", number) or int(number) > INT32_MAX:
-        raise invalid(key, text, f"partition numbers from 0 on, e.g. {example}")
+        raise invalid(key, text, f"partition numbers of 0 or more, e.g. {example}")
     return int(number)
 
 
@@ -225,7 +225,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _parse_topics(key: str, text: str, example: str) -> dict[str, Any]:
-    """Parse the outer JSON object. Refuse a name given twice: the second would silently win."""
+    """Return the outer JSON object. Refuse a name given twice: the second would silently win."""
 
     def gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) < len(pairs):

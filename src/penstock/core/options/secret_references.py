@@ -57,7 +57,7 @@ def read_option_file(key: str, path: str, read_file: Callable[[str], str]) -> st
 
 
 def _tell(error: OSError | UnicodeDecodeError) -> str:
-    return "it is no text" if isinstance(error, UnicodeDecodeError) else describe_os_error(error)
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else describe_os_error(error)
 
 
 def describe_os_error(error: OSError) -> str:

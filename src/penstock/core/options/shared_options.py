@@ -44,8 +44,10 @@ _PLAIN_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A batch read's parsed options; a stream has more. `client` is the driver's, `executor_client` the
-    tasks'."""
+    """A batch read's parsed options; a stream has more.
+
+    `client` holds the driver's settings, `executor_client` those of the tasks.
+    """
 
     selection: Selection
     start: PositionRule
@@ -89,7 +91,7 @@ def make_read_options(
     unique: str,
     warnings: Sequence[str],
 ) -> ReadOptions:
-    """Return the checked options that both kinds of read have. `texts`: the options as they were given."""
+    """Return the checked options that both kinds of read have. `texts` holds the options as given."""
     check_committed(start, end, client.settings)
     if table.min_partitions and table.min_records_per_task:
         raise OptionError(
@@ -97,7 +99,7 @@ def make_read_options(
             "`minPartitions` cuts ranges and `minRecordsPerTask` packs them; both are set.",
             hint="Set one of them.",
         )
-    # "The last ten minutes" of a silent partition is empty, not an error. A given time without a record is an
+    # "The last ten minutes" of a silent partition is empty, not an error. A fixed time without a record is an
     # error, as in Spark.
     relative = any(isinstance(each, Ago) for each in list_positions(start))
     driver, executor = name_clients(client.settings, f"{table.group_id_prefix}-{unique}")
@@ -127,7 +129,7 @@ def make_read_options(
 
 
 def _read_limits(table: BatchTable) -> PlanLimits:
-    """Return the limits. In a stream small ranges share tasks, unless options say how to cut the work."""
+    """Return the limits. In a stream small ranges share tasks, unless options say how to split the work."""
     packed = table.min_records_per_task
     if packed is None:
         cut = table.min_partitions is not None or table.max_records_per_partition is not None
@@ -153,7 +155,7 @@ def sort_keys(
     A message shows an unknown key as it came, and a known one as its table writes it. Spark hands a source
     its options in lower case, so for an unknown key only the suggested name has its capitals.
 
-    `elsewhere`: options without effect in this kind of query, with the warning for each.
+    `elsewhere` maps options without effect in this kind of query to the warning for each.
     """
     keys = [spec.key for spec in option_specs(table).values()]
     known = {key.lower() for key in keys}
@@ -217,7 +219,7 @@ def read_pattern(text: str) -> SelectPattern:
 
 
 def read_start(table: BatchTable, *, default: Position, refused: Position | None = None) -> PositionRule:
-    """Return where reading starts. `refused`: the end of the log that is not accepted here."""
+    """Return where reading starts. `refused` is the end of the log that is not accepted here."""
     texts = (table.starting_timestamp, table.starting_offsets_by_timestamp, table.starting_offsets)
     return read_rule("starting", *texts, default=default, refused=refused)
 
@@ -242,7 +244,7 @@ def read_rule(
 
 
 def warn_about_times(start: PositionRule, end: PositionRule) -> list[str]:
-    """Return a warning for each time that is probably seconds or microseconds; Spark takes any, so do we.
+    """Return a warning for each time that is probably seconds or microseconds; like Spark, accept any.
 
     A start at 0 commonly means everything, and gives no warning.
     """
@@ -282,7 +284,7 @@ def read_columns(table: BatchTable) -> tuple[str, ...]:
             meant = find_close_key(name, names)
             raise OptionError(
                 "COLUMN_UNKNOWN",
-                f"Option `columns` names `{name}`, which is no column of this read.",
+                f"Option `columns` names `{name}`, which is not a column of this read.",
                 hint=f"Did you mean `{meant}`?" if meant else f"The columns are {', '.join(names)}.",
                 facts={"column": name},
             )

@@ -1,4 +1,4 @@
-"""Where something durable is kept: a path or an address, as one value that can be shown.
+"""The place where something durable is kept: a path or an address, as one value that can be shown.
 
 Rule: an address is parsed once, before any connection. The password is a `Secret`, `str(place)` leaves it
 out, and an error about a wrong address never repeats the address: the fault may be a password written without
@@ -128,7 +128,7 @@ def parse_place(text: str) -> Place:
 def _parse_file_address(text: str) -> FilePlace:
     address = text[len("sqlite://") :]
     if "?" in address or "#" in address:
-        raise _invalid("The sqlite address has settings, and takes none")
+        raise _invalid("The sqlite address has settings, which it cannot have")
     if not address.startswith("/"):
         raise _invalid("The sqlite address names a computer; a file is on this one (three slashes)")
     path = "/" + unquote(address).lstrip("/")
@@ -193,11 +193,11 @@ def _parse_settings(dialect: Dialect, address: SplitResult) -> tuple[tuple[str, 
         raise _invalid(f"The {dialect} address has a setting twice")
     if dict(settings).get("target_session_attrs", _WRITABLE[0]) not in _WRITABLE:
         raise _invalid(
-            f"The {dialect} address asks for a server by a target_session_attrs that is none of "
-            f"{', '.join(_WRITABLE)}; what another one says may be old"
+            f"The {dialect} address has a target_session_attrs that is none of {', '.join(_WRITABLE)}; "
+            "what another server says may be old"
         )
     if dialect == "mysql" and settings and "ssl_ca" not in dict(settings):
-        raise _invalid("The mysql address has ssl settings without ssl_ca, so the server could be anybody")
+        raise _invalid("The mysql address has ssl settings without ssl_ca, so the server could be anyone")
     return tuple(sorted(settings))
 
 

@@ -63,7 +63,7 @@ class StreamTable(BatchTable):
     min_records_per_task: int | None = option(
         "minRecordsPerTask",
         parse_integer_from(0, INT64_MAX),
-        "Ours: small ranges share a task until it has so many offsets; 0 gives each range its own.",
+        "Ours: small ranges share a task until it has this many offsets; 0 gives each range its own.",
         default=None,
         default_doc=f"`{RECORDS_WORTH_A_TASK}`; 0 with `minPartitions` or `maxRecordsPerPartition`",
         accepts=("0", "10000"),
@@ -80,15 +80,15 @@ class StreamTable(BatchTable):
     max_offsets_per_trigger: int | None = option(
         "maxOffsetsPerTrigger",
         parse_integer_from(1, INT64_MAX),
-        "At most so many offsets in a batch, shared by how much waits in each partition; partitions with "
-        "little get at least one each.",
+        "At most this many offsets in a batch, shared in proportion to how much waits in each partition; "
+        "partitions with little get at least one each.",
         accepts=("1", "1000000", str(INT64_MAX)),
         rejects=(("0", _WRONG), ("-1", _WRONG), ("many", _WRONG), ("", _WRONG)),
     )
     min_offsets_per_trigger: int | None = option(
         "minOffsetsPerTrigger",
         parse_integer_from(1, INT64_MAX),
-        "Wait for so many offsets before a batch runs, but not longer than `maxTriggerDelay`.",
+        "Wait for this many offsets before a batch runs, but not longer than `maxTriggerDelay`.",
         accepts=("1", "5000"),
         rejects=(("0", _WRONG), ("-1", _WRONG), ("x", _WRONG)),
     )
@@ -104,17 +104,17 @@ class StreamTable(BatchTable):
     max_bytes_per_trigger: int | None = option(
         "maxBytesPerTrigger",
         parse_size_bytes,
-        "Ours: at most about so many bytes in a batch, as the brokers store them; an estimate from samples.",
+        "Ours: at most about this many bytes in a batch, as the brokers store them, estimated from samples.",
         accepts=("64m", "1g", "1048576"),
         rejects=(("0", _WRONG), ("-1m", _WRONG), ("big", _WRONG)),
     )
     metadata_cache_ms: int | None = option(
         "partition.metadata.cache.ttl.ms",
         parse_cache_ms,
-        "For so many milliseconds the driver takes topics, partitions and leaders as it last learned them, "
-        "so that a trigger that finds nothing new asks for ends alone. Before a batch is planned, after a "
-        "failure, and before a loss is believed, the brokers are asked about the topics that are read. "
-        "Partitions and topics that are added are found when the time is over at the latest. -1: always ask.",
+        "For this many milliseconds the driver caches topics, partitions and leaders, so that a trigger that "
+        "finds nothing new asks only for ends. Before a batch is planned, after a failure, and before a loss "
+        "is believed, the brokers are asked about the topics that are read. Partitions and topics that are "
+        "added are found when the time is over at the latest. -1: always ask.",
         default_doc="`-1`",
         accepts=("-1", "1", "30000"),
         rejects=(("0", _WRONG), ("-2", _WRONG), ("-100", _WRONG), ("", _WRONG), ("30s", _WRONG)),
@@ -123,14 +123,14 @@ class StreamTable(BatchTable):
         "commitOffsetsToGroup",
         parse_text,
         "Ours: commit what is finished to this consumer group, so that Kafka's own tools show the lag. The "
-        "query itself never goes on from there, it has its checkpoint.",
+        "query itself never resumes from there, because it has its checkpoint.",
         accepts=("reports",),
         rejects=((" ", _WRONG),),
     )
     loss_ledger: str | None = option(
         "lossLedger",
         parse_text,
-        "Ours: where losses are kept when `failOnDataLoss` is false: a file (SQLite), "
+        "Ours: where losses are recorded when `failOnDataLoss` is false: a file (SQLite), "
         "`postgresql://...` or `mysql://...`. `penstock loss` shows it.",
         accepts=("losses.db", "sqlite:///losses.db", "postgresql://u:p@h/d", "mysql://u:p@h:3306/d"),
         rejects=((" ", _WRONG), ("oracle://h/d", "PLACE_INVALID")),
@@ -208,7 +208,7 @@ class StreamTable(BatchTable):
     max_rate_per_partition: float | None = option(
         "maxRatePerPartition",
         parse_rate,
-        "At most so many records a second of one partition; 0 for no such limit.",
+        "At most this many records a second from one partition; 0 for no such limit.",
         accepts=("1000", "0"),
         rejects=(("-1", _WRONG), ("fast", _WRONG)),
         needs=_PACED,
@@ -217,7 +217,7 @@ class StreamTable(BatchTable):
     min_rate_per_partition: float = option(
         "minRatePerPartition",
         parse_rate_above_zero,
-        "At least so many records a second of a partition where something waits.",
+        "At least this many records a second from a partition where something waits.",
         default=1.0,
         accepts=("1", "10"),
         rejects=(("-1", _WRONG), ("0", _WRONG)),

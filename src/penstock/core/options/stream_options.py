@@ -40,7 +40,7 @@ _FALLBACKS: Mapping[str, Position | None] = {"error": None, "earliest": Earliest
 
 @dataclass(frozen=True)
 class StreamOptions(ReadOptions):
-    """A stream's parsed options. `learns`: the size of a batch follows from how long the last ones took."""
+    """A stream's parsed options. If it `learns`, a batch's size follows from how long the last ones took."""
 
     max_offsets: int | None
     min_offsets: int | None
@@ -86,10 +86,11 @@ def parse_stream_options(
     selection: Selection | None = None,
     interval_ms: int | None = None,
 ) -> StreamOptions:
-    """Parse all options. `unique` ends the generated group id; the caller provides files and variables.
+    """Parse all options and return them. `unique` ends the generated group id.
 
-    `has_brokers`: the source is Kafka, so the brokers' addresses are required. `selection` and `interval_ms`
-    are those of a direct stream, which has no options for them.
+    The caller provides files and environment variables. With `has_brokers`, the source is Kafka, so the
+    brokers' addresses are required. `selection` and `interval_ms` are those of a direct stream, which has no
+    options for them.
     """
     texts, java, warnings = sort_keys(
         StreamTable, options, elsewhere={}, read_file=read_file, environ=environ or {}
@@ -131,7 +132,7 @@ def parse_stream_options(
 def _warn_about_ledger(table: StreamTable) -> list[str]:
     if table.loss_ledger is None or not table.fail_on_data_loss:
         return []
-    return ["`lossLedger` keeps what a query goes on without: nothing, while `failOnDataLoss` is true."]
+    return ["`lossLedger` has no effect while `failOnDataLoss` is true: it records losses passed over."]
 
 
 def _refuse_ends(texts: Mapping[str, str]) -> None:
@@ -156,7 +157,7 @@ def _read_ledger(table: StreamTable, read_file: ReadFile, environ: Mapping[str, 
 def _read_pacing(table: StreamTable, interval_ms: int | None) -> Pacing | None:
     """Return what bounds batches, or None.
 
-    In a direct stream, which has an interval, the rate per partition bounds them without backpressure too;
+    In a direct stream, which has an interval, the rate per partition bounds them even without backpressure;
     the initial rate counts only with it, as in Spark.
     """
     cap = table.max_rate_per_partition or None

@@ -1,8 +1,8 @@
 """The options of typed columns: the formats of key and value, and where their schemas come from.
 
 Rule: the table says what each text may be; which options belong together is decided in
-`formats.decoder_choice`, which also asks the registry. Secrets have names that Spark hides in its plans and
-pages as well (`...password`, `...token`).
+`formats.decoder_choice`, which also asks the registry. Secrets have names that Spark, too, hides in its plans
+and pages (`...password`, `...token`).
 
 >>> FormatTable().registry_timeout_ms
 10000
@@ -43,7 +43,7 @@ _SHARE = re.compile(r"([0-9]+(?:[.][0-9]+)?) ?%")
 
 
 def parse_quota(text: str) -> Fraction | int:
-    """Return a share such as `10%` as a fraction, a plain number as it is, and all for `off`."""
+    """Return a share such as `10%` as a fraction, a plain number as it is, and a share of 1 for `off`."""
     text = text.strip()
     found = _SHARE.fullmatch(text)
     if found is not None and (share := Fraction(found[1]) / 100) <= 1:
@@ -53,7 +53,7 @@ def parse_quota(text: str) -> Fraction | int:
     try:
         return parse_integer(text, least=0, most=INT32_MAX)
     except ValueError:
-        raise ValueError("a share such as `10%`, a number of values from 0 on, or `off`") from None
+        raise ValueError("a share such as `10%`, a number of values of 0 or more, or `off`") from None
 
 
 def _format_option(column: str) -> Any:
@@ -150,8 +150,8 @@ class FormatTable:
     on_decode_error: str = option(
         "onDecodeError",
         parse_word("fail", "null", "deadLetter"),
-        "What a value that cannot be decoded does: fail the query; become null, with the reason in "
-        "`decodeError`; or that, and go to `deadLetterTopic` with where it came from.",
+        "What happens to a value that cannot be decoded: it fails the query; it becomes null, with the "
+        "reason in `decodeError`; or it becomes null and also goes to `deadLetterTopic` with its origin.",
         default="fail",
         accepts=("fail", "NULL"),
         rejects=(("skip", _WRONG), ("", _WRONG)),
@@ -161,8 +161,8 @@ class FormatTable:
     on_field_error: str | None = option(
         "onFieldError",
         parse_word("nullField", "nullValue"),
-        "What a field of a JSON value that does not have its type makes null, where `onDecodeError` does not "
-        "fail: that field alone, as `from_json` does, or the whole value. `decodeError` names the field.",
+        "What becomes null if a field of a JSON value does not have its type and `onDecodeError` does not "
+        "fail: that field alone, as with `from_json`, or the whole value. `decodeError` names the field.",
         default_doc="`nullField`",
         accepts=("nullValue", "nullField"),
         rejects=(("", _WRONG), ("strict", _WRONG)),
@@ -181,9 +181,9 @@ class FormatTable:
     decode_error_quota: Fraction | int | None = option(  # noqa: RUF009 (a fraction cannot be changed)
         "decodeErrorQuota",
         parse_quota,
-        "How many such values one task bears before the query fails all the same: a share of the records it "
-        "reads (`10%`), a number, or `off`. A share counts when the task has read all, or when it can no "
-        "longer be kept.",
+        "How many such values one task tolerates before the query fails anyway: a share of the records it "
+        "reads (`10%`), a number, or `off`. A share is judged when the task has read all, or as soon as it "
+        "can no longer be kept.",
         default_doc="`10%`",
         accepts=("10%", "0.5%", "500", "0", "0%", "off"),
         rejects=(("-1", _WRONG), ("many", _WRONG), ("101%", _WRONG), ("-5%", _WRONG), ("0.1", _WRONG)),
@@ -193,8 +193,8 @@ class FormatTable:
     decode_error_floor: int | None = option(
         "decodeErrorFloor",
         parse_integer_from(0),
-        "With a share as `decodeErrorQuota`: so many such values a task bears in any case, so that a few of "
-        "them do not fail a small one; a task that bears more than the share because of it warns.",
+        "With a share as `decodeErrorQuota`: a task tolerates this many such values in any case, so that a "
+        "few of them do not fail a small task. A task that exceeds the share because of it logs a warning.",
         default_doc=f"`{USUAL_FLOOR}`; with `0%`, `0`",
         accepts=("0", "100"),
         rejects=(("-1", _WRONG), ("1%", _WRONG)),
@@ -204,7 +204,7 @@ class FormatTable:
     registry_timeout_ms: int = option(
         "schemaRegistry.timeoutMs",
         parse_integer_from(1, 600_000),
-        "How long one question to the registry may take.",
+        "How long one request to the registry may take.",
         default=10_000,
         accepts=("3000",),
         rejects=(("0", _WRONG), ("soon", _WRONG)),
@@ -214,7 +214,7 @@ class FormatTable:
 
     @property
     def quota(self) -> Quota | None:
-        """Return how many bad values a task tolerates; None: any number."""
+        """Return how many bad values a task tolerates, or None for any number."""
         given = USUAL_SHARE if self.decode_error_quota is None else self.decode_error_quota
         if isinstance(given, int):
             return Quota(given)
@@ -233,7 +233,7 @@ class FormatTable:
 def pick_formats(table: FormatTable, texts: Mapping[str, str], selection: Selection) -> FormatTable:
     """Return only the format options of a bigger table, with their combinations checked.
 
-    `texts`: the options as they were given. `selection`: what is read; dead letters must not go there.
+    `texts` holds the options as given. `selection` is what is read; dead letters must not go there.
     """
     refuse_stranded(FormatTable, table, texts)
     picked = FormatTable(**{each.name: getattr(table, each.name) for each in fields(FormatTable)})
@@ -247,7 +247,7 @@ def pick_formats(table: FormatTable, texts: Mapping[str, str], selection: Select
     if picked.dead_letter_topic is not None and selects_topic(selection, picked.dead_letter_topic):
         raise OptionError(
             "OPTION_CONFLICT",
-            f"`deadLetterTopic` is {picked.dead_letter_topic}, which this query reads too: each dead letter "
+            f"`deadLetterTopic` is {picked.dead_letter_topic}, which this query also reads: each dead letter "
             "would be read again and become another one, without end.",
             hint="Name a topic for dead letters that the query does not read, or make the pattern narrower.",
             facts={"option": "deadLetterTopic", "topic": picked.dead_letter_topic},

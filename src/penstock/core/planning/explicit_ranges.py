@@ -1,8 +1,8 @@
 """Offset ranges that a caller names, checked against the log and turned into tasks.
 
-Rule: one task per range, in the order of topic, partition and offset however they were given, so that the
-same ranges make the same tasks. A range outside its log is an error with the facts, before any task waits for
-records that are not there.
+Rule: one task per range, in the order of topic, partition and offset whatever order they were given in, so
+that the same ranges make the same tasks. A range outside its log is an error with the facts, before any task
+waits for records that are not there.
 
 >>> check_ranges([OffsetRange("t", 1, 0, 9), OffsetRange("t", 0, 5, 5)])[0].partition
 0
@@ -18,14 +18,14 @@ from penstock.core.offsets.stream_position import Offsets
 
 
 def check_ranges(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the ranges in order; refuse any that ends before it starts."""
+    """Return the ranges in order; refuse any that ends before it starts or starts below 0."""
     checked = tuple(sorted(ranges))
     for each in checked:
         if not 0 <= each.start <= each.until:
             raise OptionError(
                 "RANGE_INVALID",
                 f"{each.topic_partition}: the range from {each.start} to {each.until} runs backwards.",
-                hint="Ranges run from start (included) to until (not included), from 0 on.",
+                hint="Ranges run from start (included, 0 or more) to until (not included).",
                 facts={"partition": str(each.topic_partition), "start": each.start, "until": each.until},
             )
     return checked
@@ -43,7 +43,7 @@ def order_ranges(
         if view is None or each.partition not in view.partitions:
             raise BrokerError(
                 "UNKNOWN_PARTITION",
-                f"The brokers know no partition {each.topic_partition}.",
+                f"The brokers have no partition {each.topic_partition}.",
                 hint="Correct the range's topic or partition.",
                 facts={"partition": str(each.topic_partition)},
             )
@@ -53,8 +53,8 @@ def order_ranges(
                 "RANGE_OUTSIDE_LOG",
                 f"{each.topic_partition} has offsets {first} to {end}; {each.start} to {each.until} is asked "
                 "for.",
-                hint="Ask for what is there; what lies before it has aged out, what lies after it is not "
-                "written yet.",
+                hint="Ask for offsets within the log: earlier ones have aged out, later ones are not written "
+                "yet.",
                 facts={
                     "partition": str(each.topic_partition),
                     "earliest": first,

@@ -1,13 +1,13 @@
 """The one place that decides offsets: from rules and a snapshot of the log to work for the tasks.
 
-Rules, those of Spark's batch read: without splitting, `earliest` and `latest` stay words in the work order
-and are bound when the task starts, so a frame that is reused sees new rows; numbers stay numbers; times,
-committed offsets and counted-back positions become numbers here. When a splitting option calls for pieces,
-the bounds are looked up, the pieces cut, and the outer bounds become words again. Tasks come sorted by topic,
-partition and offset (Spark leaves their order open).
+The rules are those of Spark's batch read. Without splitting, `earliest` and `latest` stay words in the work
+order and are bound when the task starts, so a frame that is reused sees new rows. Numbers stay numbers.
+Times, committed offsets and counted-back positions become numbers here. When a splitting option calls for
+pieces, the bounds are looked up, the pieces cut, and the outer bounds become words again. Tasks come sorted
+by topic, partition and offset (Spark leaves their order open).
 
-A start after its end is an error, never an empty read: it is a typing error, or a recreated topic. So is an
-end beyond the log's. Nothing here asks a broker: `find_questions` says what to ask, `step` decides.
+A start after its end is an error, never an empty read: it is a typo, or a recreated topic. So is an end
+beyond the log's. Nothing here asks a broker: `find_questions` says what to ask, and `step` decides.
 
 >>> from penstock.core.options.position_rules import ForAll
 >>> from penstock.core.planning.partition_selection import SelectTopics
@@ -63,7 +63,7 @@ class Questions:
 class PlanStep:
     """One decision: the tasks, which read what is there, and what is absent.
 
-    Each task reads its ranges in order; `losses` are offsets asked for but already gone, `unwritten` are
+    Each task reads its ranges in order. `losses` are offsets asked for but already gone, and `unwritten` are
     offsets asked for but not there yet.
     """
 
@@ -77,7 +77,7 @@ class PlanStep:
 def find_questions(
     state: BatchRead, limits: PlanLimits, topics: Mapping[str, TopicView], now_ms: int
 ) -> Questions:
-    """Return what this state needs to know about the log, and no more."""
+    """Return the questions about the log that this state needs answered, and no others."""
     partitions = select_partitions(state.selection, topics).partitions
     starts = apply_rule(state.start, partitions, side="start")
     ends = apply_rule(state.end, partitions, side="end")
@@ -102,7 +102,7 @@ def find_questions(
 
 
 def step(state: BatchRead, snapshot: Snapshot, limits: PlanLimits) -> PlanStep:
-    """Decide what is read, and in which tasks."""
+    """Return what is read, and in which tasks."""
     selected = select_partitions(state.selection, snapshot.topics)
     spans = bound_spans(state, snapshot, selected.partitions)
     if _needs_sizes(limits, len(selected.partitions)):
@@ -162,7 +162,7 @@ def explain_unwritten(
     return DataLossError(
         "END_BEYOND_LOG",
         f"The read is to end beyond the end of the log: {shown}.{held if committed_only else ''}",
-        hint="End at `latest` or at an offset that is there. If it was there, the topic was made anew. Set "
+        hint="End at `latest` or at an offset that is there. If it was there, the topic was recreated. Set "
         "`failOnDataLoss` to false to read what is there now.",
         facts={
             "ends": [
@@ -219,7 +219,7 @@ def _needs_sizes(limits: PlanLimits, partitions: int) -> bool:
 
 
 def _cut_tasks(spans: Sequence[Span], limits: PlanLimits) -> list[list[Span]]:
-    """Cut the spans by size, give the outer bounds back their words, and pack small ones together."""
+    """Return tasks from spans that are cut by size and packed if small; outer bounds become words again."""
     by_partition = {span.partition: span for span in spans}
     known = [
         OffsetRange(
@@ -247,7 +247,7 @@ def _restore_bounds(piece: OffsetRange, span: Span) -> Span:
 def _keep_growing(
     tasks: list[list[Span]], spans: Sequence[Span], cut: set[TopicPartition]
 ) -> list[list[Span]]:
-    """Add partitions that are empty now but end at `latest` to the last task.
+    """Return the tasks, with partitions that are empty now but end at `latest` added to the last one.
 
     Spark drops them here, and a frame that is reused then misses their new rows. One more task for each would
     break the agreed number of tasks; one more range in a task costs nothing.

@@ -1,7 +1,7 @@
 """The partitions of a read: the three ways to name them, and what each selects among the existing topics.
 
-Rules: named topics must exist; named partitions that do not exist are left out (and reported); a pattern must
-match a topic's whole name; an internal topic is one that the brokers flag as such, whatever its name, and no
+Rules: named topics must exist. Named partitions that do not exist are left out (and reported). A pattern must
+match a topic's whole name. An internal topic is one that the brokers flag as such, whatever its name, and no
 pattern matches it. A topic named twice counts once, or its rows would come twice.
 
 >>> select_partitions(SelectTopics(("t",)), {"t": TopicView("t", (0, 1))}).partitions
@@ -58,8 +58,8 @@ def selects_topic(selection: Selection, topic: str) -> bool:
 class Selected:
     """The partitions to read, in order, and what is left out.
 
-    That is: named partitions that do not exist, and topics that a pattern matches only in part. Spark's own
-    connector reads the latter, so a job that moves here should hear of them.
+    Left out are named partitions that do not exist, and topics that a pattern matches only in part. Spark's
+    own connector reads the latter, so a job that moves here needs a warning.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -68,7 +68,7 @@ class Selected:
 
 
 def name_topics(selection: Selection) -> tuple[str, ...] | None:
-    """Return the topics to ask the brokers about; None means all of them."""
+    """Return the topics to ask the brokers about, or None for all of them."""
     match selection:
         case SelectPartitions(partitions):
             return tuple(sorted({each.topic for each in partitions}))
@@ -90,7 +90,7 @@ def leave_out(selection: Selection, topics: Collection[str]) -> Selection:
 
 
 def select_partitions(selection: Selection, topics: Mapping[str, TopicView]) -> Selected:
-    """Apply the selection to the topics the brokers describe."""
+    """Return the partitions that the selection finds in the topics that the brokers describe."""
     named = name_topics(selection)
     if isinstance(selection, SelectPattern):
         pattern = selection.pattern

@@ -2,8 +2,8 @@
 
 Rules: `earliest`, `latest` and numbers stay what they are; times, committed offsets and positions counted
 back from the end become numbers. A rule that names partitions must name exactly the existing ones. A start
-that was asked for and lies after its end is an error; `earliest` after a fixed end is not: the rows have aged
-out.
+that was asked for and lies after its end is an error. `earliest` after a fixed end is not: it means that the
+rows have aged out.
 
 >>> first = TopicPartition("t", 0)
 >>> bind(Since(5), first, Snapshot({}, at_time={(first, 5): 7}), unmatched="error")
@@ -38,9 +38,9 @@ from penstock.core.planning.partition_selection import Selection
 class BatchRead:
     """What was asked for, before offsets are known.
 
-    `unmatched_start`: `error` or `latest` where no record is that young. `uncommitted_start`: where to start
-    if the group has committed nothing, None for an error. `committed_only`: the log ends where the oldest
-    open transaction begins.
+    `unmatched_start` is `error` or `latest`, for a time after all records. `uncommitted_start` is where to
+    start if the group has committed nothing, or None for an error. With `committed_only`, the log ends where
+    the oldest open transaction begins.
     """
 
     selection: Selection
@@ -82,7 +82,7 @@ class Span:
 def check_ends(snapshot: Snapshot) -> None:
     """Refuse an end below what the log was just seen to hold: the broker lags, so ask again.
 
-    Starts and times are asked for before ends, so an up-to-date end is never below them.
+    Starts and times are looked up before ends, so an up-to-date end is never below them.
     """
     held: dict[TopicPartition, int] = dict(snapshot.earliest)
     for (partition, _), found in snapshot.at_time.items():
@@ -94,7 +94,7 @@ def check_ends(snapshot: Snapshot) -> None:
                 "END_WENT_BACK",
                 f"{partition}: the brokers say that the log ends at {end}, but it just held offsets up to "
                 f"{held[partition]} (excluded).",
-                hint="A replica that is behind answers, or the topic was recreated; run it again.",
+                hint="A replica that is behind has answered, or the topic was recreated; run it again.",
                 facts={"partition": str(partition), "end": end, "held": held[partition]},
                 retriable=True,
             )
@@ -154,7 +154,7 @@ def bound_spans(state: BatchRead, snapshot: Snapshot, partitions: Sequence[Topic
 def _came_between(start: Position, end: Position, partition: TopicPartition, snapshot: Snapshot) -> bool:
     """Return whether a record came between the lookups of the start's and the end's time.
 
-    At the first lookup nothing was that young, so the range was empty and must not be called reversed now.
+    At the first lookup no record was that recent, so the range was empty and must not be called reversed now.
     """
     start_ms, end_ms = time_of(start, snapshot.now_ms), time_of(end, snapshot.now_ms)
     if start_ms is None or end_ms is None or start_ms >= end_ms:
@@ -222,7 +222,7 @@ def _number(bound: Bound, partition: TopicPartition, snapshot: Snapshot) -> int 
 
 
 def demand(answer: int | None, partition: TopicPartition, what: str) -> int:
-    """Return the offset, or raise if the brokers have not said it."""
+    """Return the offset, or raise if the brokers did not give it."""
     if answer is None:
         raise BrokerError(
             "OFFSET_NOT_ANSWERED",
@@ -239,7 +239,7 @@ def count_offsets(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> int:
-    """Return how many offsets lie in these ranges; look up ends that are words."""
+    """Return how many offsets lie in these ranges; the given offsets stand in for bounds that are words."""
 
     def number(bound: Bound, partition: TopicPartition) -> int:
         match bound:
@@ -260,7 +260,7 @@ def count_offsets(
 def _check_order(span: Span, *, may_be_hidden: bool) -> None:
     """Refuse a start that was asked for and lies after its end; `earliest` there means the rows aged out.
 
-    `may_be_hidden`: records beyond this end may exist, behind an open transaction.
+    `may_be_hidden` says that records beyond this end may exist, behind an open transaction.
     """
     if isinstance(span.start, Earliest) or span.start_number is None or span.until_number is None:
         return
@@ -276,6 +276,6 @@ def _check_order(span: Span, *, may_be_hidden: bool) -> None:
             f"{span.start_number} is greater than the end offset {span.until_number}."
             f"{held if may_be_hidden else ''}",
             hint=f"Check the start and end options; if they are right{unless_open}, the topic was deleted "
-            "and made anew.",
+            "and recreated.",
             facts={"partition": str(span.partition), "start": span.start_number, "end": span.until_number},
         )

@@ -1,8 +1,8 @@
-"""Cuts ranges into tasks, with exactly Spark's numbers, and packs small ones together.
+"""Splits ranges into tasks, with exactly Spark's numbers, and packs small ones together.
 
-Rules: the pieces of a range cover it without gap or overlap; empty ranges get no piece. `max_records` cuts
-first, evenly. `min_partitions` then cuts what is big: ranges whose share of the wanted number rounds to one
-stay whole, and the rest share the remaining number by size. Rounding is half up. Why not cut every range in
+Rules: the pieces of a range cover it without gap or overlap; empty ranges get no piece. `max_records` splits
+first, evenly. `min_partitions` then splits what is big: ranges whose share of the wanted number rounds to one
+stay whole, and the rest share the remaining number by size. Rounding is half up. Why not split every range in
 proportion at once: one huge range beside many tiny ones would then get too few pieces, because the tiny ones'
 pieces round up to one.
 
@@ -25,7 +25,7 @@ MOST_PIECES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """How the work is cut: the fewest tasks, and the most and the fewest records in one."""
+    """How the work is split: the fewest tasks, and the most and the fewest records in one."""
 
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
@@ -73,12 +73,12 @@ def split_evenly(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _cut(ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str) -> list[OffsetRange]:
-    """Cut each range into its number of parts; refuse too many before the first piece is made."""
+    """Return each range split into its number of parts; refuse too many before the first piece is made."""
     tasks = sum(min(number, each.size) for each, number in zip(ranges, parts, strict=True))
     if tasks > MOST_PIECES:
         raise OptionError(
             "TOO_MANY_TASKS",
-            f"This read would be cut into {tasks} tasks, because {asked} is asked for.",
+            f"This read would be split into {tasks} tasks, because {asked} is asked for.",
             hint="Raise `maxRecordsPerPartition` or lower `minPartitions`, so that at most "
             f"{MOST_PIECES} tasks are needed.",
             facts={"tasks": tasks, "most": MOST_PIECES},
@@ -89,7 +89,7 @@ def _cut(ranges: Sequence[OffsetRange], parts: Sequence[int], *, asked: str) -> 
 def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
     total = sum(each.size for each in ranges)
     small = [each for each in ranges if _share(each.size, total, wanted) == 1]
-    # By partition, not by range: if a cap has cut a partition before, one small piece keeps all its pieces
+    # By partition, not by range: if a cap has split a partition before, one small piece keeps all its pieces
     # whole. Spark does so, and the numbers must match.
     whole = {each.topic_partition for each in small}
     rest_total = total - sum(each.size for each in small)
@@ -101,7 +101,7 @@ def _split_by_size(ranges: list[OffsetRange], wanted: int) -> list[OffsetRange]:
 
 
 def _share(size: int, total: int, wanted: int) -> int:
-    """Return the share, rounded half up: Python's `round` would take 2.5 to 2 where Spark takes 3."""
+    """Return the share, rounded half up: Python's `round` would round 2.5 to 2, where Spark gives 3."""
     exact = size / total * wanted
     below = math.floor(exact)
     return max(below + (exact - below >= 0.5), 1)

@@ -1,10 +1,10 @@
-"""Matching topic names against a Java regular expression, in bounded time.
+"""Matches topic names against a Java regular expression, in bounded time.
 
 Rule: a pattern must match the whole name, as in Kafka's consumers, and it means what it means in Java or it
 is refused. The matcher keeps the set of all positions that the pattern can have reached, as the bits of one
 integer, and moves them together. It never backtracks, so no pattern can take exponential time. Why not
 Python's `re`: it reads possessives, classes with `&&`, `\\Q..\\E`, `\\h` or `\\z` differently or not at all,
-and `(a*)*b` against a long name never comes back.
+and `(a*)*b` against a long name never returns.
 
 Topic names are ASCII, at most 249 characters, without white space, so sets of ASCII characters suffice.
 
@@ -64,7 +64,7 @@ class TopicPattern:
         return bool(walk.move(_parse(self.text), 1, forward=True) >> len(name) & 1)
 
     def occurs_in(self, name: str) -> bool:
-        """Return whether any part of the name matches, as Spark's own connector asks."""
+        """Return whether any part of the name matches, which is what Spark's own connector asks."""
         walk = _Walk(self, name)
         return bool(walk.move(_parse(self.text), walk.everywhere, forward=True))
 

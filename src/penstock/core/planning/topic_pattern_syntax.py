@@ -41,7 +41,7 @@ _PROPERTIES = {
 
 
 class PatternRefusedError(ValueError):
-    """The part of a pattern that cannot be read, as half a sentence."""
+    """The part of a pattern that cannot be read, named in half a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other."""
+    """These parts, one after the other."""
 
     parts: tuple[Node, ...]
 
@@ -67,7 +67,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A number of repetitions; `most` None is without limit."""
+    """A number of repetitions; with `most` None there is no limit."""
 
     inner: Node
     least: int
@@ -86,14 +86,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A word boundary, or (not wanted) no boundary."""
+    """A word boundary, or, if not `wanted`, a place without one."""
 
     wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Lookaround:
-    """A condition on what comes ahead (or behind)."""
+    """A condition on what comes next, or, if not `ahead`, on what comes before."""
 
     inner: Node
     ahead: bool
@@ -112,7 +112,7 @@ def parse_pattern(text: str) -> Node:
             raise PatternRefusedError(f"the closing parenthesis at {reader.at} has no opening one")
         return node
     except RecursionError:
-        raise PatternRefusedError("it is nested too deep") from None
+        raise PatternRefusedError("it is nested too deeply") from None
 
 
 class _PatternText:
@@ -144,7 +144,7 @@ class _PatternText:
     # --- structure
 
     def read_options(self) -> Node:
-        """Read the alternatives up to the group's end. Flags set inside end with the group."""
+        """Return the alternatives up to the group's end. Flags set inside end with the group."""
         case_outside = self.ignore_case
         options = [self.read_sequence()]
         while self.take("|"):
@@ -209,7 +209,7 @@ class _PatternText:
             if flags := self.take_match(r"\(\?([a-zA-Z]*)(?:-([a-zA-Z]*))?:"):
                 self.set_flags(flags[1], flags[2] or "")
             elif self.take("(?"):
-                raise PatternRefusedError(f"the group at {self.at - 2} is of a kind not supported")
+                raise PatternRefusedError(f"the group at {self.at - 2} is of a kind that is not supported")
             else:
                 self.take("(")
         inner = self.read_options()
@@ -221,7 +221,10 @@ class _PatternText:
         return inner
 
     def take_name(self) -> bool:
-        """Step over the opening of a named group. Nothing can refer to it, but Java wants each name once."""
+        """Return whether a named group opens here, and step over its opening.
+
+        Nothing can refer to the name, but Java wants each name once.
+        """
         found = self.take_match(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
         if found and found[1] in self.names:
             raise PatternRefusedError(f"the group name `{found[1]}` is given twice")
@@ -242,7 +245,7 @@ class _PatternText:
     def read_counts(self) -> tuple[int, int | None]:
         found = self.take_match(r"\{([0-9]{1,9})(,?)([0-9]{0,9})\}")
         if not found or (found[3] and not found[2]):
-            raise PatternRefusedError(f"`{{` at {self.at} begins no count such as {{2}} or {{2,5}}")
+            raise PatternRefusedError(f"`{{` at {self.at} does not begin a count such as {{2}} or {{2,5}}")
         least = int(found[1])
         most = (int(found[3]) if found[3] else None) if found[2] else least
         if most is not None and most < least:
@@ -275,7 +278,7 @@ class _PatternText:
         return node
 
     def read_set_escape(self) -> frozenset[str]:
-        """Read an escape for one character or a set, inside or outside a class."""
+        """Return the characters of an escape for one character or a set, inside or outside a class."""
         self.take("\\")
         kind = self.text[self.at : self.at + 1]
         self.at += 1
@@ -323,7 +326,10 @@ class _PatternText:
     # --- classes
 
     def read_class(self) -> frozenset[str]:
-        """Read a class after its `[`. Intersections bind weaker than unions, negation weakest."""
+        """Return the characters of a class, read after its `[`.
+
+        Intersections bind weaker than unions, and negation binds weakest.
+        """
         negative = bool(self.take("^"))
         meeting: frozenset[str] | None = None
         union: frozenset[str] = frozenset()

@@ -2,8 +2,8 @@
 
 Rule: the name holds the offsets, so the same batch has the same name and replaces itself. Other batches may
 have that name, too: a recreated topic counts from 0 again, and the names of a stream and its topic may read
-together like two others. The folder's contents tell them apart; two batches never share a folder. A name too
-long for a file system becomes a digest.
+together like two others. The folder's contents distinguish them, and two batches never share a folder. A name
+too long for a file system becomes a digest.
 
 >>> name_folder("visits", [OffsetRange("t", 0, 0, 40), OffsetRange("t", 1, 7, 7)])
 'visits.t-0.0-40'
@@ -60,7 +60,7 @@ def has_read(batch: StoredBatch, partition: TopicPartition, first: int | None, l
 
 
 def is_repeated(position: StreamPosition | None, before: StreamPosition, end: StreamPosition) -> bool:
-    """Return whether results that go this far hold the batch already. One that moves nothing never is."""
+    """Return whether results up to `position` hold the batch already; never so if the batch moves nothing."""
     return position is not None and position.stands_at(end) and not before.stands_at(end)
 
 
@@ -84,7 +84,7 @@ def name_folder(stream: str, ranges: Sequence[OffsetRange]) -> str:
 def list_ahead(batch: StoredBatch, position: StreamPosition, logs: Logs) -> list[OffsetRange]:
     """Return the batch's ranges that lie beyond a position, at least in part.
 
-    Offsets of a recreated topic belong to another log: nothing of the old one is read again.
+    Offsets of a recreated topic belong to another log, and nothing of the old one is read again.
     """
     ids, stands = dict(batch.topic_ids), position.stands
     return [
@@ -122,7 +122,7 @@ def choose_dropped(stored: Mapping[Path, StoredBatch], position: StreamPosition,
             raise OptionError(
                 "SEEK_INSIDE_BATCH",
                 f"The position lies inside a batch that is stored as one folder: {path.name}.",
-                hint="Seek to where a batch begins; the folders' names say it.",
+                hint="Seek to where a batch begins; the folders' names show it.",
                 facts={"folder": path.name},
             )
         dropped.append(path)
@@ -140,9 +140,9 @@ def _begins_before(batch: StoredBatch, position: StreamPosition) -> bool:
 def find_folder_refusal(
     stream: str, left: Sequence[StreamPosition | None], found: StreamPosition | None
 ) -> OffsetStoreError | None:
-    """Return why nothing may be published over the offsets found; None if the writer may have left them so.
+    """Return why nothing may be published over the offsets found, or None if the writer may have left them.
 
-    `left`: what the writer stored or found last, then what it has tried to store since.
+    `left` is what the writer stored or found last, then what it has tried to store since.
     """
     if found in left:
         return None
@@ -154,22 +154,22 @@ def find_folder_refusal(
             missing,
             is_named=False,
             place="folder",
-            hint="Bring back the newest state of the folder, `_penstock` in it included. If there is none, "
+            hint="Restore the newest state of the folder, including `_penstock` in it. If there is none, "
             "start the stream again: it goes on where the offsets in it say.",
         )
-    return explain_moved(stream, "The offsets in the folder are not those that this writer has left")
+    return explain_moved(stream, "The offsets in the folder are not those that this writer left there")
 
 
 def explain_gone(stream: str, name: str, batch: StoredBatch) -> OffsetStoreError:
-    """Return the error for the newest batch's folder if it was removed under its writer."""
+    """Return the error for a folder of the newest batch that was removed while its writer ran."""
     return explain_went_back(
         stream,
         f"the newest batch, the folder {name}",
         {each.topic_partition: (each.start, each.until) for each in batch.ranges},
         is_named=False,
         place="folder",
-        hint="Bring it back. To write its rows again, seek the stream to where the batch begins. Who loads "
-        "folders elsewhere and removes them must leave the newest one.",
+        hint="Restore it. To write its rows again, seek the stream to where the batch begins. A job that "
+        "loads folders elsewhere and removes them must leave the newest one.",
     )
 
 
@@ -199,6 +199,6 @@ def find_ahead(
         "FOLDERS_AHEAD",
         f"The offsets of the stream {stream} ({stands or 'none are stored'}) are older than {len(ahead)} of "
         f"its folders: {', '.join(ahead[:_SHOWN])}{more}. Their rows would be written a second time.",
-        hint=f"Bring back the newest offsets (`_penstock` in the sink's folder). {last_resort}",
+        hint=f"Restore the newest offsets (`_penstock` in the sink's folder). {last_resort}",
         facts={"stream": stream, "folders": ahead},
     )

@@ -2,8 +2,8 @@
 
 Rule: the ledger is compared with what the stream knew (`before`), not with where reading began: these differ
 when losses were skipped, and a ledger at the later one was moved by another program. Every partition of a
-batch is in the ledger, moved or not: so a batch in which nothing moves also leaves its token, and a batch
-without an answer can be told from one that never ran.
+batch is in the ledger, moved or not. So a batch in which nothing moves also leaves its token, and a batch
+without an answer can be distinguished from one that never ran.
 
 >>> one = TopicPartition("t", 0)
 >>> end = StreamPosition({one: 9}, starts={one: 7})
@@ -19,7 +19,7 @@ from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry, LedgerMove
 
 
 def plan_ledger_moves(before: StreamPosition, end: StreamPosition, known: Ledger) -> tuple[LedgerMove, ...]:
-    """Return the moves of a batch between these positions; `known`: the ledger as the stream last saw it."""
+    """Return the moves of a batch between these positions; `known` is the ledger that the stream last saw."""
     moved = [_plan(each, before, end, each in known) for each in sorted({*end.offsets, *end.gone})]
     left = sorted(set(known) - set(end.offsets) - set(end.gone))
     return (*moved, *(_forget(each, before, known[each]) for each in left))
@@ -51,7 +51,7 @@ def _forget(each: TopicPartition, before: StreamPosition, entry: LedgerEntry) ->
 
 
 def find_ledger_position(ledger: Ledger) -> StreamPosition | None:
-    """Return how far the stream's results go; None: it has published nothing."""
+    """Return how far the stream's results go, or None if it has published nothing."""
     if not ledger:
         return None
     return StreamPosition(

@@ -4,7 +4,7 @@ Rules: every publish writes all entries of its stream, under a token of its own,
 names the ledger's state. A batch is published only over the state that its writer last saw. Offsets alone
 would not do: a batch may move none (windows that were closed), or only those of a new partition, and a
 database that has lost the batch looks the same in all others. A database goes back when a lagging replica is
-promoted or a backup is restored. That is an error which names what is missing, and nothing is retried.
+promoted or a backup is restored. That is an error that names what is missing, and nothing is retried.
 
 >>> one = TopicPartition("t", 0)
 >>> name_state({one: LedgerEntry(5, token="a")}), name_state({})
@@ -29,7 +29,7 @@ _SHOWN = 20
 class LedgerEntry:
     """A stream's position in one partition: its log, and the attempt of the batch that put it there.
 
-    `is_gone`: the partition is missing; if it comes back, the stream goes on here.
+    `is_gone` means that the partition is missing; if it comes back, the stream goes on here.
     """
 
     offset: int
@@ -41,7 +41,7 @@ class LedgerEntry:
 
 
 Ledger: TypeAlias = Mapping[TopicPartition, LedgerEntry]
-#: Missing offsets of each partition: from which one (None: the partition is unknown), to which.
+#: Missing offsets of each partition: from which one (None if the partition is unknown) to which.
 MissingOffsets: TypeAlias = Mapping[TopicPartition, tuple[int | None, int]]
 
 
@@ -49,7 +49,7 @@ MissingOffsets: TypeAlias = Mapping[TopicPartition, tuple[int | None, int]]
 class Stage:
     """Rows of one task that are not visible yet, their number as the task reports it, and their table.
 
-    `digests`: of the offsets that the rows name as their origin, for audits.
+    `digests` are of the offsets that the rows name as their origin, for audits.
     """
 
     name: str
@@ -62,10 +62,10 @@ class Stage:
 class LedgerMove:
     """One partition's part of a batch: from `start`, the ledger's required position, to `until`.
 
-    `is_first`: the ledger must not know the partition yet. `topic_id` is of the log that was read, `known_id`
-    of the log that the ledger must name: they differ when the stream has passed on to a recreated topic.
-    `read_from` is where reading began, if that is not `start`: the offsets between were lost. `is_forgotten`:
-    the stream no longer reads the partition, and its position is dropped.
+    With `is_first`, the ledger must not have the partition yet. `topic_id` is of the log that was read, and
+    `known_id` is of the log that the ledger must name: they differ when the stream has passed on to a
+    recreated topic. `read_from` is where reading began, if that is not `start`: the offsets between were
+    lost. With `is_forgotten`, the stream no longer reads the partition, and its position is dropped.
     """
 
     partition: TopicPartition
@@ -84,9 +84,9 @@ class LedgerMove:
 class LedgerBatch:
     """What one transaction makes durable.
 
-    `token` is of this attempt alone; `name` is the batch's own, if an engine that may repeat it gives it one.
-    `trail` names the ledger states that the writer has seen, the oldest first: the batch follows only the
-    last one.
+    `token` belongs to this attempt alone; `name` is the batch's own, if an engine that may repeat it gives it
+    one. `trail` names the ledger states that the writer has seen, the oldest first: the batch follows only
+    the last one.
     """
 
     stream: str
@@ -101,12 +101,12 @@ class LedgerBatch:
 
 
 def name_state(ledger: Ledger) -> str:
-    """Return the name of the ledger's state: the token of its last change, "" if it is empty."""
+    """Return the name of the ledger's state: the token of its last change, or "" if it is empty."""
     return "+".join(sorted({entry.token for entry in ledger.values()}))
 
 
 def find_ledger_refusal(batch: LedgerBatch, ledger: Ledger) -> OffsetStoreError | None:
-    """Return why the batch may not be published over this ledger; None if it follows the ledger's state."""
+    """Return why the batch may not be published over this ledger, or None if it follows its state."""
     state, follows = name_state(ledger), batch.trail[-1]
     missing = _list_missing(batch, ledger)
     if missing or (state != follows and (state in batch.trail or not ledger)):
@@ -173,9 +173,9 @@ def explain_went_back(
 ) -> OffsetStoreError:
     """Return the error for a sink that has lost what it had.
 
-    `is_named`: written by a query with a Spark checkpoint, which does not go back by itself.
+    `is_named` means that a query with a Spark checkpoint wrote it, which does not go back on its own.
     """
-    back = "Bring back the newest state of the database (another replica, a later backup). If there is none, "
+    back = "Restore the newest state of the database (another replica, a later backup). If there is none, "
     return OffsetStoreError(
         "LEDGER_WENT_BACK",
         f"The {place} has gone back to an earlier state. Of the stream {stream} it lacks {lost}; "
@@ -183,7 +183,7 @@ def explain_went_back(
         hint=hint
         or back
         + (
-            "take the query's checkpoint back to the same batch, as docs/guides/delivery.md tells under "
+            "take the query's checkpoint back to the same batch, as docs/guides/delivery.md explains under "
             "`When the database goes back`."
             if is_named
             else "start the stream again: it goes on where the ledger says and writes what is missing again."
@@ -220,7 +220,7 @@ def _explain_lost(batch: LedgerBatch, ledger: Ledger, missing: MissingOffsets) -
 
 
 def _find_lost(batch: LedgerBatch, ledger: Ledger) -> int | None:
-    """Return how many batches of this writer are gone; None if more are gone than it has published."""
+    """Return how many batches of this writer are gone, or None if more are gone than it has published."""
     state = name_state(ledger)
     return len(batch.trail) - 1 - batch.trail.index(state) if state in batch.trail else None
 
@@ -236,7 +236,7 @@ def _count_lost(batch: LedgerBatch, ledger: Ledger) -> str:
 
 
 def explain_moved(stream: str, what: str) -> OffsetStoreError:
-    """Return the error for a ledger in a state that this writer has not left."""
+    """Return the error for a ledger in a state that this writer did not leave it in."""
     return OffsetStoreError(
         "LEDGER_MOVED",
         f"The ledger of the stream {stream} was changed by somebody else. {what}.",
@@ -248,8 +248,8 @@ def explain_moved(stream: str, what: str) -> OffsetStoreError:
 def _explain_topic(move: LedgerMove) -> OffsetStoreError:
     return OffsetStoreError(
         "LEDGER_OF_ANOTHER_TOPIC",
-        f"{move.partition}: the batch begins at {move.start}, and the ledger is about another topic of that "
-        "name.",
-        hint="The topic was recreated; accept the new one, or start the stream anew.",
+        f"{move.partition}: the batch begins at {move.start}, and the ledger's position is of another topic "
+        "of that name.",
+        hint="The topic was recreated; accept the new one, or start the stream over.",
         facts={"partition": str(move.partition), "start": move.start},
     )

@@ -1,7 +1,7 @@
-"""Batches that an engine numbers itself and may repeat: is one written already, and is it the next?
+"""Decides whether a batch that an engine numbers itself and may repeat is written already, or is the next.
 
 Rule: the results must end with the batch before, at the offsets that the checkpoint has for it. Spark numbers
-the batches of a query without gaps and calls its sink for each one, also for those without new data, and
+the batches of a query without gaps and calls its sink for each one, even for those without new data, and
 after a restart for the last one again. So an older ledger has lost results, whatever its offsets say, and the
 rows of the batches between will not be read again.
 
@@ -31,7 +31,7 @@ def is_next(ledger: Ledger, query: str, batch_id: int) -> bool:
 def is_written(
     ledger: Ledger, stream: str, query: str, batch_id: int, before: StreamPosition, end: StreamPosition
 ) -> bool:
-    """Return whether this batch is in the results already; if it is not the next one either, raise."""
+    """Return whether this batch is in the results already; raise if it is neither there nor the next one."""
     position = find_ledger_position(ledger)
     if position is None:
         if before.offsets or before.gone:
@@ -81,7 +81,7 @@ def _explain_replaced(stream: str, known: str, query: str) -> OffsetStoreError:
         f"The results of the stream {stream} are of {f'query {known}' if known else 'another engine'}; this "
         f"is query {query}, which has a checkpoint of its own.",
         hint="Start the query with the checkpoint it had. If that is lost, give the stream another name, and "
-        "decide what the results that are there are worth.",
+        "decide whether to keep the results that are there.",
         facts={"stream": stream, "known": known, "query": query},
     )
 
@@ -90,8 +90,8 @@ def _explain_empty(stream: str, batch_id: int, before: StreamPosition) -> Offset
     missing = list_missing({}, before.stands)
     return OffsetStoreError(
         "LEDGER_EMPTY",
-        f"The query is at batch {batch_id}, and the ledger knows nothing of the stream {stream}: the results "
-        f"of all batches before are not in this database; {describe_missing(missing)}.",
+        f"The query is at batch {batch_id}, and the ledger has nothing of the stream {stream}: the results "
+        f"of all earlier batches are not in this database; {describe_missing(missing)}.",
         hint="Use the database and the stream name that the query had, or start it with a new checkpoint.",
         facts={"stream": stream, "batch": batch_id},
     )
@@ -102,7 +102,7 @@ def _explain_behind(stream: str, known: int, batch_id: int) -> OffsetStoreError:
         "CHECKPOINT_WENT_BACK",
         f"The results of the stream {stream} go up to batch {known}; the checkpoint runs batch {batch_id} "
         "with other offsets.",
-        hint="The checkpoint was restored to an earlier state: put back the newest one.",
+        hint="The checkpoint was restored to an earlier state: restore the newest one.",
         facts={"stream": stream, "known": known, "batch": batch_id},
     )
 

@@ -3,7 +3,7 @@
 Rule: every operation in it is one that SQLite, PostgreSQL, MySQL and numpy all do on 64-bit whole numbers
 without overflow, so that a task computes it in columns when it writes rows, and a database computes the same
 years later in one aggregate. Why not a checksum of the rows as text: databases write one number in many ways,
-while a sum over rows can be cut at any offset and merged with its neighbour.
+while a sum over rows can be split at any offset and merged with its neighbour.
 
 It detects accidental differences from the published rows, not malicious ones.
 
@@ -21,7 +21,7 @@ from typing import TypeAlias
 from penstock.core.model import TopicPartition
 
 #: x = offset mod MODULUS, times FIRST; then x xor (x >> SHIFT), times SECOND; each time mod MODULUS, a prime.
-#: Products stay below 2^62, and sums of four thousand million rows below 2^63.
+#: Products stay below 2^62, and sums of four billion rows below 2^63.
 MODULUS = 2**31 - 1
 FIRST = 1_566_083_941
 SECOND = 1_812_433_253
@@ -31,7 +31,7 @@ _WRAP = 2**62
 
 @dataclass(frozen=True, slots=True)
 class OffsetDigest:
-    """How many rows, the sum of their offsets, and the sum of the mixed offsets."""
+    """The number of rows, the sum of their offsets, and the sum of the mixed offsets."""
 
     rows: int = 0
     total: int = 0
@@ -60,7 +60,7 @@ Digests: TypeAlias = Mapping[TopicPartition, OffsetDigest]
 
 
 def sum_digests(some: Iterable[Digests]) -> dict[TopicPartition, OffsetDigest]:
-    """Return the sum for each partition."""
+    """Return the sum of the digests for each partition."""
     sums: dict[TopicPartition, OffsetDigest] = {}
     for digests in some:
         for each, digest in digests.items():

@@ -25,7 +25,7 @@ from penstock.core.offsets.stream_position import StreamPosition
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The result of writing one batch. `was_repeated`: an earlier attempt had written it already."""
+    """The result of writing one batch. `was_repeated` means that an earlier attempt had written it."""
 
     rows: int
     was_repeated: bool = False
@@ -38,7 +38,7 @@ class SinkWriter(Protocol):
     @property
     @abstractmethod
     def position(self) -> StreamPosition | None:
-        """Return how far the results go; None: this stream has written nothing here yet."""
+        """Return how far the results go, or None if this stream has written nothing here yet."""
 
     @abstractmethod
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
@@ -61,7 +61,7 @@ class SinkWriter(Protocol):
         return False
 
     def read_state(self, table: str) -> Any:
-        """Return a table of the results as of `position`; None: this sink has no readable table."""
+        """Return a table of the results as of `position`, or None if this sink has no readable table."""
         return None
 
 
@@ -74,7 +74,7 @@ class Sink(Protocol):
         """Become the stream's writer and return it; an earlier writer that was only slow is now fenced."""
 
     def move(self, stream: str, plan: Callable[[StreamPosition], Change | None]) -> bool:
-        """Carry out a move by hand; return False if only a writer can, or the stream has nothing here yet.
+        """Make a move by hand; return False if only a writer can, or the stream has nothing here yet.
 
         `plan` gets the position that results go to and returns the move, or None if there is none.
         """
@@ -86,7 +86,7 @@ def demand_contract(place: Any, contract: type[Sink] | type[SinkWriter]) -> None
     if not isinstance(place, contract):
         raise OptionError(
             "SINK_INVALID",
-            f"A {type(place).__name__} is no {contract.__name__}: it lacks a part of the contract.",
+            f"A {type(place).__name__} is not a {contract.__name__}: it lacks a part of the contract.",
             hint=f"Let its class inherit from `penstock.sinks.{contract.__name__}`, which has defaults "
             "for what not every place can do.",
         )

@@ -35,17 +35,17 @@ from penstock.core.sinks.ledger_rules import (
 
 Outcome = TypeVar("Outcome")
 
-#: How often to try a batch's COMMIT while it fails and the ledger says that it was not made. A constraint
+#: How often to try a batch's COMMIT while it fails and the ledger says that it did not happen. A constraint
 #: that is checked only then, or a full disk, refuses it every time.
 COMMIT_ATTEMPTS = 3
 
 
-# --- the nouns ------------------------------------------------------------------------------------------
+# --- results and failures -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A batch that is in the database, once. `was_in_doubt`: the ledger had to be asked."""
+    """A batch that is in the database, once. `was_in_doubt` means that the ledger had to be asked."""
 
     rows: int
     was_in_doubt: bool = False
@@ -117,7 +117,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class SweepStages:
-    """Drop the stages of writers before this epoch; they can no longer publish."""
+    """Drop the stages of writers with earlier epochs; they can no longer publish."""
 
     stream: str
     epoch: int
@@ -150,7 +150,7 @@ def drive(steps: Steps[Outcome], perform: Callable[[Step], Any]) -> Outcome:
 
 
 def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
-    """Become the stream's only writer; return the epoch to publish with and the stream's ledger.
+    """Become the stream's only writer, and return the epoch to publish with and the stream's ledger.
 
     The epoch is raised and committed before anything is swept: a writer that was only slow is then fenced at
     its next publish, and no stage that could still be published is dropped.
@@ -163,7 +163,7 @@ def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
         yield RaiseEpoch(stream, epoch, owner)
         yield Commit()
     except StepFailedError as error:
-        # This covers a COMMIT in doubt: an epoch that is raised without an owner does no harm.
+        # This covers a COMMIT in doubt, too: an epoch that is raised without an owner does no harm.
         yield Abandon()
         what = "The stream's writer row could not be taken"
         raise _failed("START_FAILED", what, stream, error) from error
@@ -175,7 +175,7 @@ def take_over(stream: str, owner: str) -> Steps[tuple[int, Ledger]]:
 
 
 def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
-    """Make the batch durable: rows and offsets, all or nothing, once."""
+    """Make the batch durable: rows and offsets, all or nothing, once. Return how many rows it has."""
     in_doubt = False
     refused: list[StepFailedError] = []
     while True:
@@ -213,7 +213,8 @@ def publish(batch: LedgerBatch, epoch: int) -> Steps[Published]:
         try:
             yield Commit()
         except StepFailedError as error:
-            # Done or not? The writer row is free only when that transaction has ended, so its holder knows.
+            # Whether it was done is unknown. The writer row is free only when that transaction has ended, so
+            # the next attempt, which locks the row, sees the outcome.
             yield Abandon()
             in_doubt = True
             refused.append(error)
@@ -294,7 +295,7 @@ def _failed(condition: str, what: str, stream: str, error: StepFailedError) -> S
     return SinkError(
         condition,
         f"{what} (stream {stream}); nothing of it is in the database. The cause: {cause or error}",
-        hint="Started again, the stream goes on where the ledger says.",
+        hint="Start the stream again: it goes on where the ledger says.",
         facts={"stream": stream},
         retriable=cause.retriable if isinstance(cause, PenstockError) else True,
     )
@@ -304,7 +305,7 @@ def _fenced(stream: str, epoch: int, found: int) -> SinkError:
     return SinkError(
         "WRITER_FENCED",
         f"Another writer has taken over the stream {stream}: its epoch is {found}, this one's is {epoch}.",
-        hint="Run one at a time; nothing of this one was published after that.",
+        hint="Run one at a time. This writer has published nothing since.",
         facts={"stream": stream, "epoch": epoch, "found": found},
     )
 
@@ -312,7 +313,7 @@ def _fenced(stream: str, epoch: int, found: int) -> SinkError:
 def _explain_doubt(stream: str) -> SinkError:
     return SinkError(
         "COMMIT_IN_DOUBT",
-        f"The database answered neither the COMMIT of a batch of the stream {stream} nor the question after.",
+        f"The database answered neither the COMMIT of a batch of the stream {stream} nor the check after it.",
         hint="The batch is there whole or not at all, and the ledger knows: when the database is back, write "
         "the batch again or start the stream again.",
         facts={"stream": stream},
@@ -324,7 +325,7 @@ def _incomplete(stage: Stage, rows: int) -> SinkError:
     return SinkError(
         "STAGE_INCOMPLETE",
         f"Stage {stage.name} holds {rows} rows and its task wrote {stage.rows}.",
-        hint="The database has restarted and emptied it; the batch is done again.",
+        hint="The database has restarted and emptied it; the batch is retried.",
         facts={"stage": stage.name, "rows": rows, "written": stage.rows},
         retriable=True,
     )

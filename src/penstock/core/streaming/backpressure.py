@@ -29,7 +29,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class PidSettings:
-    """The gains: how much of the error, of the lateness and of the error's change is taken off the rate."""
+    """The gains: how much of the error, the lateness and the error's change is subtracted from the rate."""
 
     proportional: float = 1.0
     integral: float = 0.2
@@ -48,13 +48,13 @@ class PaceState:
 
     @property
     def rate(self) -> float | None:
-        """Return the records per second; None while there is no estimate."""
+        """Return the records per second, or None while there is no estimate."""
         return self.level if self.is_estimate else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """The controller: batches should take `target_ms`. Rates are in records per second; None is no bound.
+    """The controller: batches should take `target_ms`. Rates are in records per second; None means no bound.
 
     The option table has refused what makes no sense, such as a gain below 0 or a bound of 0.
     """
@@ -75,9 +75,10 @@ class Pacing:
         *,
         was_limited: bool = True,
     ) -> PaceState:
-        """Learn from a finished batch. Ignore one without rows or duration, or not later than the last.
+        """Return the state after a finished batch. Ignore one without rows or duration, or out of order.
 
-        `scheduling_delay_ms`: how much later than planned it began. `was_limited`: it left records behind.
+        `scheduling_delay_ms` is how much later than planned it began. `was_limited` means that it left
+        records behind.
         """
         before = state.observed_at_ms
         if records <= 0 or processing_ms <= 0 or (before is not None and finished_at_ms <= before):
@@ -95,11 +96,11 @@ class Pacing:
         return PaceState(finished_at_ms, rate, error, is_estimate=True)
 
     def budget(self, state: PaceState, lags: Mapping[_Key, int]) -> dict[_Key, int] | None:
-        """Return the next batch's records of each partition, never more than its lag; None: no bound.
+        """Return the next batch's records of each partition, at most its lag, or None if there is no bound.
 
         The rate is shared by lag. Each share is held under `max_rate_per_partition`, which wins, and over
-        `min_rate_per_partition`, times the batch's target duration; a partition that has records always gets
-        one, or short batches would never move it.
+        `min_rate_per_partition`, times the batch's target duration. A partition that has records always gets
+        at least one, or short batches would never move it.
         """
         rate = self.initial_rate if state.rate is None else state.rate
         if rate is None and self.max_rate_per_partition is None:

@@ -1,4 +1,4 @@
-"""When batches run: at multiples of the interval, one at a time; missed ticks become one batch.
+"""Decides when batches run: at multiples of the interval, one at a time; missed ticks become one batch.
 
 Rule: a batch's time is a multiple of its interval since the epoch, so the same interval gives the same times
 on every machine and after every restart. Why missed ticks are not caught up one by one: the first would leave

@@ -4,10 +4,10 @@
 go to, what is lost and what is new. `log_questions` says what to ask for that, `next_batch` how far to go.
 
 Rules: a partition found after the start is read from its first offset. An end never lies before its start. A
-topic with another id is another topic, whatever its offsets (where brokers give no ids: one whose leader
-epochs begin anew, for within a topic they only grow). A log cut off and written anew (as its epochs show)
-goes on at the cut, because the rows there were never read. A partition that is gone keeps its position: if
-the brokers only forgot it for a moment, nothing is read twice. What looks like loss but may be a lagging
+topic with another id is another topic, whatever its offsets. Where brokers give no ids, so is one whose
+leader epochs begin anew, because within a topic they only grow. A log cut off and written anew (as its epochs
+show) goes on at the cut, because the rows there were never read. A partition that is gone keeps its position:
+if the brokers only forgot it for a moment, nothing is read twice. What looks like loss but may be a lagging
 broker (`doubts`) must be checked again before it is believed.
 
 Why not compare offsets alone, as Spark's connector does: a recreated topic whose end is above the stored
@@ -89,7 +89,7 @@ class Course:
 def chart(
     selection: Selection, position: StreamPosition, view: StreamView, *, known_ends: Offsets | None = None
 ) -> Course:
-    """Compare the stream's position with the current log. `known_ends`: the ends seen before."""
+    """Return how the log differs from the stream's position. `known_ends` are the ends seen before."""
     seen, anew = known_ends or {}, find_anew(position, view.topics)
     partitions, news = choose_partitions(selection, view.topics, position)
     begins: dict[TopicPartition, int] = {}
@@ -171,8 +171,10 @@ def _go_on(
 def choose_partitions(
     selection: Selection, topics: Mapping[str, TopicView], position: StreamPosition
 ) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-    """Return the selected partitions that exist, and the news. A topic that was being read and is gone is no
-    error here."""
+    """Return the selected partitions that exist, and the news.
+
+    A topic that was being read and is gone is not an error here.
+    """
     vanished = {name for name in position.topics if name not in topics}
     selected = select_partitions(leave_out(selection, vanished), topics)
     news = [f"{each} does not exist and is left out." for each in selected.absent]
@@ -202,7 +204,7 @@ def find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> froz
     """Return the recreated topics, judged by their ids, or by their epochs if no id is stored.
 
     An answer without an id for a topic that has one comes from a broker that is not upgraded yet. It decides
-    nothing; the next answer with an id does.
+    nothing, and the next answer with an id does.
     """
     ids = position.topic_ids
     anew = {
@@ -217,7 +219,7 @@ def find_anew(position: StreamPosition, topics: Mapping[str, TopicView]) -> froz
 
 
 def find_stored(each: TopicPartition, position: StreamPosition, anew: frozenset[str]) -> int | None:
-    """Return this partition's stored offset, also if it was gone and is back, but not if it was recreated."""
+    """Return this partition's stored offset, even if it was gone and is back, but not if it was recreated."""
     stored = position.offsets.get(each)
     if stored is None and each.topic not in anew:
         stored = position.gone.get(each)
@@ -241,7 +243,7 @@ def _learn_ids(
 def list_epochs(
     partitions: Iterable[TopicPartition], topics: Mapping[str, TopicView]
 ) -> dict[TopicPartition, int]:
-    """Return the epochs of the partitions' leaders, where the brokers say them."""
+    """Return the epochs of the partitions' leaders, where the brokers report them."""
     epochs = {each: topics[each.topic].leader_epoch(each.partition) for each in partitions}
     return {each: epoch for each, epoch in epochs.items() if epoch is not None}
 

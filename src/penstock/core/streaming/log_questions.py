@@ -1,7 +1,7 @@
 """Says what to ask the log for one trigger of a stream, and what follows from the answers.
 
 Rule: an end belongs to the topic and the leader it was reported under. If a leader was elected between two
-questions, the rows it has taken would look like others in place of the intended ones. So whenever there may
+questions, the rows it has accepted would look like replacements of the intended ones. So whenever there may
 be anything new to read, the topics are described again after the ends, and where they differ the ends are
 asked for again. An idle stream costs one request to each broker: a partition at its end, under the same
 leader and of the same topic, needs no more.
@@ -37,7 +37,7 @@ _LOOKS_AT_LEADERS = 10
 
 @dataclass(frozen=True, slots=True)
 class StreamQuestions:
-    """What to ask next, in this order. `topics` None: all; `again`: the brokers, not what a view recalls."""
+    """What to ask next, in this order. `topics` is None for all; `again` bypasses what a view remembers."""
 
     topics: tuple[str, ...] | None = ()
     latest: tuple[TopicPartition, ...] = ()
@@ -48,7 +48,7 @@ class StreamQuestions:
 
 @dataclass(frozen=True, slots=True)
 class LogLook:
-    """What a look has shown so far; None: not asked yet. `known_ends` and `settled` are from looks before."""
+    """What a look has shown so far; None is not asked yet. Earlier looks gave `known_ends` and `settled`."""
 
     selection: Selection
     position: StreamPosition
@@ -62,23 +62,23 @@ class LogLook:
 
 
 def find_questions(look: LogLook) -> StreamQuestions:
-    """Return what to ask next: nothing if the answers so far are enough."""
+    """Return what to ask next, which is nothing if the answers so far are enough."""
     if look.topics is None:
         named = name_topics(look.selection)
-        # Those that have a position, too: one that was being read may no longer be selected.
+        # Topics that have a position are included: one that was being read may no longer be selected.
         return StreamQuestions(None if named is None else tuple(sorted({*named, *look.position.topics})))
     if look.latest is None:
         return StreamQuestions(latest=look.partitions)
     if not look.agrees:
         return StreamQuestions(again=frozenset(each.topic for each in look.partitions))
     starts, epochs = _find_doubtful(look, look.topics, look.latest)
-    # Where an old epoch ends is settled once there is another leader: ask once, not at every trigger.
+    # Where an old epoch ends is settled once there is another leader, so ask once, not at every trigger.
     new = {old[0]: old[1] for old in epochs if old not in look.settled}
     return StreamQuestions(epochs=new, earliest=frozenset(starts))
 
 
 def follow(look: LogLook, answers: StreamView) -> LogLook | Course:
-    """Return what is known with these answers, for more questions, or the course when there are none."""
+    """Return what is known with these answers, or the course when there are no more questions."""
     if look.topics is None:
         return _describe(look, answers.topics)
     if look.latest is None:
@@ -108,8 +108,10 @@ def _describe(look: LogLook, topics: Mapping[str, TopicView]) -> LogLook:
 def forget_changed_leaders(
     position: StreamPosition, then: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> StreamPosition:
-    """Return the position without the epochs of topics where a leader was elected since: under which one the
-    start was reported is unknown."""
+    """Return the position without the epochs of topics where a leader was elected since.
+
+    Under which leader the start was reported is then unknown.
+    """
     changed = _find_changed(position.topics, then, now)
     epochs = {each: epoch for each, epoch in position.leader_epochs.items() if each.topic not in changed}
     return replace(position, leader_epochs=epochs)
@@ -132,7 +134,7 @@ def _find_changed(
 def _find_doubtful(
     look: LogLook, topics: Mapping[str, TopicView], latest: Offsets
 ) -> tuple[set[TopicPartition], list[OldEpoch]]:
-    """Return whose start to ask for, and for which epochs (no longer the leader's) to ask for the end."""
+    """Return the partitions whose start to ask for, and the past leader epochs whose end to ask for."""
     starts: set[TopicPartition] = set()
     epochs: list[OldEpoch] = []
     anew = find_anew(look.position, topics)

@@ -1,9 +1,9 @@
 """The start of a new stream: its start rule, bound to numbers once.
 
-Rule: the start is resolved when the query first runs and never again; the end of the first batch carries the
+Rule: the start is resolved when the query first runs and never again. The end of the first batch carries the
 result (`StreamPosition.starts`), so a repeated first batch begins where the first attempt began, not at a
 newer `latest`. If nothing selected exists yet, the result is a position without partitions: the query has
-started, and what it finds later it reads from the first offset, as Spark's own connector does.
+started, and it reads what it finds later from the first offset, as Spark's own connector does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def holds_start(end: StreamPosition) -> bool:
     """Return whether the stored end of a first batch also says where that batch begins.
 
     Every end that Penstock stores does. An end without partitions (a query that waits for its topics) needs
-    no start. An end that Spark's own connector stored has partitions and no starts.
+    no start. An end that Spark's own connector stored has partitions but no starts.
     """
     return bool(end.starts) or not end.offsets
 
@@ -39,8 +39,8 @@ def refuse_unknown_start(start: PositionRule) -> None:
     if any(isinstance(each, Latest | Ago | RecordsBeforeEnd) for each in list_positions(start)):
         raise OffsetStoreError(
             "FIRST_START_UNKNOWN",
-            "The checkpoint has a first batch of another connector that was planned and not finished. Where "
-            "it begins is not in it, and the start option would mean another place today.",
+            "The checkpoint has a first batch of another connector that was planned but not finished. The "
+            "checkpoint does not say where it begins, and the start option would mean another place today.",
             hint="Finish that batch with the other connector first, or set `startingOffsets` to the offsets "
             "it began at (the file `0` in the checkpoint's folder `sources/0`).",
         )

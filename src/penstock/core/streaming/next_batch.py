@@ -1,7 +1,7 @@
-"""Plans one batch of a stream: how far it goes, and how it is cut into tasks.
+"""Plans one batch of a stream: how far it goes, and how it is split into tasks.
 
-`take` decides the next end within a budget; `aim` keeps a course within the ends that an AvailableNow run
-fixed at its start; `plan_batch` cuts a decided batch into tasks from its two positions alone, so a repeated
+`take` decides the next end within a budget. `aim` keeps a course within the ends that an AvailableNow run
+fixed at its start. `plan_batch` splits a decided batch into tasks from its two positions alone, so a repeated
 batch is the same.
 """
 
@@ -21,7 +21,7 @@ from penstock.core.streaming.log_changes import Course, list_names
 def take(course: Course, budget: Mapping[TopicPartition, int] | None = None) -> StreamPosition:
     """Return the end of the next batch, within a budget for each partition; None takes all.
 
-    Return the previous position itself if nothing moves: Spark then runs no batch. The same if there is no
+    Return the previous position itself if nothing moves: Spark then runs no batch. Do the same if there is no
     partition at all: an empty end would make every partition look new the next time.
     """
     before, sizes = course.before, course.sizes
@@ -72,10 +72,10 @@ def holds_back(course: Course, at_least: int | None, waited_ms: int | None, max_
 
 
 def aim(course: Course, targets: StreamPosition) -> Course:
-    """Return the course, not past the ends that were fixed when an AvailableNow run began.
+    """Return the course, but not past the ends that were fixed when an AvailableNow run began.
 
-    A fixed end that cannot be reached any more is an error whatever the loss option says: the run would
-    either never end or fall short silently.
+    A fixed end that can no longer be reached is an error whatever the loss option says: the run would either
+    never end or fall short silently.
     """
     planned, there = set(targets.offsets), set(course.begins)
     lost = sorted(planned - there)
@@ -87,7 +87,7 @@ def aim(course: Course, targets: StreamPosition) -> Course:
             hint="Run the query again to read what is there now.",
             facts={"planned": _name(planned), "present": _name(there), "lost": _name(lost)},
         )
-    # A partition hidden when the ends were fixed and back now waits, but keeps its position.
+    # A partition that was hidden when the ends were fixed and is back now waits, but keeps its position.
     ends = {
         each: begin
         for each, begin in course.begins.items()
@@ -125,7 +125,7 @@ def list_ranges(before: StreamPosition, end: StreamPosition) -> tuple[OffsetRang
 
 
 def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
-    """Return how many offsets lie between the two; None if a partition's beginning is not known."""
+    """Return how many offsets lie between the two, or None if a partition's beginning is not known."""
     total = 0
     for partition, until in end.offsets.items():
         start = end.start_of(partition, before)
@@ -138,7 +138,7 @@ def count_records(before: StreamPosition, end: StreamPosition) -> int | None:
 def plan_batch(
     before: StreamPosition, end: StreamPosition, limits: PlanLimits
 ) -> tuple[tuple[RangeOrder, ...], ...]:
-    """Return the tasks of the batch between two positions, from these alone."""
+    """Return the tasks of the batch between two positions, planned from these alone."""
     known: list[OffsetRange] = []
     unknown: list[RangeOrder] = []
     for each, until in sorted(end.offsets.items()):

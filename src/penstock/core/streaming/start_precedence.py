@@ -1,11 +1,11 @@
-"""Where each partition of a stream starts, if several sources name a position.
+"""Decides where each partition of a stream starts, if several sources name a position.
 
-Rule: a person's order (a seek, a forced offset) wins over the stored position, that over the start that the
-program gives for this partition, that over the start rule. This is decided for each partition by itself. The
-obvious way decides for all at once: one partition without a stored position, such as a new one, then sends
-every other one back to its beginning. A stream that has run before does not use the rule: `latest` would skip
-what was written to a new partition before it was found. It finds such partitions while it runs, and reads
-them from their first offset.
+Rule: a person's order (a seek, a forced offset) wins over the stored position, which wins over the start that
+the program gives for this partition, which wins over the start rule. This is decided for each partition
+separately. The obvious way decides for all at once: one partition without a stored position, such as a new
+one, then sends every other one back to its beginning. A stream that has run before does not use the rule:
+`latest` would skip what was written to a new partition before it was found. It finds such partitions while it
+runs, and reads them from their first offset.
 
 `log_changes.chart` checks whether an offset still lies inside its log; this module does not.
 
@@ -30,7 +30,7 @@ Origin: TypeAlias = Literal["forced", "stored", "explicit", "rule"]
 
 @dataclass(frozen=True, slots=True)
 class StartNote:
-    """What decided where this partition starts; `instead_of`: the stored offset that was overruled."""
+    """What decided where this partition starts; `instead_of` is the stored offset that was overruled."""
 
     partition: TopicPartition
     offset: int
@@ -59,9 +59,9 @@ def choose_start(
     """Return the start of each partition that any source names.
 
     `by_rule` has None where the rule is `none`; it counts only if nothing was ever stored. Whether a stored
-    partition is gone is decided against the log. One that was gone stays so until it is overruled. Ids and
-    epochs are those of the stored position, where it was followed. For a recreated topic force all of its
-    partitions, or the others keep the old id.
+    partition is gone is decided later, against the log. One that was gone stays so until it is overruled.
+    Ids and epochs are those of the stored position, where it was followed. For a recreated topic, force all
+    of its partitions, or the others keep the old id.
     """
     before = stored or NOWHERE
     ruled = by_rule if stored is None else {}
@@ -103,7 +103,7 @@ def _no_start(partitions: list[TopicPartition]) -> OffsetStoreError:
         "NO_STORED_OFFSET",
         f"Nothing is stored for {', '.join(names)}, and the start rule is `none`.",
         hint="If the stream has run before, look for its offsets: they may have expired, or the store or the "
-        "stream's name is another one. If it starts anew, set the start rule to `earliest` or `latest`, or "
-        "give these partitions a start.",
+        "stream's name has changed. If it is new, set the start rule to `earliest` or `latest`, or give "
+        "these partitions a start.",
         facts={"partitions": names},
     )

@@ -1,7 +1,7 @@
 """How far a stream is behind: records, seconds, and bytes, per partition and together.
 
-Records are exact offsets (gaps of compaction and transactions count). Seconds are the age of the first record
-that is still to be read. Bytes are an estimate: the number of records times the stored size of sampled
+Records are exact offsets (gaps from compaction and transactions count). Seconds are the age of the first
+record that is still to be read. Bytes are an estimate: the number of records times the stored size of sampled
 records near the position. The reports say so in the name, `bytesEstimate`.
 
 >>> lags = measure_lags({TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9}, {}, now_ms=0)
@@ -30,7 +30,7 @@ class StreamLag:
 
 @dataclass(frozen=True, slots=True)
 class PeekedRecords:
-    """A look at the records from a position on, and its time on the watcher's clock."""
+    """A peek at the records from a position on, and its time on the watcher's clock."""
 
     position: int
     at_s: float
@@ -55,7 +55,7 @@ def measure_lags(
         if seen is None:
             lags[each] = StreamLag(records)
             continue
-        # The size is about right nearby, the age only where that very record was looked at.
+        # The size is about right nearby, but the age only where that very record was looked at.
         is_there = seen.position == offsets[each]
         seconds = max(0, now_ms - seen.peek.timestamp_ms) / 1000 if is_there else None
         lags[each] = StreamLag(records, seconds, int(records * seen.peek.bytes_per_record))
@@ -63,7 +63,7 @@ def measure_lags(
 
 
 def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
-    """Return totals under the names of Spark's connector and ours; empty if there are no lags."""
+    """Return totals under the names of Spark's connector and ours, or nothing if there are no lags."""
     if not lags:
         return {}
     records = [each.records for each in lags.values()]
@@ -92,7 +92,7 @@ def summarize(lags: Mapping[TopicPartition, StreamLag]) -> dict[str, Any]:
 def count_within(
     max_bytes: int, waiting: Mapping[TopicPartition, int], peeks: Mapping[TopicPartition, PeekedRecords]
 ) -> int | None:
-    """Return how many of these records make about `max_bytes`, by the sampled sizes; None without samples."""
+    """Return how many of these records make about `max_bytes` by sampled sizes, or None without samples."""
     seen = {each: records for each, records in waiting.items() if records > 0 and each in peeks}
     weight = sum(records * peeks[each].peek.bytes_per_record for each, records in seen.items())
     if not weight:

@@ -267,7 +267,7 @@ def test_a_move_by_hand_is_named_beside_whatever_else_holds(facts: Facts, condit
     assert "ann@desk moved the stream by hand" in answer.what
     assert "Whether a program runs, and since when, cannot be seen from here." in answer.hint
     assert "If one was started before the move" in answer.hint
-    assert "one that was started later has begun there, and the move is not what holds it" in answer.hint
+    assert "started later has begun there, and the move is not what holds it up" in answer.hint
 
 
 @pytest.mark.parametrize("others", [{}, {TWO: PartitionNow(0, 0, 10, 10)}], ids=["idle", "unread"])
@@ -289,7 +289,7 @@ def test_who_took_a_stream_is_not_called_its_writer_where_moves_by_hand_are_hidd
     facts = replace(STILL, writer_before=TAKEN_BY_ANN, writer=TAKEN_BY_ANN, is_hand_known=False)
     answer = explain(facts, now_ms=NOW_MS)
     assert answer.condition == "STANDS_STILL"
-    assert "ann@desk has had it for 10 s, and any writer of before is fenced: a program, or a" in answer.what
+    assert "ann@desk has had it for 10 s, and any earlier writer is fenced: a program, or a" in answer.what
     assert "Its writer" not in answer.what
 
 

@@ -26,8 +26,8 @@ def test_an_entry_holds_the_positions_of_all_sources() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no entry of version v1"),
-        ("v2\n{}\n{}", "no entry of version v1"),
+        ("", "not an entry of version v1"),
+        ("v2\n{}\n{}", "not an entry of version v1"),
         (HEAD + "-", "no source has an offset"),
         (HEAD + "7a", "no JSON"),
         (HEAD + '{"t":{"0":5}}\n{"t":{"0":6}}', "two sources of the query read t-0"),

@@ -77,7 +77,7 @@ def test_what_is_missing_is_named_by_batches_and_offsets() -> None:
 def test_the_error_names_the_page_that_tells_how_to_go_on() -> None:
     with pytest.raises(OffsetStoreError) as caught:
         ask(make_ledger("q/0"), 3, AT, AT)
-    page, section = re.findall(r"(docs/\S+\.md) tells under `(.+)`\.", caught.value.hint)[0]
+    page, section = re.findall(r"(docs/\S+\.md) explains under `(.+)`\.", caught.value.hint)[0]
     assert f"\n## {section}\n" in (Path(__file__).parents[4] / page).read_text()
 
 
