@@ -47,8 +47,7 @@ class LookRetries:
 def look(
     open_view: Callable[[], LogView], question: Callable[[LogView], _Seen], patience: LookRetries
 ) -> _Seen:
-    """Return the answer of a fresh view; ask another one if the brokers fail or a partition vanishes
-    meanwhile."""
+    """Return the answer of a fresh view, or of another one if the brokers fail or a partition vanishes."""
     failures = Counter[str]()
     while True:
         try:

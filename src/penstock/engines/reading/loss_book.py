@@ -17,8 +17,7 @@ from penstock.core.options.storage_addresses import Place
 
 log = get_logger(__name__)
 
-#: How many losses are remembered, so as not to be logged again. A stream with endless losses must not
-#: fill its memory.
+#: How many losses are remembered, so as not to be logged again: endless losses must not fill the memory.
 _REMEMBERED = 10_000
 
 
@@ -64,8 +63,7 @@ def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None
     end = wanted.until.offset if isinstance(wanted.until, At) else begin
     start = int(str(loss.facts.get("offset", begin)))
     until = max(start, int(str(loss.facts.get("until", end))))
-    # The driver made the ledger. If the file is missing here, it is on another host, and a new one would not
-    # help.
+    # The driver made the ledger. If the file is missing here, it is on another host: do not make a new one.
     kept = Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)
     write_losses(ledger, [kept], create=False)
 

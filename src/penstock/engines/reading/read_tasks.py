@@ -1,9 +1,8 @@
-"""Makes and runs tasks for batch reads, streams and direct streams: each task reads one work order
-in a worker.
+"""Makes and runs the tasks of batch reads, streams and direct streams: each reads one work order in a worker.
 
-Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. The orders of
-all three kinds are made here, because otherwise an option could be passed on for one kind and forgotten
-for another.
+Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. The
+orders of all three kinds are made here, because an option that only one of them passed on would be
+missing in the others.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
 def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> int | None:
     """Return the most rows these ranges can have, of which `so_far` are read; None if unknown.
 
-    Bounds that are still words, such as `latest`, were looked up when the reading began. If they are looked
-    up again now, the range is no shorter at its end, so what is still to be read lies between them.
+    Bounds that are still words, such as `latest`, were looked up when the reading began. Looked up again now,
+    the end is no lower than it was then, so what is still to be read lies between the bounds found now.
     """
     words = [each for each in ranges if not (isinstance(each.start, At) and isinstance(each.until, At))]
     if not words:

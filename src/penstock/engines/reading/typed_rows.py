@@ -116,8 +116,7 @@ class TypedRows:
 
 
 def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
-    """Return the decoded values. On a machine's first use one process compiles, and the others
-    wait for it."""
+    """Return the decoded values. On a machine's first use one process compiles while the others wait."""
     kind = type(decoder)
     if kind in _READY:
         return decoder.decode(values)
@@ -162,8 +161,8 @@ def _tell_overridden(bad: int, rows: int, quota: Quota) -> str:
     return (
         f"Of the {rows} records that this task has read, {bad} could not be decoded, more than the "
         f"{float(quota.share * 100):g} % of `decodeErrorQuota`. They are tolerated because "
-        f"`decodeErrorFloor` lets each task tolerate {quota.floor} in any case; set it lower for the share to "
-        "count."
+        f"`decodeErrorFloor` lets each task tolerate {quota.floor} in any case; set it lower for the share "
+        "to count."
     )
 
 

@@ -98,8 +98,7 @@ def _look(folder: Path, store: FileOffsetStore, stream: str) -> tuple[StreamPosi
 
 
 def _find_position(folder: Path, store: FileOffsetStore, stream: str) -> StreamPosition:
-    """Return the position that the next start will find: a batch with a folder is done, whatever
-    is stored."""
+    """Return the position the next start will find: a batch with a folder is done, whatever is stored."""
     noted = read_note(folder / OWN / f"{write_name(stream)}.next")
     if noted is not None and (noted[0] is None or (folder / noted[0]).exists()):
         return noted[1]

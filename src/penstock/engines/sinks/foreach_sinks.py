@@ -48,8 +48,7 @@ def for_each_batch(
 
 
 class BatchFunction:
-    """The function that `for_each_batch` returns. It opens its writer with the first batch and after
-    an error."""
+    """What `for_each_batch` returns. It opens its writer with the first batch and after an error."""
 
     def __init__(self, sink: SqlSink, stream: str, checkpoint: str, transform: Transform | None) -> None:
         self._sink = sink

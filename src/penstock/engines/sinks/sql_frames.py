@@ -87,8 +87,7 @@ class FrameWriter(SinkWriter):
         return written
 
     def is_written(self, before: StreamPosition, end: StreamPosition) -> bool:
-        """Return whether an earlier attempt has already written this batch. Call this before
-        working on it."""
+        """Return whether an earlier attempt has already written this batch. Ask before working on it."""
         return self.writer.is_written(before, end)
 
     def check_writable(self) -> None:

@@ -32,8 +32,7 @@ _FILE = re.compile(r"part-(\d+)-")
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """What the tasks of a write report: how many rows they wrote, and the numbers of the tasks
-    that had any."""
+    """What the tasks of a write report: how many rows, and the numbers of the tasks that had any."""
 
     rows: int
     tasks: frozenset[int]

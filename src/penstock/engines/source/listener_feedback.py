@@ -50,8 +50,7 @@ class FeedbackPort:
         self._socket.close()
 
     def drain(self) -> Iterator[FinishedBatch]:
-        """Yield what has arrived since the last call. Any program may send here, so invalid data
-        is skipped."""
+        """Yield what has arrived since the last call. Any program may send here: skip what is invalid."""
         for _ in range(_MOST_AT_ONCE):
             try:
                 datagram = self._socket.recv(_MAX_BYTES)
