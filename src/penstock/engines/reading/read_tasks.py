@@ -1,8 +1,7 @@
 """Makes and runs the tasks of batch reads, streams and direct streams: each reads one work order in a worker.
 
-Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. The
-orders of all three kinds are made here, because an option that only one of them passed on would be
-missing in the others.
+Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. Orders for all
+three are made here, so that none of them forgets to pass on an option.
 """
 
 from __future__ import annotations

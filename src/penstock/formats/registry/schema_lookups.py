@@ -27,8 +27,7 @@ from penstock.formats.registry.schema_registry import RegisteredSchema, Registry
 
 MAX_KEPT = 1000
 MAX_UNKNOWN_KEPT = 50_000
-#: How long one call may ask: two questions for each of the 65,536 rows of a batch at 2 ms each,
-#: and some more.
+#: How long one call may ask: twice for each of the 65,536 rows of a batch, at 2 ms each, and some more.
 LOOKUP_TIMEOUT_S = 300.0
 LONGEST_BELIEF_S = 60.0
 #: Settings, id, and whether the schema is wanted as a file descriptor.
