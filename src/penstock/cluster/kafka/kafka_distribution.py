@@ -50,7 +50,7 @@ def fetch_kafka(progress: Progress | None = None) -> Path:
 
 
 def new_id() -> str:
-    """Return a random id in Kafka's spelling. It never begins with a dash, as options of tools do."""
+    """Return a random id in Kafka's spelling. It never begins with a dash, which tools read as an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text

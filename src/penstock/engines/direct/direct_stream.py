@@ -329,7 +329,9 @@ class DirectStream:
         delivery = self._delivery
         if self._sink is not None:
             if delivery not in (None, "exactly-once") or is_manual:
-                raise _conflict("`write` is exactly once and commits by itself", "Leave out the other.")
+                raise _conflict(
+                    "`write` is exactly-once and commits automatically", "Leave out `delivery` and `commit`."
+                )
             return "exactly-once"
         if delivery == "exactly-once":
             raise _conflict(
@@ -339,7 +341,7 @@ class DirectStream:
         if not self._keeper.has_store:
             if delivery is not None or is_manual:
                 raise _conflict(
-                    f"`{'delivery' if delivery else 'commit'}` is set, but offsets are kept nowhere",
+                    f"`{'delivery' if delivery else 'commit'}` is set, but no store keeps the offsets",
                     'Give a store: `offsets=FileOffsetStore("offsets")`.',
                 )
             if self._is_named_in_vain:

@@ -22,7 +22,7 @@ _REMEMBERED = 10_000
 
 
 class LossBook:
-    """The losses seen by one query's driver. Each is logged once, however often it is seen."""
+    """The losses seen by one query's driver. Each is logged once, no matter how often it is seen."""
 
     def __init__(self, ledger: Place | None) -> None:
         self._ranges = self._offsets = self._open_ends = 0

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def see_outside() -> dict[str, Any]:
-    """Return the arguments of those names: a unique text, a function that reads a file, and the variables."""
+    """Return these arguments: a unique text, a function that reads a file, and the environment variables."""
     return {"unique": uuid.uuid4().hex, "read_file": _read_text, "environ": os.environ}
 
 

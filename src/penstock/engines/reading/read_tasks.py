@@ -80,7 +80,7 @@ def make_order(
 def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task's ranges, read in this worker."""
     if not isinstance(partition, WorkPartition):
-        return  # Spark makes one partition of its own if there is nothing to read
+        return  # there is nothing to read, but Spark wants one partition even then
     context = TaskContext.get()
     repeated = context is not None and context.attemptNumber() > 0
 
