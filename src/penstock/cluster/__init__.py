@@ -1,4 +1,4 @@
-"""Real servers on this computer: Kafka, PostgreSQL, MariaDB, ZooKeeper.
+"""Real servers on this computer: Kafka, PostgreSQL, MariaDB and ZooKeeper.
 
 >>> from penstock.cluster import LocalKafka
 """

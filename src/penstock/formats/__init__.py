@@ -1,1 +1,1 @@
-"""Decodes value bytes to typed columns: each row is good or bad, and none is lost."""
+"""Decodes the bytes of values to typed columns: each row is good or bad, and none is lost."""

@@ -1,8 +1,8 @@
 """Builds the decoders of typed columns from their options, when the query starts.
 
-Rules: which options belong together is decided here, once. The schema of a column is fixed here too, whether
-given or the newest of a subject, so a query keeps the same columns until it ends. Files, references to
-secrets and the registry are used only here; what workers get is complete.
+Rules: this module alone decides which options belong together. It also fixes the schema of a column, whether
+given or the newest of a subject, so a query keeps the same columns until it ends. Only this module reads
+files, resolves references to secrets and asks the registry for a subject. What workers get is complete.
 
 >>> from penstock.core.options.typed_column_options import FormatTable
 >>> sorted(build_decoders(FormatTable(value_format="json", value_schema="id BIGINT")))
@@ -36,14 +36,14 @@ from penstock.formats.registry.schema_registry import (
 )
 from penstock.formats.text.string_decoder import StringDecoder
 
-#: The least number of unknown ids to ask for, however few bad rows are allowed: the error then names one.
+#: The least bound on unknown ids, even if fewer bad rows are allowed, so that the error names a bad row.
 LEAST_UNKNOWN_IDS = 100
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One column's options, after parsing."""
+    """The parsed options of one column."""
 
     name: str  # key or value
     format: str
@@ -57,7 +57,7 @@ class _Column:
 def build_decoders(
     table: FormatTable, *, environ: Mapping[str, str] | None = None
 ) -> dict[str, ColumnDecoder]:
-    """Return the decoder of each requested typed column (`keyData`, `valueData`); may ask the registry."""
+    """Return the decoder of each typed column asked for (`keyData`, `valueData`). May ask the registry."""
     registry = _read_registry(table, os.environ if environ is None else environ)
     decoders: dict[str, ColumnDecoder] = {}
     for name in ("key", "value"):
@@ -70,7 +70,7 @@ def build_decoders(
         if kind:
             decoders[f"{name}Data"] = _build(column, registry)
     if registry is not None and not decoders:
-        raise _conflict("schemaRegistry.url", "it is of no use without `valueFormat` or `keyFormat`")
+        raise _conflict("schemaRegistry.url", "it has no effect without `valueFormat` or `keyFormat`")
     return decoders
 
 
@@ -179,7 +179,7 @@ def _read_registry(table: FormatTable, environ: Mapping[str, str]) -> RegistrySe
         if text is not None
     }
     for name, text in plain.items():
-        if not text.isprintable():  # it would not fit into a header, and an error would show it
+        if not text.isprintable():  # it does not fit into a header, and the header's error would show it
             raise invalid(f"schemaRegistry.{name}", "", "one line of printable characters")
     if ("username" in plain) != ("password" in plain):
         absent = "password" if "username" in plain else "username"
@@ -198,7 +198,7 @@ def _read_registry(table: FormatTable, environ: Mapping[str, str]) -> RegistrySe
 
 
 def _bound_unknown_ids(table: FormatTable) -> int:
-    """Return how many ids of a batch may be unknown: as many bad values as a task tolerates in any case."""
+    """Return how many ids of a batch may be unknown: as many as the bad values that any task tolerates."""
     if table.on_decode_error == FAIL:
         return LEAST_UNKNOWN_IDS
     return INT32_MAX if table.quota is None else max(LEAST_UNKNOWN_IDS, table.quota.floor)

@@ -1,12 +1,12 @@
 """A small model checker: it runs programs that are made of steps in every possible order.
 
-A program is a generator that yields steps and is sent their answers; a world says what a step can do. The
-checker walks through all interleavings of several programs and, at each step, all outcomes that the world
-allows (an answer, a failure, a crash). The world judges every state and every end.
+A program is a generator that yields steps and is sent their answers. A world says what a step can do. The
+checker walks through all interleavings of several programs and, at each step, through all outcomes that the
+world allows (an answer, a failure, a crash). The world judges every state and every end.
 
-Rule: a program is a function of its answers. So the state of a run is the world and each program's answers,
-and two ways to the same state are one, which keeps the search small. Why not random runs: a protocol breaks
-in the one unforeseen order, and a finished search has tried it.
+Rule: a program is a function of its answers. So the state of a run is the world and each program's answers.
+Different ways to the same state are explored once, which keeps the search small. Why not random runs: a
+protocol breaks in the one unforeseen order, and a finished search has tried it.
 
     found = explore(World(), {"a": make_a, "b": make_b}, most_states=100_000)
     assert found.violations == []
@@ -54,16 +54,16 @@ class Ended:
 
 
 class World(Protocol):
-    """A state of the world around the programs. Immutable and hashable: a step returns new worlds."""
+    """A state of the world around the programs. It is immutable and hashable: a step returns new worlds."""
 
     def perform(self, who: str, step: Any) -> Iterable[tuple[str, World, Reply]]:
-        """Return all outcomes of this step: a word for the trace, the world after it, the reply.
+        """Return all outcomes of this step: a word for the trace, the world after it, and the reply.
 
-        No outcome: the program waits for another one.
+        If there is no outcome, the program has to wait for another program.
         """
 
     def end(self, who: str, ended: Ended) -> Iterable[tuple[str, World, bool]]:
-        """Return what can follow a program's end: a word, the world then, and whether it begins again."""
+        """Return what can follow a program's end: a word, the world after it, and whether it begins again."""
 
     def judge(self) -> str | None:
         """Return what is wrong with this state, or None."""
@@ -98,7 +98,8 @@ _OVER = ("over",)
 def explore(
     world: World, programs: Mapping[str, Program], *, most_states: int, most_violations: int = 1
 ) -> Exploration:
-    """Walk through all states. More than `most_states` is an error: half a search proves nothing."""
+    """Walk through all states and return what was found. More than `most_states` is an error, because half a
+    search proves nothing."""
     found = Exploration()
     known: dict[tuple[str, _History], Any] = {}
 

@@ -1,10 +1,10 @@
 """A log in memory that follows Kafka's rules, for tests of planning and reading.
 
-Rule: it passes the same contract suite as the real log, so that code which works here works there: half-open
-ranges, offsets that are never assigned twice, holes (compaction, transaction markers, aborted records),
-retention that moves the start, recreated topics with a new id, elections that raise the leader epoch and may
-lose the log's end. Why not a mock per test: a mock answers what its author believed; the contract suite shows
-that this log answers as a broker does.
+Rule: it passes the same contract suite as the real log, so that code which works here works there. It has
+half-open ranges, offsets that are never assigned twice, holes (compaction, transaction markers, aborted
+records), retention that moves the start, recreated topics with a new id, and elections that raise the leader
+epoch and may lose the log's end. Why not a mock per test: a mock answers what its author believes, but the
+contract suite shows that this log answers as a broker does.
 
 >>> log = MemoryLog()
 >>> log.create_topic("orders")
@@ -80,7 +80,7 @@ class _Topic:
 
 
 class MemoryLog:
-    """Topics, partitions and consumer groups in this process. Safe for several threads."""
+    """Topics, partitions and consumer groups in this process. It is thread-safe."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -92,7 +92,7 @@ class MemoryLog:
     def create_topic(self, name: str, partitions: int = 1, *, internal: bool = False) -> None:
         with self.changed:
             if name in self._topics:
-                raise BrokerError("TOPIC_ALREADY_EXISTS", f"Topic {name} is there already.")
+                raise BrokerError("TOPIC_ALREADY_EXISTS", f"Topic {name} already exists.")
             self._topics[name] = _Topic(
                 uuid.uuid4().bytes, internal, [_Partition() for _ in range(partitions)]
             )
@@ -104,7 +104,7 @@ class MemoryLog:
             have.extend(_Partition() for _ in range(count - len(have)))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; creating it again gives it another id and offsets from 0."""
+        """Delete a topic. If it is created again, it gets another id and offsets from 0."""
         with self.changed:
             del self._topics[name]
             self.changed.notify_all()
@@ -121,7 +121,7 @@ class MemoryLog:
         timestamp_type: int = 0,
         transaction: str | None = None,
     ) -> int:
-        """Add a record and return its offset; one in a transaction is settled by `commit` or `abort`."""
+        """Add a record and return its offset. `commit` or `abort` settles one in a transaction."""
         with self.changed:
             log = self._topics[topic].partitions[partition]
             offset = log.end
@@ -141,7 +141,7 @@ class MemoryLog:
             self.changed.notify_all()
 
     def compact(self, topic: str, partition: int, removed: Collection[int]) -> None:
-        """Remove records from the middle; their offsets stay used."""
+        """Remove these records, as compaction does. Their offsets stay used."""
         with self.changed:
             log = self._topics[topic].partitions[partition]
             log.records = [record for record in log.records if record.offset not in removed]
@@ -154,20 +154,20 @@ class MemoryLog:
             log.records = [record for record in log.records if record.offset >= log.start]
 
     def truncate_after(self, topic: str, partition: int, offset: int) -> None:
-        """Drop everything from `offset` on, as an unclean election does; new records take its place."""
+        """Drop everything from `offset` onwards, as an unclean election does. New records take its place."""
         with self.changed:
             log = self._topics[topic].partitions[partition]
             log.end = max(log.start, min(offset, log.end))
             log.records = [record for record in log.records if record.offset < log.end]
             log.open_since = {who: first for who, first in log.open_since.items() if first < log.end}
             log.aborted = {each for each in log.aborted if each < log.end}
-            # Kept though they may be empty now: an epoch's end must not lie beyond the log's own end.
+            # Epochs stay even if they are empty now, but none may begin beyond the log's end.
             log.epochs = [(epoch, min(first, log.end)) for epoch, first in log.epochs]
             log.begin_epoch()
             self.changed.notify_all()
 
     def move_leader(self, topic: str, partition: int) -> None:
-        """Elect another leader cleanly; nothing is lost."""
+        """Elect another leader cleanly. Nothing is lost."""
         with self.changed:
             self._topics[topic].partitions[partition].begin_epoch()
 
@@ -203,7 +203,7 @@ class MemoryLog:
         return MemoryLogView(self, isolation_level == "read_committed")
 
     def reader(self, report: Callable[[DataLossError], None] | None = None) -> MemoryReader:
-        """Return a reader; `report` gets each loss that is skipped because the order says so."""
+        """Return a reader. `report` gets each loss that is stepped over because the order says so."""
         return MemoryReader(self, report)
 
     def find(self, wanted: TopicPartition) -> _Partition:
@@ -260,8 +260,7 @@ class MemoryLogView:
     def _first_since(self, wanted: TopicPartition, time_ms: int) -> int | None:
         log = self._log.find(wanted)
         end = log.visible_end(self._committed_only)
-        # Times need not rise with offsets: the first record that is late enough counts, whatever comes after
-        # it.
+        # Times need not rise with offsets. The first record that is late enough counts, whatever follows it.
         late = (r.offset for r in log.records if r.timestamp_ms >= max(0, time_ms))
         first = next(late, None)
         return first if first is not None and first < end else None
@@ -299,7 +298,7 @@ class MemoryLogView:
 
 
 class MemoryReader:
-    """A `Reader` of a `MemoryLog`; of `order.client` it uses only the isolation level."""
+    """A `Reader` of a `MemoryLog`. Of `order.client` it uses only the isolation level."""
 
     def __init__(self, log: MemoryLog, report: Callable[[DataLossError], None] | None = None) -> None:
         self._log = log
@@ -382,7 +381,7 @@ class MemoryReader:
         log: _Partition,
         committed_only: bool,
     ) -> bool:
-        """Wait for a row at `position`; return False if the log ends there and does not grow."""
+        """Wait for a record at `position`; return False if the log ends there and does not grow."""
         deadline = time.monotonic() + order.poll_timeout_ms / 1000
         while log.visible_end(committed_only) <= position:
             remaining = deadline - time.monotonic()

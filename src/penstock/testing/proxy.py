@@ -1,11 +1,12 @@
-"""A TCP proxy with faults on demand: cuts, delays and silence at a moment the test chooses.
+"""A TCP proxy with faults on demand: cuts, delays and silence at a moment that the test chooses.
 
-Rule: a fault changes when or whether bytes arrive, never their content or order. Leaving the `with` block
-leaves no thread and no socket. Why not a mock: a proxy in front of a real broker tests the client's *and* the
-broker's view of a fault, a mock only its author's beliefs. With `kafka=True` a fault can wait for one kind of
-request (its API key), and `counts.requests` counts each kind; leave it off for TLS and other protocols.
+Rule: a fault changes when or whether bytes arrive, never their content or order. After the `with` block no
+thread and no socket is left. Why not a mock: a proxy in front of a real broker tests the client's *and* the
+broker's view of a fault, but a mock only its author's beliefs. With `kafka=True` a fault can wait for one
+kind of request (its API key), and `counts.requests` counts each kind. Leave it off for TLS and other
+protocols.
 
-A broker gives clients its own address, so let it advertise the proxy's, or they bypass the proxy:
+A broker gives clients its own address, so let it advertise the proxy's address, or clients bypass the proxy:
 
     with FaultProxy() as proxy, LocalKafka(advertise={0: proxy.address}) as kafka:
         proxy.lead_to(("127.0.0.1", kafka.brokers[0].port))
@@ -37,7 +38,7 @@ _CONNECT_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A fault in the traffic; `api_keys` limits it to these requests and their answers."""
+    """A fault in the traffic. `api_keys` limits it to these requests and their answers."""
 
     kind: Literal["pass", "delay", "hold", "swallow", "cut"] = "pass"
     direction: Direction = "both"
@@ -50,7 +51,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class ProxyCounts:
-    """Counts of traffic. `connections`: accepted ones; `requests`: by API key, needs `kafka=True`."""
+    """Counts of traffic. `connections` counts accepted ones; `requests` is by API key, with `kafka=True`."""
 
     connections: int = 0
     open: int = 0
@@ -100,7 +101,7 @@ class FaultProxy:
         self._loop.close()
 
     def lead_to(self, target: Address) -> None:
-        """Forward connections made from now on to this address."""
+        """Forward connections to this address, from the next one on."""
         self.target = target
 
     # --- faults -----------------------------------------------------------------------------------
@@ -112,11 +113,11 @@ class FaultProxy:
     def delay(
         self, delay_ms: int, *, direction: Direction = "both", api_keys: Collection[int] | None = None
     ) -> None:
-        """Delay each piece, in order; a delayed request arrives even if its sender left."""
+        """Delay each piece and keep the order. A delayed request arrives even if its sender has left."""
         self._switch(_Fault("delay", direction, delay_ms, self._check_keys(api_keys)))
 
     def hold_answers(self, *, api_keys: Collection[int] | None = None) -> None:
-        """Pass requests to the server but hold its answers until the fault is switched."""
+        """Pass requests to the server, but hold its answers until the next fault or `pass_on`."""
         self._switch(_Fault("hold", "answers", 0, self._check_keys(api_keys)))
 
     def swallow(self) -> None:
@@ -124,11 +125,12 @@ class FaultProxy:
         self._switch(_Fault("swallow"))
 
     def cut_before_answer(self, *, api_keys: Collection[int] | None = None) -> None:
-        """When the server answers (one of these requests), cut that connection once instead; then pass."""
+        """Cut one connection instead of passing the server's next answer (to these requests), then end the
+        fault."""
         self._switch(_Fault("cut", "answers", 0, self._check_keys(api_keys)))
 
     def refuse(self) -> None:
-        """Refuse new connections, as if no program listened. Open ones go on; see `cut`."""
+        """Refuse new connections, as if no program were listening. Open ones continue; see `cut`."""
         self._call(self._stop_listening())
 
     def accept(self) -> None:
@@ -136,11 +138,12 @@ class FaultProxy:
         self._call(self._listen())
 
     def cut(self) -> int:
-        """Close both sides of every open connection now; return how many there were."""
+        """Close both sides of every open connection now, and return their number."""
         return self._call(self._cut_links(set(self._links)))
 
     def half_close(self) -> int:
-        """Tell every client that the server will send no more; what clients send still arrives."""
+        """Tell every client that the server sends nothing more, and return how many were told. What clients
+        send still arrives."""
         return self._call(self._half_close())
 
     # --- on the proxy's own thread ------------------------------------------------------------------
@@ -164,14 +167,14 @@ class FaultProxy:
 
     def set_fault(self, fault: _Fault) -> None:
         self.fault = fault
-        self.changed.set()  # wakes all that wait for a change; they get a fresh event for the next
+        self.changed.set()  # wakes all that wait for a change; for the next one they get a fresh event
         self.changed = asyncio.Event()
 
     async def _listen(self) -> None:
         if not self._listening:
             self._listening = True
             self._socket.listen(128)
-            # Not asyncio.Server: closing one loses a connection it has accepted but not yet announced.
+            # Not asyncio.Server: closing it loses a connection that it has accepted but not yet announced.
             self._loop.add_reader(self._socket, self._accept_one)
 
     async def _stop_listening(self) -> None:
@@ -273,7 +276,7 @@ class _Link:
     async def _move(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction
     ) -> None:
-        """Read pieces and note when each is due; a second task delivers them, so a delay is no rate limit."""
+        """Read pieces and note when each is due. A second task delivers: delays do not limit the rate."""
         queue: asyncio.Queue[tuple[float, bytes, int | None]] = asyncio.Queue(maxsize=1024)
         delivery = asyncio.create_task(self._deliver(queue, sink, direction))
         self._tasks.append(delivery)
@@ -322,7 +325,7 @@ class _Link:
             while proxy.fault.kind == "hold" and proxy.fault.meets(direction, api_key):
                 await proxy.changed.wait()
             if proxy.fault.kind == "swallow":
-                # An end is swallowed too: the other side must not learn that the sender left.
+                # An end is swallowed, too: the other side must not learn that the sender has left.
                 self.lost_bytes = True
                 if not piece:
                     return
@@ -340,9 +343,9 @@ class _Link:
             else:
                 proxy.counts.bytes_to_client += len(piece)
                 if api_key is not None:
-                    # Only now: until here the client still waits for a held answer.
+                    # Forget the request only now: the client still waits for an answer that is held.
                     self._api_keys.pop(_correlation_of(piece), None)
-            # A receiver that left does not stop the other direction: a delayed request must still arrive.
+            # A receiver that has left does not stop the other direction: a delayed request must still arrive.
             with contextlib.suppress(ConnectionError):
                 sink.write(piece)
                 await sink.drain()

@@ -1,6 +1,6 @@
 """A schema registry on this computer, for tests and demonstrations: Confluent's protocol, in memory.
 
-It registers and returns Avro, JSON and Protobuf schemas (the latter as base64 file descriptors, also for
+It registers and returns Avro, JSON and Protobuf schemas (Protobuf ones as base64 file descriptors, also for
 `?format=serialized`), supports references between them, can require a login, and can fail on demand. It does
 not check compatibility.
 
@@ -27,9 +27,10 @@ from typing import Any
 class RegistryServer:
     """A server that runs inside `with`. `basic_auth` is `name:password`; `tls` a server context for https.
 
-    `requests` lists the paths asked for; a status in `fail_with` answers every request. An id in `lagging` is
-    answered as unknown that many times, as by a replica that has not learned of it yet. `before_answer` is
-    called before each answer. `connections` counts the connections made. Ids start at `first_id`.
+    `requests` lists the paths asked for. If `fail_with` is set, it is the status of every answer. `lagging`
+    says how many times an id is answered as unknown, as by a replica that has not learned of it yet.
+    `before_answer` is called before each answer. `connections` counts the connections made. Ids start at
+    `first_id`.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class RegistryServer:
         kind: str = "AVRO",
         references: Iterable[Mapping[str, object]] = (),
     ) -> int:
-        """Store a schema as the subject's newest version; return its id, the same for the same schema."""
+        """Store a schema as the subject's newest version; return its id. Equal schemas share an id."""
         entry: dict[str, Any] = {
             "schemaType": kind, "schema": schema, "references": [dict(each) for each in references],
         }  # fmt: skip
@@ -96,7 +97,7 @@ class RegistryServer:
             return schema_id
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, dict[str, Any]]:
-        """Return what a GET gives: a status and a document."""
+        """Return the answer to a GET: a status and a document."""
         self.requests.append(path)
         self.before_answer()
         if self.fail_with is not None:

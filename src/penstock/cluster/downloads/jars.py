@@ -1,9 +1,9 @@
-"""Fetch jars by their coordinates, once, with the Ivy that ships inside PySpark.
+"""Fetches jars by their coordinates, once, with the Ivy that ships inside PySpark.
 
-Rule: a folder of jars is either complete or absent. Jars are gathered in a folder of their own, checked,
-flushed to disk and then renamed into place under a file lock; a killed fetch leaves nothing that looks
-usable, and two processes fetching at once make one folder. Writing straight into the final folder would
-let a second process start a broker from half of its jars.
+Rule: a folder of jars is either complete or absent. Jars are gathered in a separate folder, checked, flushed
+to disk and then renamed into place under a file lock. So a killed fetch leaves nothing that looks usable, and
+two processes that fetch at the same time make one folder. If jars were written straight into the final
+folder, a second process could start a broker with half of them.
 
     folder = fetch_jars("connector", ["org.apache.kafka:kafka-clients:3.9.1"])
 """
@@ -33,8 +33,8 @@ COMPLETE = "complete"
 
 MANIFEST = "complete.json"
 MANIFEST_VERSION = 1
-#: Ivy is killed after this long without output (it gives up a dead connection sooner by itself), or without
-#: finishing one coordinate: the 45 jars of a broker take it 36 s.
+#: Ivy is killed after this long without output (it gives up on a dead connection sooner), or if it takes
+#: longer than the total for one coordinate. The 45 jars of a broker take it 36 s.
 FETCH_SILENCE_S = 300.0
 FETCH_TOTAL_S = 1_800.0
 #: How long to wait for another process's fetch.
@@ -44,7 +44,7 @@ _STEP = re.compile(r"^\s*(?:found|\[SUCCESSFUL ?\])\s+\S+#([^;\s]+);([^!\s]+)")
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """One artifact: `organisation:name:revision`, with its dependencies or without."""
+    """One artifact, `organisation:name:revision`, with its dependencies or without."""
 
     organisation: str
     name: str
@@ -57,7 +57,7 @@ class Coordinate:
         if len(parts) != 3 or not all(re.fullmatch(r"[\w.-]+", part) for part in parts):
             raise ClusterError(
                 "BAD_COORDINATE",
-                f"{text!r} is no coordinate.",
+                f"{text!r} is not a coordinate.",
                 hint="Write it as organisation:name:revision.",
             )
         return cls(parts[0], parts[1], parts[2])
@@ -67,7 +67,7 @@ class Coordinate:
 
 
 def cache_folder() -> Path:
-    """Return the folder for fetched things: `PENSTOCK_CACHE`, else the user's cache folder."""
+    """Return the folder for fetched files: `PENSTOCK_CACHE`, else the user's cache folder."""
     named = os.environ.get("PENSTOCK_CACHE")
     if named:
         return Path(named)
@@ -84,11 +84,11 @@ def fetch_jars(
     expected_mb: int | None = None,
     sha512: Mapping[str, str] | None = None,
 ) -> Path:
-    """Return the folder that holds the jars of `coordinates`, fetched first if it is missing.
+    """Return the folder that holds the jars of `coordinates`; fetch it first if it is missing.
 
-    A plain string means that one jar alone. With `sha512` (file name to hex digest) every fetched file must
-    be listed and match. The expected numbers drive the progress: megabytes where a jar or two are big, else
-    jars.
+    A plain string means that jar alone, without dependencies. With `sha512` (file name to hex digest) every
+    fetched file must be listed and match. The expected numbers are for the progress, which counts megabytes
+    if there are only a few big jars, else jars.
     """
     wanted = [Coordinate.parse(c) if isinstance(c, str) else c for c in coordinates]
     key = hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]
@@ -112,7 +112,7 @@ def fetch_jars(
                 _compare_digests(digests, sha512)
             _write_manifest(partial, wanted, digests)
             if folder.exists():
-                shutil.rmtree(folder)  # damaged: a jar was removed from it
+                shutil.rmtree(folder)  # it is damaged: a jar was removed from it
             partial.rename(folder)
             flush_to_disk(parent)
             tell(1, 1, COMPLETE)
@@ -134,7 +134,7 @@ def _is_complete(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def hold_cache(parent: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """Hold the lock of this cache folder, and yield the folder: Ivy's cache is not safe for two processes.
+    """Lock this cache folder for the block and yield it, because Ivy's cache is not safe for two processes.
 
     `waiting` is called if another process holds the lock.
     """
@@ -205,7 +205,7 @@ class _Fetch:
         except TimeoutError as error:
             raise ClusterError(
                 "FETCH_STALLED",
-                f"Fetching {coordinate} was given up: {error}. Ivy's last words:\n" + "\n".join(said[-15:]),
+                f"Fetching {coordinate} was abandoned: {error}. Ivy's last lines:\n" + "\n".join(said[-15:]),
                 hint="\nCheck the network, and the proxy settings in JAVA_TOOL_OPTIONS, then try again.",
                 facts={"coordinate": str(coordinate)},
                 retriable=True,
@@ -213,7 +213,7 @@ class _Fetch:
         if running.exit_code != 0 or not any(self._folder.glob(f"{coordinate.name}-*.jar")):
             raise ClusterError(
                 "FETCH_FAILED",
-                f"Fetching {coordinate} failed (Ivy's exit code {running.exit_code}). Its last words:\n"
+                f"Fetching {coordinate} failed (Ivy's exit code {running.exit_code}). Its last lines:\n"
                 + "\n".join(said[-15:]),
                 hint="\nCheck the network, and the proxy settings in JAVA_TOOL_OPTIONS, then try again.",
                 facts={"coordinate": str(coordinate)},
@@ -228,7 +228,7 @@ class _Fetch:
             self._tell(done, self._total, f"{step[1]} {step[2]}")
 
     def _weigh(self, coordinate: Coordinate) -> None:
-        """Report how many megabytes of a big jar have arrived: Ivy writes them beside their final place."""
+        """Report how many megabytes of a big jar have arrived. Ivy writes them beside their final place."""
         if self._expected_mb is None:
             return
         place = cache_folder() / "ivy" / coordinate.organisation / coordinate.name

@@ -1,7 +1,7 @@
-"""Java and Spark's jars on this computer: found where Spark finds them, and new enough.
+"""Finds Java and Spark's jars on this computer, in the places where Spark looks, and checks Java's version.
 
-Rule: `JAVA_HOME` wins over `PATH`, because Spark starts its JVM that way; asking `PATH` first would let
-the broker run on another Java than the session beside it. Java is a prerequisite, never fetched.
+Rule: `JAVA_HOME` wins over `PATH`, because Spark starts its JVM that way. If `PATH` came first, a broker
+could run on another Java than the session beside it. Java is a prerequisite and is never fetched.
 
 >>> read_major_version('openjdk version "17.0.15" 2025-04-15')
 17
@@ -63,7 +63,7 @@ def find_spark_home() -> Path:
 
 
 def read_major_version(text: str) -> int | None:
-    """Return the major version in the output of `java -version`; None when there is none."""
+    """Return the major version in the output of `java -version`; None if there is none."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         return None
@@ -85,7 +85,7 @@ def _ask_version(java: str) -> int:
     if version is None:
         raise ClusterError(
             "JAVA_NOT_FOUND",
-            f"`{java} -version` names no version (exit {answer.returncode}): {said.strip()[:300]!r}.",
+            f"`{java} -version` shows no version (exit {answer.returncode}): {said.strip()[:300]!r}.",
             hint=f"Install Java {OLDEST_JAVA}+ and put it on PATH or set JAVA_HOME.",
         )
     return version

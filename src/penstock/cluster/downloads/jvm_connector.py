@@ -1,6 +1,6 @@
-"""Spark's own JVM connector for Kafka, fetched to compare with: the anchor of parity tests and benchmarks.
+"""Fetches Spark's own JVM connector for Kafka, which parity tests and benchmarks compare Penstock with.
 
-Rule: each jar is fetched alone. With what they depend on, Ivy would bring a second Spark.
+Rule: each jar is fetched alone. With their dependencies, Ivy would fetch a second Spark.
 
     SparkSession.builder.config("spark.jars", ",".join(map(str, fetch_connector())))
 """

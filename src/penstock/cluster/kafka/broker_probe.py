@@ -1,8 +1,8 @@
-"""The two requests a launcher sends to a broker: who is in the cluster, and create this topic.
+"""The two requests that a launcher sends to a broker: "who is in the cluster?" and "create this topic".
 
-Rule: ready means *every* broker answers a real request and names all the others and a controller. An open
-port proves nothing: a broker listens seconds before it has joined. These requests are written by hand so
-that the launcher needs no client, and so that what it starts can be used to test clients.
+Rule: ready means that *every* broker answers a real request and names all the others and a controller. An
+open port proves nothing, because a broker listens seconds before it has joined. These requests are written by
+hand so that the launcher needs no client, and so that what it starts can be used to test clients.
 
     ask_cluster(9092).broker_ids == frozenset({1})
 """
@@ -33,8 +33,8 @@ class ClusterView:
 
 
 def ask_cluster(port: int, *, timeout_s: float = 5.0) -> ClusterView:
-    """Send Metadata version 1 about no topic, return the answer; raise OSError while there is none,
-    and ValueError if it is cut short."""
+    """Send Metadata version 1 without topics and return the answer. Raise OSError while there is none, and
+    ValueError if it is cut short."""
     answer = _ask(port, _METADATA, 1, struct.pack(">i", 0), timeout_s)
     ids = set()
     for _ in range(answer.count()):
@@ -55,7 +55,7 @@ def is_broker_ready(port: int, ids: Collection[int]) -> bool:
 
 
 def create_topic(port: int, name: str, partitions: int, factor: int, configs: Mapping[str, str]) -> None:
-    """Create a topic (CreateTopics version 2); an existing one is left as it is."""
+    """Create a topic (CreateTopics version 2). An existing one stays as it is."""
     body = struct.pack(">i", 1) + _text(name) + struct.pack(">ih", partitions, factor) + struct.pack(">i", 0)
     body += struct.pack(">i", len(configs)) + b"".join(_text(k) + _text(v) for k, v in configs.items())
     body += struct.pack(">i?", int(_CREATE_TIMEOUT_S * 1000), False)
@@ -90,6 +90,6 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(received) < size:
         piece = connection.recv(size - len(received))
         if not piece:
-            raise ConnectionError("the broker closed the connection in mid answer")
+            raise ConnectionError("the broker closed the connection in the middle of an answer")
         received += piece
     return bytes(received)

@@ -1,7 +1,7 @@
 """One broker process: start, stop, kill, pause, resume, and start again on the same port and folder.
 
-Rule: a broker is alive while its process holds the lock it inherited; process ids are not trusted. Every wait
-has a deadline and ends in an error that carries the end of the broker's log.
+Rule: a broker is alive while its process holds the lock that it inherited. Process ids are not trusted. Every
+wait has a deadline, and a wait that fails ends in an error that carries the end of the broker's log.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.cluster.processes.endings import end_server, wait_until
 from penstock.cluster.processes.owned_process import is_locked, read_tail, start_process, take_lock
 from penstock.core.errors import ClusterError
 
-# The simple compiler only: 3.3 s of CPU until ready instead of 7 s.
+# Only Java's simple compiler: a broker is ready after 3.3 s of CPU time instead of 7 s.
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Kafka's own switches: whatever the settings say, they fetch no further settings, a login reads no address
-# and no file, and it loads no code but the two modules that hold names and passwords.
+# Kafka's own switches. Whatever the settings say, they cannot fetch further settings, and a login reads no
+# addresses or files and loads no code except the two modules that hold names and passwords.
 KAFKA_GUARDS = (
     "-Dorg.apache.kafka.automatic.config.providers=none",
     "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=",
@@ -34,7 +34,7 @@ KAFKA_GUARDS = (
 
 
 class Broker:
-    """A node of a local cluster, made by `LocalKafka`; `port` is where clients connect."""
+    """A node of a local cluster, made by `LocalKafka`. Clients connect to `port`."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Broker:
 
     @property
     def logs(self) -> str:
-        """Return the end of the broker's log, and of its JVM's output outside the log."""
+        """Return the end of what its JVM printed outside the log, and the end of the broker's log."""
         return "\n".join(text for text in (read_tail(self._console), read_tail(self.node.log)) if text)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process; with `wait`, wait until it answers and has joined the cluster."""
+        """Start the process. With `wait`, wait until it answers and has joined the cluster."""
         lock = take_lock(self._lock_path, whose=str(self.node.folder))
         try:
             self._console.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class Broker:
             str(find_java()),
             f"-Xmx{self._heap_mb}m",
             *(_QUICK_START if self._quick_start else ()),
-            *shlex.split(os.environ.get("KAFKA_OPTS", "")),  # as Kafka's own scripts have it
+            *shlex.split(os.environ.get("KAFKA_OPTS", "")),  # as Kafka's own scripts do
             *KAFKA_GUARDS,
             f"-Dlog4j2.configurationFile={log4j}",
             *("-cp", f"{self._jars}/*", "kafka.Kafka", str(settings)),
@@ -142,19 +142,19 @@ class Broker:
         elif "DUPLICATE_BROKER_REGISTRATION" in whole_log:
             condition, hint = "NODE_ID_TAKEN", "Give each broker of a cluster its own node id."
         else:
-            condition, hint = "BROKER_DID_NOT_START", "The last lines tell why; correct that and start again."
+            condition, hint = "BROKER_DID_NOT_START", "The last lines say why; correct that and start again."
         what = f"Broker {self.node_id} on port {self.port} {how}. The end of its log:\n{log}\n"
         return ClusterError(condition, what, hint=hint, facts=facts)
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Ask it to shut down cleanly; after the deadline, kill it. A second call does nothing."""
+        """Ask the broker to shut down cleanly; after the deadline, kill it. A second call does nothing."""
         if self._process is None:
             return  # never started here; another holder of the folder's lock is not ours to end
         self.resume()
         self._end((signal.SIGTERM, timeout_s))
 
     def kill(self) -> None:
-        """End it at once, as a power cut would. A second call does nothing."""
+        """End the broker at once, as a power cut would. A second call does nothing."""
         self._end()
         self._paused = False
 
@@ -163,7 +163,7 @@ class Broker:
             end_server(f"Broker {self.node_id}", self._process, self._lock_path, *steps)
 
     def pause(self) -> None:
-        """Suspend it: it keeps its connections and answers nothing."""
+        """Suspend the broker: it keeps its connections and answers nothing."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 

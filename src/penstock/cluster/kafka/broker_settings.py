@@ -1,12 +1,13 @@
-"""Writes a node's settings file from a plan of the cluster. Pure: a plan in, text out.
+"""Makes the text of a node's settings file from a plan of the cluster. It reads and writes no files.
 
-Rule: loopback only, and three listeners kept apart. CLIENT is what users connect to and may be advertised
-under another address (a proxy's); INTERNAL carries replication, CONTROLLER the quorum. With one listener for
-all, cutting a proxy's connections would also separate the brokers from each other and test something else.
+Rule: everything listens on the loopback address only, and three listeners are kept apart. CLIENT is what
+users connect to and may be advertised under another address (a proxy's). INTERNAL carries replication, and
+CONTROLLER the quorum. With a single listener, cutting a proxy's connections would also separate the brokers
+from each other, which would be another test.
 
-With three brokers the internal topics have factor 3 and need 2 in-sync replicas, and new topics get factor
-3 unless told otherwise. The minimum for ordinary topics stays 1, so that a topic of factor 2 can still be
-written with one broker down.
+With three brokers the internal topics have replication factor 3 and need 2 in-sync replicas, and new topics
+get factor 3 by default. The minimum for ordinary topics stays 1, so that a topic with factor 2 can still be
+written while one broker is down.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One node: its id, its ports by listener name, and the address it gives clients instead of its own."""
+    """One node: its id, its ports by listener name, and the address that it advertises instead of its own."""
 
     node_id: int
     folder: Path
@@ -59,17 +60,17 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What all nodes share: the voters, extra listeners with their settings, and the user's own settings."""
+    """What all nodes share: the voters, extra listeners with their settings, and the user's settings."""
 
     voters: Mapping[int, int]  # node id to controller port
     brokers: int
-    listeners: Mapping[str, str] = field(default_factory=dict)  # more listeners: name to security protocol
+    listeners: Mapping[str, str] = field(default_factory=dict)  # extra ones: name to security protocol
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
     broker_settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_settings(node: NodePlan, cluster: ClusterPlan) -> str:
-    """Return the text of server.properties; the user's settings win."""
+    """Return the text of server.properties. The user's settings win."""
     copies = min(3, cluster.brokers)
     names = ["CLIENT", "INTERNAL", *cluster.listeners]
     listening = [*names, "CONTROLLER"] if node.is_controller else names
@@ -102,13 +103,13 @@ def write_settings(node: NodePlan, cluster: ClusterPlan) -> str:
         "replica.fetch.max.bytes": LARGEST_MESSAGE_BYTES,
         "replica.fetch.response.max.bytes": LARGEST_MESSAGE_BYTES,
         "socket.request.max.bytes": 2 * LARGEST_MESSAGE_BYTES,
-        # A killed broker may return under its id only when its session has ended: 9 s by default.
+        # A killed broker can return under its id only when its session has ended, by default after 9 s.
         "broker.session.timeout.ms": 6000,
         "broker.heartbeat.interval.ms": 1000,
-        # A second broker with an id that is in use gives up after this time, instead of a minute.
+        # A second broker with an id that is in use gives up after this time, not after a minute.
         "initial.broker.registration.timeout.ms": 20_000,
         "controlled.shutdown.enable": "true",
-        # Each node is its own rack; a client that names a rack is sent to the replica there.
+        # Each node is its own rack. A client that names a rack is sent to the replica there.
         "broker.rack": f"rack-{node.node_id}",
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         **cluster.security,

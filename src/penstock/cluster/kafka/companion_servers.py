@@ -1,8 +1,8 @@
 """Databases and a ZooKeeper beside a detached cluster, which run and end with it.
 
-Rule: as for brokers, a server is alive while it holds its lock, and a process id from a file alone is never
-signalled. Unlike a cluster's, their data is for trying things out: it is in a separate folder below the
-temporary one (the database's user could not enter a home folder) and is removed when they end.
+Rule: as for brokers, a server is alive while it holds its lock, and a process id is never signalled just
+because a file says so. Unlike a cluster's data, theirs is for trying things out: it is in a separate
+temporary folder (the database's user could not enter a home folder) and is removed when they end.
 
     server = start_companion("postgres")
     server.url
@@ -34,7 +34,7 @@ _STOP_PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One server beside a cluster. `url` has its password, which was made for it alone."""
+    """One server beside a cluster. `url` contains its password, which was made for this server only."""
 
     kind: str
     pid: int
@@ -53,7 +53,7 @@ class Companion:
         return self.is_alive and asked.is_ready()
 
     def stop(self) -> None:
-        """End it and remove its folder. A second call does nothing."""
+        """End the server and remove its folder. A second call does nothing."""
         server = KINDS[self.kind]
         patient = ((number, _STOP_PATIENCE_S) for number in (server.polite, server.at_once))
         end_server(server.kind, self.pid, Path(self.folder) / "server.lock", *patient)
@@ -65,13 +65,13 @@ def check_kinds(kinds: Collection[str]) -> None:
     if unknown:
         raise ClusterError(
             "NO_SUCH_SERVER",
-            f"There is no {', '.join(map(repr, unknown))} to start beside a cluster.",
-            hint=f"There are {', '.join(sorted(KINDS))}.",
+            f"There is no server {', '.join(map(repr, unknown))} to start beside a cluster.",
+            hint=f"Choose from {', '.join(sorted(KINDS))}.",
         )
 
 
 def start_companion(kind: str, progress: Progress | None = None) -> Companion:
-    """Start it on a free port, wait until it accepts logins, and leave it running."""
+    """Start a server on a free port, wait until it accepts logins, and return it. It keeps running."""
     server = KINDS[kind](owned=False, progress=progress)
     server.start()
     server.release()

@@ -1,7 +1,7 @@
-"""A local cluster that keeps running when the program that started it ends: what the command line starts.
+"""A local cluster that keeps running when the program that started it ends. The command line starts these.
 
-Rule: the state file says where a cluster is; the locks its brokers hold say whether it is alive. A process id
-from a file alone is never signalled, since after a reboot it may belong to any process.
+Rule: the state file says where a cluster is, and the locks that its brokers hold say whether it is alive. A
+process id is never signalled just because a file says so, since after a reboot it may belong to any process.
 
     bring_up("default", brokers=3)
     find("default").is_ready
@@ -29,12 +29,12 @@ from penstock.cluster.processes.owned_process import is_locked, wait_for_lock
 from penstock.core.errors import ClusterError
 from penstock.stores.durable_files import replace_durably
 
-#: Kafka's default: a user who is trying things out expects writing to a topic to create it.
+#: Kafka's default: users who try things out expect that writing to a topic creates it.
 QUICKSTART = {"auto.create.topics.enable": "true"}
 
 #: Version 1 had no servers beside the brokers.
 STATE_VERSION = 2
-#: How long an `up` or `down` waits for another one of the same cluster.
+#: How long one `up` or `down` waits for another one of the same cluster.
 TURN_PATIENCE_S = 300.0
 
 
@@ -62,7 +62,7 @@ class DetachedBroker:
 
 @dataclass(frozen=True, slots=True)
 class DetachedCluster:
-    """A cluster that the state folder knows."""
+    """A cluster that the state folder has an entry for."""
 
     name: str
     data_dir: str
@@ -105,10 +105,10 @@ def bring_up(
     servers: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[DetachedCluster, bool]:
-    """Return the cluster, started if it was not up, and whether it was started now. Wait until it is ready.
+    """Start the cluster unless it is up, and wait until it is ready. Return it and whether it was started.
 
-    `servers` are started beside it unless they run already. When one of them fails to start, the others and
-    the cluster stay up, and `bring_down` ends them.
+    `servers` are started beside it unless they are already running. If one of them fails to start, the others
+    and the cluster stay up, and `bring_down` ends them.
     """
     check_kinds(servers)
     with _hold(name):
@@ -169,7 +169,7 @@ def _start(
 def _add_servers(
     cluster: DetachedCluster, wanted: Sequence[str], progress: Progress | None
 ) -> DetachedCluster:
-    """Start the missing ones, each recorded before the next starts; return the cluster with them."""
+    """Start the missing servers, record each before the next one starts, and return the cluster with them."""
     for kind in dict.fromkeys(wanted):
         if any(each.kind == kind and each.is_alive for each in cluster.servers):
             continue
@@ -203,12 +203,12 @@ def bring_down(name: str, *, delete_data: bool = False) -> bool:
 
 
 def find(name: str) -> DetachedCluster | None:
-    """Return what the state folder says about this cluster; None when it has no entry."""
+    """Return what the state folder says about this cluster; None if it has no entry."""
     return _read(_state_file(name))
 
 
 def find_stopped(name: str) -> DetachedCluster | None:
-    """Return the cluster as it was when last brought down; None when that never happened."""
+    """Return the cluster as it was when it was last brought down; None if it never was."""
     return _read(_stopped_file(name))
 
 
@@ -225,8 +225,8 @@ def _read(path: Path) -> DetachedCluster | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             "STATE_UNREADABLE",
-            f"The state file {path} cannot be understood: {error}.",
-            hint="Stop its brokers by hand if any run, then remove the file.",
+            f"The state file {path} cannot be read: {error}.",
+            hint="Stop its brokers by hand if any are running, then remove the file.",
         ) from error
 
 
@@ -238,7 +238,7 @@ def find_all() -> list[DetachedCluster]:
 def name_port_holder(error: ClusterError, ports: Sequence[int]) -> ClusterError:
     """Return a plainer error if a cluster in the state folder has one of these ports, else the same error.
 
-    "Another program" would send a user who forgot a cluster of their own to look for a stranger.
+    "Another program" would make users who forgot their own cluster look for a strange program.
     """
     if error.condition != "PORT_TAKEN":
         return error
@@ -261,7 +261,7 @@ def name_port_holder(error: ClusterError, ports: Sequence[int]) -> ClusterError:
 def _stop(cluster: DetachedCluster) -> None:
     for server in cluster.servers:
         server.stop()
-    # The first of three can hand over its leadership; the last two have no quorum to do so.
+    # The first of three brokers can hand over its leadership. The last two have no quorum to do so.
     for place, broker in enumerate(cluster.brokers):
         broker.stop(30.0 if place == 0 else 5.0)
 
@@ -270,7 +270,7 @@ def _state_file(name: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
         raise ClusterError(
             "BAD_CLUSTER_NAME",
-            f"{name!r} is no name for a cluster.",
+            f"{name!r} is not a name for a cluster.",
             hint="Use letters, digits, dashes and underscores, at most 64.",
         )
     return state_folder() / "clusters" / f"{name}.json"

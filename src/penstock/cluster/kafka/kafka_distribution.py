@@ -1,11 +1,11 @@
-"""Says which Kafka is run and where its jars come from, and formats a new node's folder.
+"""Defines which Kafka is run and where its jars come from, and formats a new node's folder.
 
-Rule: every jar must have the SHA-512 recorded beside this file; a changed jar stops the start. The list is
+Rule: every jar must have the SHA-512 recorded beside this file. A changed jar stops the start. The list is
 made with `sha512sum *.jar` in a fetched folder when the version below is raised.
 
-Formatting runs Kafka's own storage tool once and keeps the result: it writes the feature levels of this Kafka
-version, which are the same for every node, and a JVM start costs more than a second. Only a cluster with
-SCRAM users is formatted each time, since their credentials are part of it.
+Formatting runs Kafka's own storage tool once and keeps the result. The tool writes the feature levels of this
+Kafka version, which are the same for every node, and starting a JVM costs more than a second. Only a cluster
+with SCRAM users is formatted each time, because their credentials are part of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.core.errors import ClusterError
 KAFKA_VERSION = "4.3.0"
 _COORDINATES = (
     Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, transitive=True),
-    # Without a binding Kafka's log is empty. Fetched alone: its test dependencies are huge.
+    # Without a binding Kafka's log is empty. It is fetched alone, because its test dependencies are huge.
     Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 _JARS = 46
@@ -50,7 +50,7 @@ def fetch_kafka(progress: Progress | None = None) -> Path:
 
 
 def new_id() -> str:
-    """Return a random id in Kafka's spelling. It never begins with a dash: tools take that for an option."""
+    """Return a random id in Kafka's spelling. It never begins with a dash, which tools read as an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
@@ -74,7 +74,7 @@ def format_node(data: Path, jars: Path, *, node_id: int, cluster_id: str, scram:
 
 
 def read_cluster_id(data: Path) -> str | None:
-    """Return the cluster id of a formatted folder; None for a folder that was never formatted."""
+    """Return the cluster id of a formatted folder; None if the folder was never formatted."""
     try:
         lines = (data / "meta.properties").read_text().splitlines()
     except FileNotFoundError:

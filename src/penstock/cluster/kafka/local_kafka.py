@@ -1,12 +1,12 @@
 """A real Kafka on this computer: one broker or three, without Docker, root or an installation.
 
-Rule: used from Python it belongs to its owner. It ends with the `with` block, with the interpreter, and when
-the process is killed; unless a folder is named, nothing of it stays on disk.
+Rule: a cluster used from Python belongs to its owner. It ends with the `with` block, with the interpreter,
+and if the process is killed. Unless a folder is named, nothing of it stays on disk.
 
     with LocalKafka() as kafka:
         spark.read.format("penstock").option("kafka.bootstrap.servers", kafka.bootstrap)
 
-Every node is both broker and controller. With three, the cluster stays writable when any one is lost.
+Every node is both broker and controller. With three nodes, the cluster stays writable if one of them is lost.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _PORT_ATTEMPTS = 3
 class LocalKafka:
     """A cluster of `brokers` nodes with ids 1, 2, 3.
 
-    `ports` are the client ports (by default free ones); `data_dir` keeps the data for the next run;
-    `broker_settings` are added to every node's settings and win over ours; `secure` adds listeners with TLS
-    and logins, described by `.secure`; `advertise` maps a broker's place in `brokers` (0, 1, 2) to the
-    address it gives clients, such as a proxy's. `quick_start` compiles less, which halves the CPU time of a
-    start; switch it off to measure throughput.
+    `ports` are the client ports (by default free ones). `data_dir` keeps the data for the next run.
+    `broker_settings` are added to every node's settings and win over ours. `secure` adds listeners with TLS
+    and logins, which `.secure` describes. `advertise` maps a broker's place in `brokers` (0, 1, 2) to the
+    address that it gives clients, such as a proxy's. `quick_start` makes Java compile less, which halves the
+    CPU time of a start. Switch it off to measure throughput.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LocalKafka:
         progress: Progress | None = None,
     ) -> None:
         if not owned and data_dir is None:
-            raise ValueError("a cluster that outlives its starter needs a folder that does, too")
+            raise ValueError("a cluster that outlives its starter needs a `data_dir` that does, too")
         if brokers < 1 or (ports is not None and len(ports) != brokers):
             raise ClusterError(
                 "BAD_CLUSTER_SIZE",
@@ -100,7 +100,7 @@ class LocalKafka:
 
     @property
     def secure(self) -> SecureAccess:
-        """Return addresses, certificates and logins of a cluster started with `secure=True`."""
+        """Return the addresses, certificates and logins of a cluster started with `secure=True`."""
         if self._secure is None:
             raise ClusterError(
                 "NOT_SECURE", "This cluster has no secure listeners.", hint="Use LocalKafka(secure=True)."
@@ -121,7 +121,7 @@ class LocalKafka:
         self.close()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start all brokers; with `wait`, wait until every one has joined and answers."""
+        """Start all brokers. With `wait`, wait until each of them has joined and answers."""
         if self.brokers:
             raise ClusterError(
                 "ALREADY_STARTED", "This cluster has been started before.", hint="Make a new one."
@@ -132,7 +132,7 @@ class LocalKafka:
         self._jars = fetch_kafka(self._progress)
         with hold_signals():
             self.data_dir, owner_lock = self._make_data_dir()
-            # Processes and folder of a forgotten object last until the interpreter ends, at the latest.
+            # The processes and folder of a forgotten object last until the interpreter ends at the latest.
             if self._owned:
                 folder = None if owner_lock is None else self.data_dir
                 owned = (self.brokers, folder, owner_lock, os.getpid())
@@ -187,7 +187,7 @@ class LocalKafka:
         return broker
 
     def close(self) -> None:
-        """Stop all brokers. A cluster in a temporary folder is killed, since its data is not read again."""
+        """Stop all brokers, or kill them if the folder is temporary, since its data is not read again."""
         if os.getpid() != self._owner_pid:
             return  # a fork of the owner must not stop the owner's brokers
         if self._asked_dir is not None:
@@ -280,7 +280,7 @@ _OFFSETS_TOPIC = {
 
 
 def _stop_all(brokers: Collection[Broker]) -> None:
-    """Stop the brokers in order, with a short wait for all but the first: two of three have no quorum."""
+    """Stop the brokers in order. Wait long only for the first one: the other two of three have no quorum."""
     for place, broker in enumerate(brokers):
         broker.stop(timeout_s=30.0 if place == 0 else 5.0)
 

@@ -1,12 +1,12 @@
-"""Listeners with TLS and logins for a local cluster, made of throwaway certificates and random passwords.
+"""Listeners with TLS and logins for a local cluster, with throwaway certificates and random passwords.
 
 Rule: nothing here has a default. Keys, certificates and passwords are made for each cluster, kept in its
-private folder and removed with it; a password known from the documentation would soon protect something real.
+private folder and removed with it. A password known from the documentation would soon protect something real.
 
-Listeners: SSL (the server shows a certificate), MTLS (the client must show one too), SASL_SSL and
+Listeners: SSL (the server shows a certificate), MTLS (the client must show one, too), SASL_SSL and
 SASL_PLAINTEXT (logins with PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512). The certificate is for 127.0.0.1 only, so
 a client that checks names must refuse the same broker under the name `localhost`. The plain CLIENT listener
-stays and needs no login: create topics and access rules there.
+stays and needs no login. Create topics and access rules there.
 
     with LocalKafka(secure=True) as kafka:
         kafka.secure.bootstrap("SASL_SSL"), kafka.secure.ca_pem_path, kafka.secure.password.reveal()
@@ -93,7 +93,7 @@ class SecureAccess:
             self._ports[name] = [ports[name] for ports in listener_ports]
 
     def broker_settings(self) -> dict[str, str]:
-        """Return the brokers' settings: stores, logins, an authoriser that allows what no rule forbids."""
+        """Return the brokers' settings: stores, logins, an authorizer that allows what no rule forbids."""
         users = "".join(f' user_{name}="{password}"' for name, password in self._users.items())
         settings = {
             "ssl.keystore.type": "PEM",
@@ -114,7 +114,7 @@ class SecureAccess:
         return settings
 
     def scram_users(self) -> list[str]:
-        """Return the users for the storage tool, hashed: command lines are visible to all users."""
+        """Return the users for the storage tool, with hashed passwords: all users can see command lines."""
         described = []
         for name, password in self._users.items():
             for mechanism in MECHANISMS[1:]:
@@ -129,7 +129,7 @@ class SecureAccess:
 
 
 def make_secure_access(folder: Path) -> SecureAccess:
-    """Create the certificates in `folder` and return the access, which has no ports yet."""
+    """Create the certificates in `folder` and return what clients need. Its ports are not known yet."""
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Ends a server: signal, wait, and a stronger signal, until its process and the lock it holds are gone.
+"""Ends a server: sends ever stronger signals and waits until its process has ended and its lock is free.
 
-Rule: a process that is known by its number only gets a signal while the server's lock is held, which shows
-that the process is ours. A server counts as gone once its lock is free, too: what it has started holds the
-lock as well. Every wait has a deadline.
+Rule: a process that is known only by its id gets a signal only while the server's lock is held, which shows
+that the process is ours. A server counts as gone only when its lock is free, too, because processes that it
+has started also hold the lock. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KILL_PATIENCE_S = 30.0
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Return whether the condition came to hold within the time."""
+    """Wait until the condition holds; return False if that takes longer than `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -34,7 +34,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 def end_server(
     name: str, process: subprocess.Popen[bytes] | int, lock: Path, *steps: tuple[signal.Signals, float]
 ) -> None:
-    """Send each signal, waiting its seconds for the end, and SIGKILL last; raise if the server lives on."""
+    """Send each signal, wait its number of seconds, and send SIGKILL last; raise if the server survives."""
     known = None if isinstance(process, int) else process
     pid = process if isinstance(process, int) else process.pid
 

@@ -1,8 +1,8 @@
-"""Free ports on the loopback address.
+"""Finds free ports on the loopback address.
 
-Rule: a port that the user did not name is taken from below the kernel's range for outgoing connections.
-Asking for port 0 looks simpler, but such a port can be handed to any client between the question and the
-broker's bind, and again while a stopped broker waits to be started on its old port.
+Rule: a port that the user did not name is chosen from below the kernel's range for outgoing connections.
+Asking for port 0 looks simpler, but the kernel can give such a port to any client before the broker binds it,
+and again while a stopped broker waits to be started on its old port.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def find_free_ports(count: int, *, avoid: Sequence[int] = ()) -> list[int]:
 
 
 def demand_free(ports: Sequence[int]) -> None:
-    """Raise an error that names the ports the user asked for that are taken."""
+    """Raise an error if any of the user's ports is invalid or taken, and name those that are taken."""
     if len(set(ports)) != len(ports) or any(not 0 < port < 65_536 for port in ports):
         raise ClusterError(
             "BAD_PORT", f"{list(ports)} are not different ports from 1 to 65535.", hint="Name others."
@@ -66,7 +66,7 @@ def demand_free(ports: Sequence[int]) -> None:
 
 
 def _describe_listener(port: int) -> str:
-    """Return the process that listens there, in brackets; an empty text where that cannot be seen."""
+    """Return the process that listens there, in brackets; an empty text if that cannot be seen."""
     pid = _find_listener(port)
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
@@ -80,7 +80,7 @@ def _describe_listener(port: int) -> str:
 
 
 def _find_listener(port: int) -> int | None:
-    """Return the process that listens on this port; None if it is another user's, or not on Linux."""
+    """Return the id of the process listening on this port; None if another user's, or not on Linux."""
     sockets = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ def _find_listener(port: int) -> int | None:
                 if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
                     sockets.add(f"socket:[{rest[5]}]")
     for pid in filter(str.isdigit, os.listdir("/proc") if sockets else ()):
-        with contextlib.suppress(OSError):  # ended meanwhile, or not ours to look into
+        with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user
             for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                     if os.readlink(f"/proc/{pid}/fd/{descriptor}") in sockets:

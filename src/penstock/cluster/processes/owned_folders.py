@@ -1,8 +1,8 @@
-"""The folders of servers that end with their owner.
+"""Temporary folders of servers that end with their owner.
 
 Rule: a folder belongs to a process as long as that process holds the lock inside it. A killed owner cannot
-tidy up, so the process that makes the next folder removes those whose owner and servers are gone. Judging by
-age instead would remove the data of a server that has been running for long.
+clean up, so the process that makes the next folder removes those whose owner and servers are gone. Judging by
+age instead would remove the data of a server that has been running for a long time.
 
     folder, lock = make_owned_folder("penstock-kafka-")
 """
@@ -22,9 +22,9 @@ _OWNER_LOCK = "owner.lock"
 
 
 def make_owned_folder(prefix: str) -> tuple[Path, int]:
-    """Return a new folder that only this user may enter, and its lock: a descriptor to keep open.
+    """Return a new folder that only this user may enter, and its lock, a descriptor to keep open.
 
-    Call this, and note what it returns, under `hold_signals`: without its lock the folder is never swept.
+    Call this and keep what it returns under `hold_signals`: a folder without its lock file is never swept.
     """
     sweep_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))  # mode 0700
@@ -32,7 +32,7 @@ def make_owned_folder(prefix: str) -> tuple[Path, int]:
 
 
 def lock_as_owner(folder: Path) -> int:
-    # Lock the file under another name first: a sweep in between must not see it unlocked.
+    # Lock the file under another name first, so that a concurrent sweep cannot see it unlocked.
     lock = os.open(folder / ".locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     (folder / ".locking").rename(folder / _OWNER_LOCK)

@@ -1,16 +1,16 @@
-"""Start a server process so that it ends with its owner, even when the owner is killed.
+"""Starts a server process so that it ends with its owner, even if the owner is killed.
 
 Rule: an owned server outlives its owner by less than a second, whatever ended the owner. `atexit` alone
-misses SIGKILL; Linux's parent-death signal fires when the *thread* that started the server ends, which
-kills a broker started from a worker thread. So the launcher forks a watchdog and then becomes the server:
-the watchdog is the server's child, waits for the end of a pipe whose only writer is the owner, and then
-kills its parent. The server keeps the process id that `Popen` knows, so signals reach it directly.
+misses SIGKILL. Linux's parent-death signal is sent when the *thread* that started the server ends, which
+would kill a broker that a worker thread started. So the launcher forks a watchdog and then becomes the
+server: the watchdog is the server's child, waits for the end of a pipe whose only writer is the owner, and
+then kills its parent. The server keeps the process id that `Popen` knows, so signals reach it directly.
 
-A server also inherits a locked file: the lock is held while it is alive, so no process id has to be trusted,
-which may belong to another process by now (`is_locked`).
+A server also inherits a locked file and holds the lock while it is alive (`is_locked`). So nobody has to
+trust a process id, which may belong to another process by now.
 
 Nothing here waits without a limit: a program that falls silent is killed (`follow_output`), and a wait for
-another process's lock gives up (`wait_for_lock`), since that process may be suspended forever.
+another process's lock ends at a deadline (`wait_for_lock`), since that process may be suspended forever.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pathlib import Path
 
 from penstock.core.errors import ClusterError
 
-# Runs in a bare interpreter (-I -S: 15 ms). argv: the pipe's read end or -1, the signal that ends the server
-# when its owner is gone, the user and group to become (or -1, -1), then the command. The watchdog keeps the
-# owner's rights; a server that ignores its signal for 5 s is killed.
+# It runs in a bare interpreter (-I -S: 15 ms). The arguments are the pipe's read end or -1, the signal that
+# ends the server when its owner is gone, the user and group to become (or -1, -1), and the command. The
+# watchdog keeps the owner's rights. It kills a server that ignores its signal for 5 s.
 _LAUNCHER = """
 import os, select, signal, sys
 pipe, ending, user, group = map(int, sys.argv[1:5])
@@ -65,7 +65,7 @@ os.execvp(command[0], command)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The user and group a server runs as when its owner is root."""
+    """The user and group that a server runs as if its owner is root."""
 
     user_id: int
     group_id: int
@@ -78,7 +78,7 @@ _life_lines_lock = threading.Lock()
 
 
 def _drop_life_lines() -> None:
-    # A fork of the owner is not the owner: it must not keep the owner's servers alive.
+    # A fork of the owner is not the owner, so it must not keep the owner's servers alive.
     for pipe in _life_lines:
         os.close(pipe)
     _life_lines.clear()
@@ -98,11 +98,11 @@ def start_process(
     ending: signal.Signals = signal.SIGKILL,
     identity: Identity | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` in its own session and append its output to `output`.
+    """Start `command` in its own session, append its output to `output`, and return the process.
 
-    `owned` ties its life to this process; otherwise it runs until stopped. `lock` is a file descriptor from
-    `take_lock`, inherited by the server. `ending` is the signal it gets when its owner is gone. `identity` is
-    the user it runs as instead of root.
+    An `owned` server ends with this process; any other runs until it is stopped. `lock` is a file descriptor
+    from `take_lock`, which the server inherits. `ending` is the signal that it gets when its owner is gone.
+    `identity` is the user that it runs as instead of root.
     """
     with output.open("ab") as sink:
         return _launch(command, sink.fileno(), environment, folder, lock, owned, ending, identity)
@@ -162,7 +162,7 @@ def _close_life_line(write_end: int) -> None:
 
 
 class Running:
-    """A program whose output is being read: `lines` as they come, `exit_code` once it has ended."""
+    """A program whose output is being read. It has `lines` as they come and `exit_code` once it has ended."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], silence_s: float, total_s: float, look: Callable[[], None]
@@ -175,7 +175,7 @@ class Running:
 
     @property
     def lines(self) -> Iterator[str]:
-        """Yield its output by lines. Any byte ends a silence: a long download prints dots, but no line."""
+        """Yield the output line by line. Any byte ends a silence: a long download prints only dots."""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         rest = b""
@@ -215,9 +215,9 @@ class Running:
 def follow_output(
     command: Sequence[str], *, silence_s: float, total_s: float, look: Callable[[], None] = lambda: None
 ) -> Iterator[Running]:
-    """Run a program to its end and yield it for reading its output; kill it if the reader leaves early.
+    """Run a program to its end, and yield it for reading its output. Kill it if the reader leaves early.
 
-    A TimeoutError ends it when it prints nothing for `silence_s` or is not done after `total_s`. `look` is
+    A TimeoutError ends it if it prints nothing for `silence_s` or is not done after `total_s`. `look` is
     called about once a second while it runs, whether it prints anything or not.
     """
     process = _launch(command, subprocess.PIPE, None, None, None, owned=True)
@@ -232,7 +232,7 @@ def follow_output(
 
 
 def take_lock(path: Path, *, whose: str) -> int:
-    """Lock `path` for a server that is about to start; `whose` names the place in the error."""
+    """Lock `path` for a server that is about to start; return the descriptor. `whose` is for the error."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -262,7 +262,7 @@ def wait_for_lock(lock: int, patience_s: float) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a server holding this lock is still alive."""
+    """Return whether a server that holds this lock is alive."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -278,7 +278,7 @@ def is_locked(path: Path) -> bool:
 
 
 def read_tail(path: Path, *, lines: int = 25, limit_bytes: int = 65_536, until: int | None = None) -> str:
-    """Return the last lines of a log, or of its first `until` bytes; empty when there is none yet."""
+    """Return the last lines of a log, or of its first `until` bytes; an empty text if there is no log yet."""
     try:
         with path.open("rb") as log:
             end = log.seek(0, os.SEEK_END) if until is None else until

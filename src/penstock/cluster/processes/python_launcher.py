@@ -1,13 +1,13 @@
-"""Makes a launcher for the Python processes that Spark starts: each starts half a second faster with it.
+"""Makes a launcher with which each Python process that Spark starts is ready half a second earlier.
 
 Spark puts its own PySpark before everything else on `PYTHONPATH`, in a zip without compiled files: importing
 `pyspark.worker` takes 0.75 s from there and 0.16 s from the installed package. Spark starts four such
 processes before the first row. The launcher drops Spark's archives if the interpreter has the same PySpark.
 
-Rule: same version, or it does nothing. The zip's version is that of the only `spark-core` jar beside it. The
-process id, arguments, descriptors and environment stay as they are. It is a script for bash, which Spark's
-own scripts need anyway: Debian's `sh` loses variables with a dot in their names, and a Python to start a
-Python takes 6 ms instead of 1.5.
+Rule: the launcher changes something only if the versions are the same. The zip's version is that of the only
+`spark-core` jar beside it. The process id, arguments, descriptors and all other variables stay as they are.
+It is a script for bash, which Spark's own scripts need anyway: Debian's `sh` loses variables with a dot in
+their names, and starting Python from Python takes 6 ms instead of 1.5 ms.
 
     os.environ["PYSPARK_PYTHON"] = make_launcher()
 """
@@ -25,8 +25,8 @@ from pathlib import Path
 
 from penstock.cluster.downloads.jars import cache_folder
 
-#: What follows the head. Only the function's variables have plain names: outside the function they would
-#: change the environment variables of the same name.
+#: What follows the head. Plain variable names appear only inside the function, where they are local. Outside
+#: they would change the environment variables of the same name.
 _SCRIPT = r"""
 _penstock_shorten() {
     local rest=$PYTHONPATH: entry version jar home=
@@ -65,16 +65,16 @@ exec "$_penstock_python" "$@"
 
 
 def make_launcher() -> str:
-    """Return the path of the launcher for this interpreter, made at the first call.
+    """Return the path of the launcher for this interpreter, and make it at the first call.
 
-    Return the interpreter's own path where there can be none: without PySpark in its site-packages, without
-    bash, or if the cache folder cannot hold programs.
+    Return the interpreter's own path if there can be no launcher: without PySpark in its site-packages,
+    without bash, or if the cache folder cannot hold programs.
     """
     bash, packages = shutil.which("bash"), _find_packages()
     if packages is None or bash is None or " " in bash:
         return sys.executable
     head = (
-        f"#!{bash} -p\n"  # without its start-up files
+        f"#!{bash} -p\n"  # -p: without bash's start-up files
         "# Made by `penstock python`; another interpreter gets another file.\n"
         f"_penstock_python={shlex.quote(sys.executable)}\n"
         f"_penstock_site={shlex.quote(packages)}\n"
@@ -86,13 +86,13 @@ def make_launcher() -> str:
 
 
 def _find_packages() -> str | None:
-    """Return the folder that the interpreter imports PySpark from when no `PYTHONPATH` is set."""
+    """Return the folder from which the interpreter imports PySpark when no `PYTHONPATH` is set."""
     installed = {*site.getsitepackages(), site.getusersitepackages()}
     return next((each for each in sys.path if each in installed and Path(each, "pyspark").is_dir()), None)
 
 
 def _keep(script: bytes) -> str:
-    """Return the path of an executable file with this text; other processes see all of it or none."""
+    """Return the path of an executable file with this text. Other processes see all of it or nothing."""
     name = "python{}.{}-{}".format(*sys.version_info[:2], hashlib.sha256(script).hexdigest()[:12])
     path = cache_folder() / "launchers" / name
     if not path.is_file() or path.read_bytes() != script:

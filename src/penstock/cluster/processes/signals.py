@@ -1,8 +1,8 @@
-"""Signals that end a command cleanly, and that are delayed while something is made that has no owner yet.
+"""Lets signals end a command cleanly, and delays them while something is made that has no owner yet.
 
-Rule: the handlers are replaced, the signals are not blocked. A blocked signal goes to any other thread that
-does not block it, and Python then runs its handler in the main thread all the same. And processes that are
-started meanwhile would inherit the block.
+Rule: handlers are replaced, but signals are not blocked. A blocked signal goes to any other thread that does
+not block it, and Python would still run its handler in the main thread. Also, processes that are started
+meanwhile would inherit the block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _find_handlers() -> dict[signal.Signals, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    # An ignored signal stays ignored, also for child processes; None is a handler that is not Python's.
+    # An ignored signal stays ignored, for child processes too. None is a handler that is not Python's.
     return {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
 
@@ -27,7 +27,7 @@ def _find_handlers() -> dict[signal.Signals, Any]:
 def hold_signals() -> Iterator[None]:
     """Delay SIGTERM and SIGINT until afterwards: an exception from a handler would lose what was just made.
 
-    Outside the main thread this does nothing: Python runs no handler there.
+    Outside the main thread this does nothing, because Python runs no handlers there.
     """
     came: list[int] = []
     held = _find_handlers()
@@ -46,8 +46,8 @@ def hold_signals() -> Iterator[None]:
 def unwinding_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGINT end the block with an exception, so that all it started is ended and removed.
 
-    By default SIGTERM ends Python at once, and Kafka's folder stays. Only the first signal counts: another
-    must not interrupt the cleanup. Outside the main thread this does nothing.
+    By default SIGTERM ends Python at once, and Kafka's folder would stay. Only the first signal counts, so
+    that another one cannot interrupt the cleanup. Outside the main thread this does nothing.
     """
 
     def unwind(number: int, _: object) -> None:

@@ -1,1 +1,1 @@
-"""Local PostgreSQL, MariaDB, ZooKeeper and Spark's standalone cluster."""
+"""Local PostgreSQL, MariaDB and ZooKeeper servers."""

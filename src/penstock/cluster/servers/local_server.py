@@ -1,10 +1,10 @@
 """A server process that ends with its owner: the common part of PostgreSQL, MariaDB and ZooKeeper.
 
-Rule: it listens on the loopback address only, behind a password made for this run; its folder is removed and
-no process remains, even when the owner is killed. It never runs as root: PostgreSQL refuses to, so when the
+Rule: it listens on the loopback address only, behind a password made for this run. Its folder is removed and
+no process remains, even if the owner is killed. Databases never run as root: PostgreSQL refuses to, so if the
 owner is root both run as an existing user without rights. That user can enter neither root's cache nor a
-private folder, so the program is linked into the server's own folder, which lets others pass through.
-(ZooKeeper runs as its owner, as Kafka does.)
+private folder, so the program is linked into the server's own folder, which lets other users pass through.
+(ZooKeeper has no password and runs as its owner, as Kafka does.)
 
     with LocalPostgres() as server:
         psycopg.connect(server.url)
@@ -44,14 +44,14 @@ Server = TypeVar("Server", bound="LocalDatabase")
 class LocalDatabase:
     """A server with one user, `penstock`, who may do everything. Use `LocalPostgres` or `LocalMariaDB`.
 
-    `port` is by default a free one. `stop`, `kill` and another `start` keep the data and the port; `close`
-    removes everything. A server that is not `owned` keeps running after `release`.
+    `port` is a free one by default. `stop`, `kill` and another `start` keep the data and the port, and
+    `close` removes everything. A server that is not `owned` keeps running after `release`.
     """
 
     kind: ClassVar[str]
     scheme: ClassVar[str]
     database: ClassVar[str]
-    #: The signal to end cleanly, and the one to end at once without leaving anything behind.
+    #: The signal that ends the server cleanly, and the one that ends it at once and leaves nothing behind.
     polite: ClassVar[signal.Signals]
     at_once: ClassVar[signal.Signals]
     #: True if the server may run as root and needs no separate user.
@@ -118,7 +118,7 @@ class LocalDatabase:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the server or any process it has started still runs."""
+        """Return whether the server or any process that it has started is running."""
         if self._process is not None:
             self._process.poll()
         return is_locked(self.folder / "server.lock")
@@ -136,7 +136,7 @@ class LocalDatabase:
         self.close()
 
     def start(self) -> None:
-        """Start it, or restart it on its data and port, and wait until it accepts logins."""
+        """Start the server, or restart it on its data and port, and wait until it accepts logins."""
         if self._finalizer is not None:
             self._launch()
             return
@@ -166,32 +166,32 @@ class LocalDatabase:
             raise
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Ask it to shut down cleanly; after the deadline, kill it. A second call does nothing."""
+        """Ask the server to shut down cleanly; after the deadline, kill it. A second call does nothing."""
         if self._process is not None:
             end_server(self.kind, self._process, self.folder / "server.lock", (self.polite, timeout_s))
             self._forget_process()
 
     def kill(self) -> None:
-        """End it as a power cut would; its data is what it had written. A second call does nothing."""
+        """End the server as a power cut would; what it had written stays. A second call does nothing."""
         if self._process is not None:
             end_server(self.kind, self._process, self.folder / "server.lock")
             self._forget_process()
 
     def close(self) -> None:
-        """End it and remove its folder. A second call does nothing."""
+        """End the server and remove its folder. A second call does nothing."""
         if self._finalizer is not None and os.getpid() == self._owner_pid:
             self._finalizer()
             self._process = None
 
     def release(self) -> None:
-        """Let it run on when this process ends; any process that knows its folder can then end it."""
+        """Let the server outlive this process. Any process that knows its folder can then end it."""
         if self._owned:
             raise ValueError("an owned server ends with its owner")
         if self._finalizer is not None:
             self._finalizer.detach()
 
     def run_to_its_end(self, command: list[str], input_file: Path | None = None) -> None:
-        """Run one of the program's tools as the server's user; an error contains the tool's output."""
+        """Run one of the program's tools as the server's user. An error contains the tool's output."""
         identity = self._identity
         with open(input_file or os.devnull, "rb") as source:
             try:
@@ -235,7 +235,7 @@ class LocalDatabase:
             raise ClusterError(
                 "FOLDER_NOT_REACHABLE",
                 f"{self.kind} does not run as root, and its user cannot enter {closed[0]}.",
-                hint="Set TMPDIR to a folder that everybody may enter, or do not start it as root.",
+                hint="Set TMPDIR to a folder that all users may enter, or do not start it as root.",
                 facts={"folder": str(closed[0])},
             )
         self.folder.chmod(0o711)
@@ -247,7 +247,7 @@ class LocalDatabase:
         lock = take_lock(self.folder / "server.lock", whose=str(self.folder))
         log = self.folder / "server.log"
         log.unlink(missing_ok=True)  # so that an error shows this start's log only
-        log.touch(0o600)  # it may quote statements, and other users may pass through this folder
+        log.touch(0o600)  # the log may quote statements, and other users may pass through this folder
         try:
             self._process = start_process(
                 self.command(),
@@ -276,7 +276,7 @@ class LocalDatabase:
         else:
             condition, hint = (
                 "DATABASE_DID_NOT_START",
-                "The last lines tell why; correct that and start again.",
+                "The last lines say why; correct that and start again.",
             )
         what = f"{self.kind} on port {self.port} {how}. The end of its log:\n{self.logs}\n"
         return ClusterError(condition, what, hint=hint, facts={"kind": self.kind, "port": self.port})
@@ -295,7 +295,7 @@ class LocalDatabase:
 
 
 def choose_identity() -> Identity | None:
-    """Return the user that a server of root's runs as; None when we are not root and it can run as we do."""
+    """Return the user to run a server as; None if this process is not root, so that its own user will do."""
     if os.geteuid() != 0:
         return None
     for name in ("nobody", "daemon"):
@@ -307,12 +307,12 @@ def choose_identity() -> Identity | None:
     raise ClusterError(
         "NO_UNPRIVILEGED_USER",
         "A database server does not run as root, and this computer has neither `nobody` nor `daemon`.",
-        hint="Start it as another user than root.",
+        hint="Start it as a user other than root.",
     )
 
 
 def make_environment() -> dict[str, str]:
-    """Return our environment without settings of other installations and without secrets."""
+    """Return this process's environment without settings of other installations and without secrets."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -322,7 +322,7 @@ def make_environment() -> dict[str, str]:
 
 
 def _link_or_copy(source: str, target: str) -> str:
-    """Link a file, which takes no time and space, or copy it to a temporary folder on another disk."""
+    """Link a file, which takes no time or space, or copy it to another disk; return the target."""
     try:
         os.link(source, target)
     except OSError:

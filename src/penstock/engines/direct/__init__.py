@@ -1,2 +1,2 @@
-"""Direct streams: a loop on the driver that decides the offset ranges of each batch, and stores the offsets
+"""Direct streams: a loop on the driver that decides each batch's offset ranges and stores the offsets
 where you choose."""

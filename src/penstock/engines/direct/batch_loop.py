@@ -1,13 +1,13 @@
-"""The loop of a direct stream: runs one batch after another, each at its time, and retries it until done.
+"""The loop of a direct stream: runs one batch after another, each when it is due, and retries failing ones.
 
 Rules: a batch begins only when the previous one is over, so what is stored only grows. A failing batch is
-tried again as a whole, with the same ranges and the same frame; when it has failed too often the stream ends,
-and the stored offsets are the end of the previous batch (or of this one, at most once). Asked to stop, the
-loop finishes its batch, and storing the offsets may take as long as ever: only looks at the log
-are cut short. Where the first partitions begin is stored before they are read: after a crash, `latest` would
-mean another place. An unavailable server is waited for, however often a batch has failed because of
-it: `core.outages` says how long. What tasks cannot reach is waited for only once they have reached it before:
-the driver got there before the loop began, but tasks may have another address or run on another host.
+retried as a whole, with the same ranges and the same frame. When it has failed too often the stream ends, and
+the stored offsets are the end of the previous batch (with at-most-once, of this one). When asked to stop, the
+loop finishes its batch and takes as long as it needs to store the offsets: only looks at the log are cut
+short. Where the first partitions begin is stored before they are read, because after a crash `latest` would
+mean another place. The loop waits for an unavailable server no matter how often a batch has failed because of
+it; `core.outages` says how long. It waits for a server that tasks cannot reach only if tasks have reached it
+before: the driver reached it before the loop began, but tasks may use another address or run on another host.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ log = get_logger(__name__)
 
 #: The pause before a failed batch is tried again; it grows with each failure.
 _RETRY_PAUSE_S = 0.2
-#: The pauses when a server failed us or a task: 1 s, then 5 s. By then a restarted database is mostly back.
+#: The pauses after a server has failed the driver or a task: 1 s, then 5 s. By then a restarted database is
+#: usually back.
 _SERVER_PAUSE_S = 1.0
 _SERVER_PATIENCE = 5.0
 _LONGEST_PAUSE_S = 30.0
@@ -50,8 +51,8 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of the loop. `delivery` None: it stores nothing by itself. `is_manual`: the user's functions
-    commit. `outage_s`: how long to wait for servers that are away."""
+    """Settings of the loop. If `delivery` is None, the loop itself stores nothing. `is_manual` says that the
+    user's functions commit, and `outage_s` how long to wait for servers that are away."""
 
     interval_ms: int
     attempts: int
@@ -63,9 +64,10 @@ class LoopSettings:
 
 @dataclass(frozen=True)
 class Job:
-    """What to do with a batch. `work` returns the rows written, if a sink counts them; `tell` takes events.
-    `register` stores where a stream begins if it finds its first partitions while it runs; `reach` fails
-    while the sink does not answer; `is_written` says whether an attempt without an answer wrote the batch."""
+    """What to do with a batch. `work` returns the rows written, if a sink counts them. `tell` takes events.
+    `register` stores where a stream begins if it finds its first partitions while it runs. `reach` raises an
+    error while the sink does not answer. `is_written` says whether an attempt that got no answer wrote the
+    batch."""
 
     make_frame: Callable[..., DataFrame]
     work: Callable[[Batch], int | None]
@@ -77,8 +79,8 @@ class Job:
 
 
 class BatchLoop:
-    """One run. Used by one thread; `planned` may be read from others. `tasks_answered`: a batch with records
-    has been done, so its tasks have reached what they need."""
+    """One run of the loop. It belongs to one thread, but other threads may read `planned`. `tasks_answered`
+    says that a batch with records is done, so that tasks have reached the servers they need."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class BatchLoop:
         self._last_failure = ""
 
     def run(self, most: int | None, until_idle: bool) -> int:
-        """Run the batches and return how many were done, counting empty ones if those were asked for."""
+        """Run the batches and return how many are done, counting empty ones if those were asked for."""
         while not self._switch.is_set and (most is None or self._done < most):
             if not self._wait_for_tick():
                 break
@@ -116,7 +118,7 @@ class BatchLoop:
         return self._done
 
     def _wait_for_tick(self) -> bool:
-        """Wait until the next batch is due; return False when asked to stop meanwhile."""
+        """Wait until the next batch is due; return False if asked to stop meanwhile."""
         now_ms = time.time_ns() // 1_000_000
         if not self._settings.interval_ms:
             self._tick = now_ms
@@ -165,7 +167,7 @@ class BatchLoop:
         return is_new
 
     def _find_end(self, before: StreamPosition) -> StreamPosition:
-        """Return the end of the next batch, or `before` when asked to stop while the brokers are away."""
+        """Return the end of the next batch, or `before` if asked to stop while the brokers are away."""
         end = before
 
         def look() -> None:
@@ -173,7 +175,7 @@ class BatchLoop:
             with self._switch.hearing():
                 end = self._watch.find_end(before, take_all=False)
             if end is before:
-                self._end_outage()  # if a batch follows, it must be done first
+                self._end_outage()  # if a batch follows, the outage ends only once that is done
 
         try:
             self._sit_out(look, "The brokers answer")
@@ -183,8 +185,9 @@ class BatchLoop:
         return end
 
     def _sit_out(self, act: Callable[[], None], answer: str = "") -> PenstockError | None:
-        """Act, again and again while a server is away. Return the last failure if asked to stop meanwhile, or
-        None once it is done. `answer`: what to log if it failed before and the batch is still to be done."""
+        """Call `act`, and retry it while a server is away. Return None once it is done, or the last failure
+        if asked to stop meanwhile. `answer` is what to log if it failed before and a batch is still to be
+        done."""
         failure: PenstockError | None = None
         while failure is None or not self._switch.wait(self._outage.choose_pause_s()):
             begun_s = self._clock()
@@ -209,8 +212,8 @@ class BatchLoop:
         return is_outage(error) and (self.tasks_answered or not comes_from_task(error))
 
     def _may_sit_out(self, error: Exception, begun_s: float) -> bool:
-        """Return whether this is an outage that may continue; log it now and then, and at its end.
-        `begun_s`: when the failed call began."""
+        """Return whether this is an outage that may continue. Log it now and then, and when its time is up.
+        `begun_s` is when the failed call began."""
         if not self._is_outage(error):
             return False
         now_s = self._clock()
@@ -226,7 +229,7 @@ class BatchLoop:
         if self._outage.is_due(now_s):
             log.warning(
                 "A server does not answer%s. The stream waits up to %s in all (outageTimeout), %s more, then "
-                "it ends; started again, it goes on where it was. The last failure: %s",
+                "it ends; when restarted, it continues from where it was. The last failure: %s",
                 f": no success for {_write_whole(silent_s)}" if silent_s else "",
                 limit,
                 f"{rest_s:.0f} s",
@@ -240,8 +243,8 @@ class BatchLoop:
             log.warning("The stream goes on, after %s without success.", _write_whole(lasted_s))
 
     def _telling(self, report: BatchReport) -> AbstractContextManager[None]:
-        """Return a context that logs now and then, in an outage, that an attempt is running: its tasks may
-        wait for an unavailable server, and the driver learns of that only when they have failed."""
+        """Return a context that, in an outage, logs now and then that an attempt is running. Its tasks may be
+        waiting for an unavailable server, and the driver learns of that only when they have failed."""
         if not self._outage.is_on:
             return nullcontext()
 
@@ -262,7 +265,7 @@ class BatchLoop:
         return repeating(tell, TOLD_AFTER_S)
 
     def _await_sink(self) -> bool:
-        """Wait until the sink answers, so that no batch is run in vain; return False if asked to stop."""
+        """Wait until the sink answers, so that no batch is run for nothing; return False if asked to stop."""
         is_stopping = self._switch.wait(self._outage.choose_pause_s())
         return not is_stopping and self._sit_out(self._job.reach, "The sink answers") is None
 
@@ -270,7 +273,7 @@ class BatchLoop:
         self, report: BatchReport, before: StreamPosition, end: StreamPosition
     ) -> tuple[BatchReport, BatchRun]:
         attempts = 1 if self._settings.delivery == "at-most-once" else self._settings.attempts
-        attempt, failures = 1, 0  # `failures`: without the outages that were waited out
+        attempt, failures = 1, 0  # `failures` does not count the outages that were waited out
         when_done = None
         while True:
             batch, run = self._make_batch(report, before, end)
@@ -288,16 +291,16 @@ class BatchLoop:
                 # With at-most-once, work that has begun is never repeated; storing before it may be.
                 may_wait = self._settings.delivery != "at-most-once" or not was_running
                 if may_wait and self._may_sit_out(error, begun_s):
-                    log.info("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
+                    log.info("Batch %d failed (attempt %d), trying again: %s", batch.id, attempt, error)
                     if not self._await_sink():
                         raise
                 else:
                     # In an outage that exceeds its limit, every attempt counts.
                     failures = attempt if self._is_outage(error) else failures + 1
-                    # Errors of ours say whether a retry may help, in tasks too; with others it may.
+                    # Penstock's errors say whether a retry may help, those of tasks too. Others are retried.
                     if failures >= attempts or find_verdict(error) is False:
                         raise
-                    log.warning("Batch %d failed (attempt %d), again: %s", batch.id, attempt, error)
+                    log.warning("Batch %d failed (attempt %d), trying again: %s", batch.id, attempt, error)
                     if self._switch.wait(_choose_pause_s(error, failures)):
                         raise
             else:
@@ -330,7 +333,7 @@ class BatchLoop:
         if delivery == "at-most-once":
             self._store(run)
         run.is_running = True
-        # What `transform` would make of the tables now is not what an unanswered COMMIT wrote then.
+        # The unanswered COMMIT may have changed the tables, so `transform` would now return something else.
         if self._job.is_written(run.before, run.end):
             rows = None  # the count was lost with that attempt
         else:
@@ -344,7 +347,7 @@ class BatchLoop:
         return rows
 
     def _store(self, run: BatchRun) -> None:
-        """Store the batch's end, timed inside the batch: this is part of the batch's cost."""
+        """Store the batch's end and add the time it takes to the batch's: it is part of its cost."""
         since = time.monotonic()
         try:
             self._keep(run.end, goes_back(run.before, run.end))
@@ -352,8 +355,8 @@ class BatchLoop:
             run.storing_ms += (time.monotonic() - since) * 1000
 
     def _keep(self, position: StreamPosition, may_go_back: bool) -> None:
-        """Store a position, waiting if the store is away: the work is done, or has not begun, and repeating
-        it because of the store would only double it."""
+        """Store a position, waiting if the store is away. The work is done or has not begun, so failing here
+        would gain nothing and could repeat finished work."""
         failure = self._sit_out(lambda: self._keeper.keep(position, may_go_back=may_go_back))
         if failure is not None:
             raise failure
@@ -387,6 +390,6 @@ def _choose_pause_s(error: Exception, failures: int) -> float:
     if not find_verdict(error):
         return min(_LONGEST_PAUSE_S, _RETRY_PAUSE_S * failures)
     pause_s = _SERVER_PAUSE_S
-    for _ in range(1, failures):  # not a power: with many attempts that would overflow
+    for _ in range(1, failures):  # multiplied step by step, because a power overflows with many attempts
         pause_s = min(_LONGEST_PAUSE_S, pause_s * _SERVER_PATIENCE)
     return pause_s

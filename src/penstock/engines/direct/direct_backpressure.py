@@ -13,7 +13,8 @@ from penstock.engines.reading.stream_watch import StreamPace
 
 
 class DirectPace(StreamPace):
-    """Bounds batches. The loop reports how long each took, so it needs no clock. `learns`: backpressure."""
+    """The bounds of a direct stream's batches. The loop reports how long each batch took, so no clock is
+    needed. With `learns`, the bounds follow what recent batches could handle (backpressure)."""
 
     def __init__(self, pacing: Pacing, *, learns: bool) -> None:
         self._pacing, self._learns = pacing, learns

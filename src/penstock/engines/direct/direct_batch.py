@@ -1,9 +1,9 @@
-"""One batch of a direct stream: its frame, its ranges, and the only time in which it may be committed.
+"""One batch of a direct stream: its frame, its ranges, and its commit, which is possible only while it runs.
 
-Rules: ranges are decided on the driver before the frame exists and never change, so a retried batch
-reads the same records. Counts are those of the ranges, taken once, however often the frame is used. A batch
-can be committed only while it runs: kept in a variable and committed later, it would say nothing about what
-was processed.
+Rules: ranges are decided on the driver before the frame exists and never change, so a retried batch reads the
+same records. Counts come from the ranges and are taken once, no matter how often the frame is used. A batch
+can be committed only while it runs: if it were kept in a variable and committed later, the commit would say
+nothing about what was processed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CommitCallback = Callable[[tuple[OffsetRange, ...], BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What is known of a batch at the moment the report was made.
+    """What was known of a batch when the report was made.
 
-    `planned`: where the stream goes on; `committed`: what is stored, None if nothing ever was.
-    `rows_written` is the sink's count; None without a sink, and if a commit that got no answer turned out
-    to be done. `error`: why the attempt failed; None in the report of a batch that is done.
+    `planned` is where the stream continues, and `committed` what is stored (None if nothing ever was).
+    `rows_written` is the sink's count. It is None without a sink, and if a commit that got no answer turned
+    out to be done. `error` says why the attempt failed; it is None in the report of a batch that is done.
     """
 
     id: int
@@ -53,8 +53,8 @@ class BatchReport:
 
     @property
     def offsets(self) -> int:
-        """Return how many offsets all ranges have. Records may be fewer: what compaction removed, aborted
-        records and transaction markers have offsets, too. Count the frame's rows for records."""
+        """Return how many offsets all ranges have. Records may be fewer, because compacted and aborted
+        records and transaction markers have offsets, too. To count records, count the frame's rows."""
         return sum(each.size for each in self.ranges)
 
     def __str__(self) -> str:
@@ -68,10 +68,10 @@ class BatchReport:
 
 @dataclass
 class BatchRun:
-    """What the loop gives a batch to work with. `store` stores a position; `store_later` in the background.
+    """What the loop gives a batch to work with. `store` stores a position now, `store_later` does it later.
 
     `when_done` is a function to call when the batch is done. The next attempt keeps it only if it finds that
-    this one's commit succeeded although it got no answer.
+    this attempt's commit succeeded although it got no answer.
     """
 
     before: StreamPosition
@@ -98,13 +98,13 @@ class Batch:
         return self._run.make_frame()
 
     def arrow(self, function: ArrowFunction, schema: str | StructType | pa.Schema) -> DataFrame:
-        """Return a frame of the rows `function` makes: `DirectStream.arrow`, for this batch alone."""
+        """Return a frame of the rows that `function` makes, like `DirectStream.arrow` but for this batch."""
         return self._run.make_frame(function, schema)
 
     def when_done(self, function: Callable[[BatchReport], None]) -> None:
         """Call `function(report)` as soon as this batch is done, after the stream's listeners.
 
-        Each attempt sets its own, and only the last one set in the attempt that was written is called.
+        Each attempt sets its own function. Only the last one set in the attempt that was written is called.
         """
         self._run.when_done = function
 
@@ -136,7 +136,7 @@ class Batch:
         return rows
 
     def commit(self) -> None:
-        """Store the batch's end now; return when it is durable."""
+        """Store the batch's end, and return only when it is durable."""
         run = self._demand_running()
         if run.store is None:
             raise _not_manual()
@@ -147,7 +147,8 @@ class Batch:
             run.storing_ms += (time.monotonic() - begun) * 1000
 
     def commit_async(self, callback: CommitCallback | None = None) -> None:
-        """Store the batch's end soon. A crash before that repeats the batch: this is only at least once."""
+        """Store the batch's end in the background. A crash before that repeats the batch, so this is
+        at-least-once."""
         run = self._demand_running()
         if run.store_later is None:
             if run.store is None:
@@ -163,7 +164,7 @@ class Batch:
         if not self._run.is_running:
             raise OffsetStoreError(
                 "COMMIT_OUTSIDE_BATCH",
-                f"Batch {self.id} does not run, so it cannot be committed now.",
+                f"Batch {self.id} is not running, so it cannot be committed now.",
                 hint="Commit inside the function that is given to `for_each_batch`, after its work.",
                 facts={"batch": self.id},
             )
@@ -176,7 +177,7 @@ class Batch:
 def _not_manual() -> OffsetStoreError:
     return OffsetStoreError(
         "COMMIT_NOT_MANUAL",
-        "This stream stores the offsets of its batches by itself, or keeps them nowhere; there is nothing to "
+        "This stream stores the offsets of its batches automatically, or not at all; there is nothing to "
         "commit by hand.",
         hint='Leave `commit()` out, or make the stream with `offsets=...` and `commit="manual"`.',
     )

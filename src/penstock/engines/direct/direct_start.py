@@ -31,7 +31,7 @@ def find_start(
     if stored is not None and not stored.offsets and not stored.gone and not seek:
         raise OffsetStoreError(
             "STORED_OFFSETS_LOST",
-            "The store knows this stream, but not one offset of it.",
+            "The store knows this stream, but has no offset of it.",
             hint="Restore the store. To start anew, say where with `seek`, or give the stream another name.",
         )
     forced = watch.resolve(options.make_reading(seek)) if seek else NOWHERE
@@ -60,7 +60,7 @@ def plan_seek(
     seek: Mapping[TopicPartition, Position],
     stored: StreamPosition,
 ) -> Change | None:
-    """Return the change of position that a seek asks for; None if the stream is there already."""
+    """Return the change of position that a seek asks for; None if the stream is already there."""
     start = find_start(watch, options, stored, seek)
     who = f"{socket.gethostname()}/{os.getpid()}"
     return plan_change(time.time_ns() // 1_000_000, who, SEEK, stored, start)

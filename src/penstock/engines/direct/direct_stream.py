@@ -1,12 +1,13 @@
 """The direct stream: a loop on the driver that decides each batch's ranges and makes their results durable.
 
-One batch: wait until it is due; look at the log; decide the ranges (`core.streaming.next_batch`); give the
-user a frame over exactly these; store the offsets before, after or together with the results, as the delivery
-says; notify the listeners. Batches run one after another, in one thread, so what is stored only ever grows.
+The steps of one batch: wait until it is due; look at the log; decide the ranges
+(`core.streaming.next_batch`); give the user a frame over exactly these; store the offsets before, after or
+together with the results, as the delivery says; notify the listeners. Batches run one after another, in one
+thread, so what is stored only grows.
 
 Two positions are kept apart: `planned` moves when a batch is decided, `committed` when it is stored. After a
-crash only the second counts. Without a store nothing outlives the program: each run begins at its configured
-start. Spark only runs the frames: no checkpoint, no listener.
+crash only the second counts. Without a store nothing outlives the program, and each run begins at its
+configured start. Spark only runs the frames. Its checkpoints and query listeners are not used.
 
     stream = DirectStream(spark, Subscribe("clicks"), {"bootstrap.servers": "b:9092"}, name="visits",
                           offsets=FileOffsetStore("offsets"))
@@ -69,12 +70,12 @@ COMMITS: tuple[CommitMode, ...] = ("automatic", "manual")
 class DirectStream:
     """One stream. Create it, say what to do with each batch, then run it once.
 
-    `kafka`: Kafka's own settings; `options`: those of `format("penstock")`. `name` is the stream's in its
-    store (the group id, unless given). `offsets`: a store, or its address: `"kafka"`, a folder, a database.
-    `delivery`: when offsets are stored; `commit="manual"` leaves that to `batch.commit()`. `seek` overrides
-    what is stored; `must_resume`: raise an error if nothing is. `batch_attempts`: how often a failing batch
-    is tried, with the same ranges. `empty_batches`: also call the functions when there is nothing new.
-    `stop_file`: a file that ends the stream when it appears.
+    `kafka` holds Kafka's own settings, and `options` those of `format("penstock")`. `name` identifies the
+    stream in its store (default: the group id). `offsets` is a store or its address: `"kafka"`, a folder, a
+    database. `delivery` says when offsets are stored; `commit="manual"` leaves that to `batch.commit()`.
+    `seek` overrides what is stored. `must_resume` raises an error if nothing is stored. `batch_attempts` says
+    how often a failing batch is tried, always with the same ranges. `empty_batches` also calls the functions
+    when there is nothing new. `stop_file` is a file that ends the stream when it appears.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class DirectStream:
 
     @property
     def committed(self) -> StreamPosition | None:
-        """Return what is stored; None if nothing is kept."""
+        """Return the stored position; None if nothing is stored."""
         return self._keeper.committed
 
     # --- what to do with each batch ---------------------------------------------------------------------
@@ -153,7 +154,8 @@ class DirectStream:
     def arrow(self, function: ArrowFunction, schema: str | StructType | pa.Schema) -> DirectStream:
         """Run `function` on the Arrow batches of each task, in the worker that fetches them.
 
-        It takes an iterator of a task's batches and yields batches of `schema`, the columns of the frames.
+        The function takes an iterator over a task's batches and yields batches with the columns of `schema`,
+        which become the columns of the frames.
         """
         self._refuse_after_start()
         self._stages.append(function)
@@ -161,12 +163,13 @@ class DirectStream:
         return self
 
     def map(self, function: RecordFunction, schema: str | StructType | pa.Schema) -> DirectStream:
-        """Turn each record into a row with plain Python. For small jobs: it is as slow as Python."""
+        """Turn each record into a row with a plain Python function. It is slow, so use it for small jobs."""
         wanted = read_schema(schema)
         return self.arrow(handle_records(function, wanted), wanted)
 
     def for_each_batch(self, function: Callable[[Batch], object]) -> DirectStream:
-        """Call `function` with each batch. Several are called in this order; offsets are stored after all."""
+        """Call `function` with each batch. Several functions run in the order given; offsets are stored after
+        the last one."""
         self._refuse_after_start()
         self._functions.append(function)
         return self
@@ -180,7 +183,7 @@ class DirectStream:
         if self._sink is not None:
             raise OptionError(
                 "TWO_SINKS",
-                "This stream has a sink already; two cannot commit together.",
+                "This stream already has a sink; two sinks cannot commit together.",
                 hint="Give one sink several tables, or run two streams.",
             )
         self._sink = (sink, transform or (lambda batch: batch.frame))
@@ -194,7 +197,8 @@ class DirectStream:
     # --- running ----------------------------------------------------------------------------------------
 
     def run(self, *, batches: int | None = None, until_idle: bool = False) -> RunOutcome:
-        """Run in this thread until asked to stop, until `batches` have run, or until nothing is left.
+        """Run in this thread until asked to stop, until `batches` have run, or (with `until_idle`) until
+        nothing is left. Return how the run ended.
 
         In the main thread, SIGTERM and SIGINT ask to stop: the running batch is finished and stored.
         """
@@ -227,7 +231,8 @@ class DirectStream:
         self._switch.set("stop()")
 
     def await_termination(self, timeout_s: float | None = None) -> RunOutcome | None:
-        """Wait for a started stream to end; return None if it still runs. Raise the error that ended it."""
+        """Wait for a started stream to end and return its outcome, or None if it still runs. Raise the error
+        that ended it, if there was one."""
         if self._thread is None:
             raise OptionError("NOT_STARTED", "This stream was not started.", hint="Call `start()` first.")
         self._thread.join(timeout_s)
@@ -263,7 +268,7 @@ class DirectStream:
             if self._seek:
                 raise doubt_seek(error) from error
             if self._is_writer:
-                raise  # another program is fenced: the user should know that this one did no more
+                raise  # another program is fenced by now: the user should know that this one did no more
             return RunOutcome(self._switch.reason or "", 0)  # nothing has been changed
 
     def _run_batches(self, most: int | None, until_idle: bool) -> RunOutcome:
@@ -283,7 +288,7 @@ class DirectStream:
             if self._sink is not None:
                 sink = self._sink[0]
                 if seek:
-                    with self._switch.hearing():  # by the looks at the log, which come before the move
+                    with self._switch.hearing():  # cuts short the looks at the log, which precede the move
                         is_done = sink.move(self.name, partial(plan_seek, watch, self._options, seek))
                     seek = {} if is_done else seek
                 self._is_writer = True
@@ -300,7 +305,7 @@ class DirectStream:
                 (lambda _before, _end: False) if writer is None else writer.is_written,
             )
             self._loop = BatchLoop(settings, start, watch, pace, self._keeper, self._switch, job)
-            stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all
+            stack.enter_context(waiting_for_servers(self._patience))  # the driver has reached all servers
             done = self._loop.run(most, until_idle)
             self._keeper.flush(self._options.stream.client.default_api_timeout_ms / 1000)
             are_done = f"{done} {'batch is' if done == 1 else 'batches are'} done"
@@ -324,26 +329,28 @@ class DirectStream:
         delivery = self._delivery
         if self._sink is not None:
             if delivery not in (None, "exactly-once") or is_manual:
-                raise _conflict("`write` is exactly once and commits by itself", "Leave out the other.")
+                raise _conflict(
+                    "`write` is exactly-once and commits automatically", "Leave out `delivery` and `commit`."
+                )
             return "exactly-once"
         if delivery == "exactly-once":
             raise _conflict(
-                '`delivery` is "exactly-once", but the results go where no offsets are',
+                '`delivery` is "exactly-once", but the results go where no offsets are stored',
                 "Write them with `write(SqlSink(...))`: rows and offsets in one transaction.",
             )
         if not self._keeper.has_store:
             if delivery is not None or is_manual:
                 raise _conflict(
-                    f"`{'delivery' if delivery else 'commit'}` is set, but offsets are kept nowhere",
+                    f"`{'delivery' if delivery else 'commit'}` is set, but no store keeps the offsets",
                     'Give a store: `offsets=FileOffsetStore("offsets")`.',
                 )
             if self._is_named_in_vain:
-                log.warning("The stream %s keeps its offsets nowhere (`offsets`) and starts anew.", self.name)
+                log.warning("The stream %s has no offset store (`offsets`): each run starts anew.", self.name)
             return None
         if is_manual:
             if delivery == "at-most-once":
                 raise _conflict(
-                    "At most once stores offsets before the work; `commit` is manual", "Choose one."
+                    "At-most-once stores offsets before the work, but `commit` is manual", "Choose one."
                 )
             return None
         return delivery or "at-least-once"
@@ -351,31 +358,31 @@ class DirectStream:
     def _find_start(
         self, watch: StreamWatch, writer: SinkWriter | None, seek: Mapping[TopicPartition, Position]
     ) -> StreamPosition:
-        """Return where this run begins; register a stream seen for the first time in its store. `seek`:
-        the part that the sink has not been moved to yet."""
+        """Return where this run begins, and register a stream that its store does not know yet. `seek` is the
+        part that the sink has not been moved to yet."""
         keeper = self._keeper
         with self._switch.hearing():
             stored = beside = keeper.load()
         if writer is not None:
             stored = writer.position
             if beside is not None and stored is not None and not stored.stands_at(beside):
-                log.warning("The offset store and the sink differ; the results' own offsets are right.")
+                log.warning("The offset store and the sink differ; the sink's own offsets are used.")
             if beside is not None and stored is None and not self._seek:
                 raise _sink_is_empty(self.name)
         if stored is None and self._must_resume and not self._seek:
             raise OffsetStoreError(
                 "STREAM_UNKNOWN",
                 f"`must_resume` is set, but nothing is stored for the stream {self.name}.",
-                hint="Offsets may have expired, or the store or the name is another one. To start anew, "
-                "leave `must_resume` out, or say where with `seek`.",
+                hint="The offsets may have expired, or the store or the name may be the wrong one. To start "
+                "anew, leave out `must_resume`, or say where to start with `seek`.",
                 facts={"stream": self.name},
             )
         with self._switch.hearing():
             start = find_start(watch, self._options, stored, seek)
         if not start.offsets and not start.gone:
             log.warning(
-                "Nothing that %s selects is there yet. It waits, and reads what it finds from the first "
-                "offset. Until then nothing is stored: a stream that is started again begins as a new one.",
+                "Nothing that %s selects exists yet. It waits, and reads what it finds from the first "
+                "offset. Until then nothing is stored: if it is restarted, it begins as a new stream.",
                 self.name,
             )
         elif stored is None or self._seek:
@@ -386,8 +393,8 @@ class DirectStream:
         return start
 
     def _register(self, start: StreamPosition, before: StreamPosition, writer: SinkWriter | None) -> None:
-        """Store where the stream begins. Do it now, not with the first batch: after a crash `latest` would
-        mean another place."""
+        """Store where the stream begins. This happens before the first batch, because after a crash `latest`
+        would mean another place."""
         if writer is not None:
             writer.write({}, before, replace(start, starts=start.offsets))
             self._keeper.committed = start
@@ -424,7 +431,7 @@ class DirectStream:
         if results is None:
             raise OptionError(
                 "RESULTS_MISSING",
-                "The function given to `write` has returned nothing.",
+                "The function given to `write` returned nothing.",
                 hint="Let it `return` a frame, frames by table, or {} for a batch without results.",
             )
         written = writer.write(results, batch.start, batch.end)
@@ -439,8 +446,8 @@ class DirectStream:
         if self._has_run:
             raise OptionError(
                 "ALREADY_STARTED",
-                "This stream has been started; it runs once.",
-                hint="Make a new one: with the same name and store it goes on where this one stopped.",
+                "This stream has already been started; a stream runs only once.",
+                hint="Make a new one: with the same name and store it continues from where this one stopped.",
             )
 
 
@@ -473,9 +480,9 @@ def _check_choices(
 def _sink_is_empty(stream: str) -> OffsetStoreError:
     return OffsetStoreError(
         "SINK_IS_EMPTY",
-        f"The offset store knows where the stream {stream} stands, and the sink has no results of it.",
+        f"The offset store has a position for the stream {stream}, but the sink has no results of it.",
         hint="If the results were here, restore them. If the stream writes to this sink for the first time, "
-        "say where it starts with `seek`, or leave `offsets` out.",
+        "say where it starts with `seek`, or leave out `offsets`.",
         facts={"stream": stream},
     )
 

@@ -1,8 +1,8 @@
 """Stores a running stream's offsets, and remembers what is known to be stored.
 
 Rule: `committed` changes only after a store has confirmed. An offset store beside a sink is only for lag
-tools: it is written after the sink, and never read back while the sink knows better. A position without
-partitions is not stored: no group or sink can keep one, and read back it would look like a lost one.
+tools: it is written after the sink, and where the two differ the sink's position counts. A position without
+partitions is not stored: no group or sink can keep one, and read back it would look like a lost position.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ log = get_logger(__name__)
 
 
 class Keeper:
-    """Stores one run's offsets. Without a store it keeps nothing, and `committed` stays None. `is_owner`: the
-    store was opened for this run, and is closed with it."""
+    """The keeper of one run's offsets. Without a store it keeps nothing, and `committed` stays None.
+    `is_owner` says that the store was opened for this run and is closed with it."""
 
     def __init__(self, store: OffsetStore | None, stream: str, *, is_owner: bool = False) -> None:
         self.committed: StreamPosition | None = None
@@ -62,16 +62,18 @@ class Keeper:
         self._store.save_async(self._stream, position, settle)
 
     def keep_beside(self, position: StreamPosition) -> None:
-        """Store a position the sink already has; if the store beside it fails, only log that."""
+        """Store a position that the sink already has. If the store beside the sink fails, only log that."""
         self.committed = position
         if self._store is not None and _stands_somewhere(position):
             try:
                 self._store.save(self._stream, position, may_go_back=True)
             except PenstockError as error:
-                log.warning("The results and their offsets are stored; the store beside them: %s", error)
+                log.warning(
+                    "The results and their offsets are stored, but the store beside them failed: %s", error
+                )
 
     def renew(self) -> None:
-        """Let a store whose offsets expire (Kafka's groups) renew those of a stream with nothing to do."""
+        """Let a store whose offsets expire (a Kafka group) renew those of a stream that has nothing to do."""
         if self._store is not None and self.committed is not None:
             self._store.renew(self._stream, self.committed)
 
@@ -80,8 +82,8 @@ class Keeper:
             self._store.close()
 
     def flush(self, timeout_s: float) -> None:
-        """Let the last asynchronous commit finish before the stream ends. A store about to be closed does
-        that itself: waiting here too would report as lost a commit that the store still makes."""
+        """Let the last asynchronous commit finish before the stream ends. A store that is about to be closed
+        does that itself, and waiting here too could report a commit as lost that the store still makes."""
         if self._store is not None and not self._is_owner and not self._store.flush(timeout_s):
             log.warning(
                 "The last position of %s is not committed after %g s. Unless its store still commits it, its "

@@ -1,11 +1,11 @@
 """Frames over work orders: the rows of a batch, fetched by the tasks that use them.
 
-A frame is `spark.range(tasks).mapInArrow(...)`: the function carries every task's work order and picks its
-own by the row it is given. It bypasses the data source, whose scan turns each row into Spark's own
-form before anything can look at it: functions given to `stages` run here, in the fetching worker, on the
-Arrow batches as they leave the kernels, and only what they return crosses to the JVM.
+A frame is `spark.range(tasks).mapInArrow(...)`: the function carries the work orders of all tasks, and the
+row that it is given says which one to run. It bypasses the data source, whose scan turns each row into
+Spark's own form before any function sees it. Functions given to `stages` run here, in the fetching worker, on
+the Arrow batches as they leave the kernels, and only what they return crosses to the JVM.
 
-Used twice, a frame reads Kafka twice, the same offsets each time; call `frame.cache()` if that is slow.
+A frame that is used twice reads the same offsets from Kafka twice; call `frame.cache()` if that is slow.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ArrowFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterable[pa.Rec
 
 @dataclass(frozen=True)
 class ReadOrders:
-    """What each task of a frame runs. `strict`: a missing offset is an error, not a gap. `stream` and
-    `patience` go into what a task logs."""
+    """The function that each task of a frame runs. With `strict`, a missing offset is an error, not a gap.
+    `stream` and `patience` go into what a task logs."""
 
     source: Log
     tasks: tuple[WorkPartition, ...]
@@ -89,7 +89,7 @@ def make_frame(
     stream: str = "",
     patience: Patience | None = None,
 ) -> DataFrame:
-    """Return a frame with one task for each work order; with no orders it has no rows."""
+    """Return a frame with one task for each work order. Without orders it has no rows."""
     if not tasks:
         return spark.createDataFrame([], schema)
     rows = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
@@ -98,7 +98,7 @@ def make_frame(
 
 
 def read_schema(schema: str | StructType | pa.Schema) -> StructType:
-    """Return the columns of a frame, in whatever form they are given."""
+    """Return a frame's columns, given as a Spark schema, as DDL or as an Arrow schema."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 

@@ -1,4 +1,4 @@
-"""A frame over offset ranges that the caller names: no stream, no store, exactly these records.
+"""A frame over offset ranges that the caller names: exactly these records, without a stream or a store.
 
 read_ranges(spark, [OffsetRange("clicks", 0, 100, 200)], {"bootstrap.servers": "b:9092"}).count()
 """
@@ -33,7 +33,8 @@ def read_ranges(
     options: Mapping[str, object] | None = None,
     source: Log | None = None,
 ) -> DataFrame:
-    """Return the records of these ranges, one task for each. Records written later never appear in it."""
+    """Return a frame of the records in these ranges, one task for each range. Records written later never
+    appear in it."""
     wanted = check_ranges(ranges)
     parsed = parse_direct_options(
         Assign({each.topic_partition for each in wanted}),

@@ -1,4 +1,4 @@
-"""Runs a Python function per record, for small jobs. Everything else in Penstock works on columns; this does
+"""Runs a Python function per record, for small jobs. Everything else in Penstock works on columns. This does
 not, and costs about a hundred times as much per record."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RecordFunction: TypeAlias = Callable[[Record], tuple[Any, ...]]
 
 
 def handle_records(function: RecordFunction, schema: StructType) -> ArrowFunction:
-    """Return a stage that makes one row of each record."""
+    """Return a stage that turns each record into one row."""
 
     def handle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

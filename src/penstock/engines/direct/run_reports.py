@@ -1,9 +1,9 @@
 """What a direct stream remembers of its batches: those that are done and, separately, failed attempts.
 
-Rule: a sum over `completed` never counts a batch twice, however often it was tried. Only the last ones are
-kept, so that a stream which runs for months does not grow; a run's total is counted separately. The counts
-are offsets. Only tasks could count the records among them, and not for free: Spark runs tasks
-again, and a frame that is used twice is read twice, so their counts do not add up to the batch's.
+Rule: a sum over `completed` never counts a batch twice, no matter how often it was tried. Only the last
+reports are kept, so that the memory of a stream that runs for months does not grow. A run's total is counted
+separately. The counts are offsets. Only tasks could count the records among them, but their counts would not
+add up to the batch's: Spark reruns tasks, and a frame that is used twice is read twice.
 
     stream.reports[-1].offsets, stream.failed_attempts, stream.run().offsets
 """
@@ -23,7 +23,7 @@ _KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Why a run ended, after how many batches, and how many offsets they had. A run that failed raises."""
+    """Why a run ended, after how many batches, and how many offsets they had. A failed run raises instead."""
 
     reason: str
     batches: int

@@ -1,10 +1,10 @@
 """Asks a direct stream to stop: from another thread, by a signal, or by a file that appears.
 
-Rule: this only asks; the loop checks between batches, so a running batch is finished and its
-offsets are stored. Waits for brokers are cut short where nothing is at stake (`hearing`). Why a
-pipe and not an event: a signal arrives in the very thread that waits, and an event that is set there while
-that thread holds its lock waits for itself, forever. (The lock here may be taken again by its holder.)
-Asking after the end does nothing: by then the pipe's number may be a file's.
+Rule: a request only sets the switch. The loop checks it between batches, so a running batch is finished and
+its offsets are stored. Waits for brokers are cut short where nothing is at stake (`hearing`). Why a pipe and
+not an event: a signal handler runs in the very thread that waits, and if that thread holds the event's lock,
+setting the event there deadlocks. (The lock here is reentrant.) A request after the end does nothing: by then
+the pipe's descriptor may belong to a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_AT_FILE_S = 0.5
 
 
 class StopSwitch:
-    """A switch that is set once, by any thread. `reason` says by what, `find_moment` when."""
+    """A switch that is set once, by any thread. `reason` says what set it, and `find_moment` when."""
 
     def __init__(self, marker: Path | None = None) -> None:
         self.reason: str | None = None
@@ -40,7 +40,7 @@ class StopSwitch:
                 self._moment = time.monotonic()
                 self.reason = reason
             if self._pipe is not None:
-                with contextlib.suppress(BlockingIOError):  # full: it was already set
+                with contextlib.suppress(BlockingIOError):  # the pipe is full, so the switch is already set
                     os.write(self._pipe[1], b"x")
 
     @property
@@ -50,16 +50,16 @@ class StopSwitch:
         return self.reason is not None
 
     def find_moment(self) -> float | None:
-        """Return when it was set, on the monotonic clock, or None."""
+        """Return when the switch was set, on the monotonic clock, or None."""
         return self._moment if self.is_set else None
 
     def hearing(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which questions to brokers are abandoned soon after it was set. Use it only
-        where the answer is not needed then: for looks at the log, never for the offsets of finished work."""
+        """Return a context in which requests to brokers are abandoned soon after the switch is set. Use it
+        only for what is then not needed: for looks at the log, never for the offsets of finished work."""
         return hearing_stop(self.find_moment)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for this time or until it is set; return whether it is set."""
+        """Wait for this time or until the switch is set; return whether it is set."""
         deadline = time.monotonic() + seconds
         reads = self._open()
         while not self.is_set:
@@ -88,9 +88,9 @@ class StopSwitch:
 
 @contextlib.contextmanager
 def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
-    """Let SIGTERM and SIGINT ask the stream to stop, during the block; a second one ends the program.
+    """Let SIGTERM and SIGINT ask the stream to stop during the block. A second signal ends the program.
 
-    Python delivers signals only to the main thread; a stream run in another one is stopped by `stop()`.
+    Python delivers signals only to the main thread. Stop a stream that runs in another thread with `stop()`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -100,7 +100,7 @@ def stop_on_signals(switch: StopSwitch) -> Iterator[None]:
         if switch.reason is None:
             switch.set(signal.Signals(number).name)
             return
-        # A second signal is serious: do whatever the signal did before our handler was set.
+        # The user insists: do whatever the signal did before our handler was set.
         signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -1,1 +1,1 @@
-"""What every engine needs to read a log: look at it, decide with `core`, and read it in workers."""
+"""What every engine needs to read a log: looking at it, deciding with `core`, and reading it in workers."""

@@ -1,11 +1,11 @@
-"""Writes dead letters: sends bad records to a topic of their own, with their origin and the reason.
+"""Writes dead letters: sends bad records to a separate topic, with their origin and the reason.
 
 Rules: a letter never stops its stream because of its size. It is compressed, as the record itself probably
-was; several are spread over batches that the topic takes; and one that is still too large is cut: the
-beginning of its value is kept, then the record's own headers are dropped, then its key is cut. A cut letter
-says so (`penstock.cut.value` and `.key` hold the full length in bytes, `.headers` how many there were), and
-`penstock.topic`, `.partition` and `.offset` say where the whole record is. Why not fail: the same record
-would be read again, and refused again, forever.
+was. Several letters are spread over batches of a size that the topic accepts. A letter that is still too
+large is cut: only the beginning of its value is kept, then the record's own headers are dropped, then its key
+is cut. A cut letter says so (`penstock.cut.value` and `.key` hold the full length in bytes, `.headers` the
+number of headers), and `penstock.topic`, `.partition` and `.offset` say where the whole record is. Why not
+fail: the same record would be read and refused again, forever.
 
     box = LetterBox(settings, "dead-letters")
     box.write(bad_rows, reasons)
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from penstock.core.client.client_settings import ClientSettings
     from penstock.kafka.writing.plain_producer import Writer
 
-#: What a topic takes unless configured otherwise; assumed where we may not ask.
+#: The largest batch that a topic accepts by default; assumed where the topic's limit cannot be asked for.
 USUAL_LIMIT_BYTES = 1_048_588
-#: If a topic refuses letters of this size, it takes none at all.
+#: A topic that refuses letters of this size is assumed to accept none.
 LEAST_LIMIT_BYTES = 8_192
 _LARGEST_BATCH_BYTES = 1_000_000
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
@@ -43,7 +43,7 @@ _PROVENANCE = 6
 
 
 class LetterBox:
-    """One task's writer to the dead-letter topic. For one thread; close it at the end."""
+    """One task's writer to the dead-letter topic. It belongs to one thread; close it at the end."""
 
     def __init__(self, client: ClientSettings, topic: str) -> None:
         self._client = replace(client, client_id=f"{client.client_id}-dead-letters")
@@ -53,7 +53,7 @@ class LetterBox:
         self._writer: Writer | None = None
 
     def write(self, rows: pa.RecordBatch, errors: pa.Array) -> None:
-        """Write a letter for each row; return when the brokers have them."""
+        """Write a letter for each row, and return when the brokers have all of them."""
         letters = make_letters(rows, errors)
         if self._limit is None:
             self._limit = self._ask_limit() or USUAL_LIMIT_BYTES
@@ -62,7 +62,7 @@ class LetterBox:
                 self._open_writer(self._limit).write(self._topic, self._fit(letters, self._limit))
                 return
             except BrokerError as error:
-                # Letters before the refused one are written already; they are repeated under the same keys.
+                # Letters before the refused one are already written. They are repeated under the same keys.
                 if error.condition not in _TOO_LARGE or not self._shrink(self._limit):
                     raise
 
@@ -80,10 +80,10 @@ class LetterBox:
             soon = Deadline.after_ms(HINT_TIMEOUT_MS, "HINT_TIMEOUT_MS")
             return find_message_limit(self._client, self._topic, soon)
         except BrokerError:
-            return None  # a letter that is too large is refused, which asks again
+            return None  # if a letter is refused as too large, we ask again
 
     def _shrink(self, limit: int) -> bool:
-        """Lower the limit after a refusal; return False when there is nothing left to try."""
+        """Lower the limit after a refusal; return False if there is nothing left to try."""
         asked = self._ask_limit()
         if asked is not None and asked < limit:
             self._limit = asked
@@ -106,7 +106,7 @@ class LetterBox:
         return self._writer
 
     def _fit(self, letters: pa.RecordBatch, limit: int) -> pa.Table:
-        """Return the letters, the ones the topic would refuse cut and placed last."""
+        """Return the letters. Those that the topic would refuse are cut and come last."""
         room = _find_room(limit)
         large = np.flatnonzero(measure_letters(letters) > room)
         if large.size and not self._is_plain:
@@ -119,7 +119,7 @@ class LetterBox:
 
 
 def make_letters(rows: pa.RecordBatch, errors: pa.Array) -> pa.RecordBatch:
-    """Return dead-letter records: original value, a key that names the place, provenance headers."""
+    """Return dead-letter records: the original value, a key that names the place, and provenance headers."""
     place = {name: pc.cast(rows.column(name), pa.string()) for name in ("topic", "partition", "offset")}
     key = pc.binary_join_element_wise(place["topic"], place["partition"], place["offset"], "/")
     provenance: dict[str, pa.Array] = {
@@ -148,9 +148,9 @@ def measure_letters(letters: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int6
 
 
 def cut_letters(letters: pa.RecordBatch, room: int) -> pa.RecordBatch:
-    """Return the letters, each within `room` bytes, with headers that describe what was cut.
+    """Return the letters, each cut to `room` bytes, with headers that describe what was cut.
 
-    They are cut one by one: each is as large as a topic's largest message.
+    They are cut one by one, because each is as large as a topic's largest message.
     """
     values: list[bytes | None] = []
     headers: list[list[dict[str, Any]]] = []
@@ -194,7 +194,7 @@ def _measure_compressed(letters: pa.RecordBatch, rows: Any) -> np.ndarray[Any, n
     from penstock.kafka.records.codecs import ZSTD
     from penstock.kafka.records.record_encoder import Encoder, record_columns
 
-    encoder = Encoder(codec=ZSTD, max_batch_bytes=1)  # a batch for each
+    encoder = Encoder(codec=ZSTD, max_batch_bytes=1)  # one batch for each letter
     batches = encoder.encode(record_columns(letters, now_ms=0), rows)
     return np.array([len(batch.data) for batch in batches], np.int64)
 

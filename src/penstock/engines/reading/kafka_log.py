@@ -1,4 +1,4 @@
-"""Kafka as a `Log`: opens views and readers for the source."""
+"""Kafka as a `Log`: opens views and readers of a cluster."""
 
 from __future__ import annotations
 

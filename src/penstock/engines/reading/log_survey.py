@@ -1,9 +1,10 @@
 """Looks at the log before a read is planned: planning decides what to ask, and this module asks it.
 
-Rules: only what the rules need is asked, and a view is closed whatever happens. A broker that fails is
-asked again with a fresh view, up to a number of times, and the last error is raised unchanged: a client that
-has failed once may be stuck to a dead connection. A partition that is deleted between two questions is no
-failure: the next look does not find it. Other errors are the user's and are raised at once.
+Rules: only what planning needs is asked, and a view is closed whatever happens. If a broker fails, the
+question is repeated with a fresh view, because a client that has failed once may be stuck on a dead
+connection. After a number of attempts the last error is raised unchanged. A partition that is deleted
+between two questions is not a failure: the next look does not find it. Other errors are for the user and are
+raised at once.
 
     survey(open_view, reading, limits, patience, group="", now_ms=...)
 """
@@ -26,14 +27,14 @@ from penstock.core.planning.task_splitting import PlanLimits
 
 _Seen = TypeVar("_Seen")
 
-#: No process listens, or the one that listens hangs.
+#: No process listens, or the listening one hangs.
 _NOBODY_THERE = ("BROKER_UNREACHABLE", "BROKER_TIMEOUT")
 _VANISHED = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
 class LookRetries:
-    """How often to ask the brokers, and how long to wait in between. `pause` waits for seconds."""
+    """How often to ask the brokers, and how long to wait in between. `pause` waits for so many seconds."""
 
     attempts: int
     interval_ms: int
@@ -46,7 +47,7 @@ class LookRetries:
 def look(
     open_view: Callable[[], LogView], question: Callable[[LogView], _Seen], patience: LookRetries
 ) -> _Seen:
-    """Ask a fresh view, and another one if the brokers fail or a partition vanishes meanwhile."""
+    """Return the answer of a fresh view, or of another one if the brokers fail or a partition vanishes."""
     failures = Counter[str]()
     while True:
         try:
@@ -54,8 +55,8 @@ def look(
                 return question(view)
         except BrokerError as error:
             vanished = error.condition == _VANISHED
-            # A refused login is not tried again: that can lock an account. Nor is an address that gave no
-            # answer for the whole of one call's time: three minutes show no more than one.
+            # A refused login is not retried, because that can lock an account. Neither is an address that
+            # gave no answer for the whole time of one call: three minutes would show no more than one.
             may_pass = error.retriable and error.facts.get("last_condition") not in _NOBODY_THERE
             # Each partition is counted separately: where topics come and go, every look may lose one.
             counted_as = error.what if vanished else ""
@@ -76,8 +77,8 @@ def survey(
 ) -> Snapshot:
     """Return what planning needs to know. `group` is the group that `committed` refers to.
 
-    An end beyond the log's is asked for again: a transaction that was just committed, or a record that not
-    all replicas have, is visible a moment later.
+    If an end lies beyond the log's end, ask again: a transaction that was just committed, or a record that
+    not all replicas have yet, becomes visible a moment later.
     """
 
     def ask(view: LogView) -> Snapshot:

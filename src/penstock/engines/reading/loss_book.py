@@ -1,7 +1,7 @@
 """Losses that a query steps over because `failOnDataLoss` is false: logged, counted, and kept in a ledger.
 
-Rule: the ledger is written before the query goes on. A ledger that cannot be written fails the query:
-users of one want no loss to be forgotten.
+Rule: the ledger is written before the query goes on. If it cannot be written, the query fails, because users
+who ask for a ledger want no loss to be forgotten.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from penstock.core.options.storage_addresses import Place
 
 log = get_logger(__name__)
 
-#: Losses remembered so as not to be logged again; a stream that always loses must not fill its memory.
+#: How many losses are remembered, so as not to be logged again: endless losses must not fill the memory.
 _REMEMBERED = 10_000
 
 
 class LossBook:
-    """The losses seen by one query's driver. Each is logged once, however often it is seen."""
+    """The losses seen by one query's driver. Each is logged once, no matter how often it is seen."""
 
     def __init__(self, ledger: Place | None) -> None:
         self._ranges = self._offsets = self._open_ends = 0
@@ -53,7 +53,7 @@ class LossBook:
 
 
 def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None:
-    """Record a loss met by a task in a worker. Its facts name the partition and the range."""
+    """Record a loss that a task met in a worker. The error's facts name the partition and the range."""
     topic, partition = str(loss.facts["topic"]), int(str(loss.facts["partition"]))
     pieces = [each for each in order.ranges if (each.topic, each.partition) == (topic, partition)]
     met = loss.facts.get("offset")
@@ -63,7 +63,7 @@ def keep_task_loss(ledger: Place, order: WorkOrder, loss: DataLossError) -> None
     end = wanted.until.offset if isinstance(wanted.until, At) else begin
     start = int(str(loss.facts.get("offset", begin)))
     until = max(start, int(str(loss.facts.get("until", end))))
-    # The driver made the ledger. If the file is missing here, it is on another host; a new one is no use.
+    # The driver made the ledger. If the file is missing here, it is on another host: do not make a new one.
     kept = Loss(loss.condition, topic, partition, start, until, wanted.topic_id, loss.what)
     write_losses(ledger, [kept], create=False)
 
@@ -84,7 +84,7 @@ def write_losses(ledger: Place, losses: Sequence[Loss], *, create: bool = True) 
 
 
 def _key(loss: Loss) -> tuple[object, ...]:
-    """Return what identifies a loss. An end that went back may move on, but never reaches what is lost."""
+    """Return what identifies a loss. An end that went back may advance, but never past what was lost."""
     moving = loss.condition == "PARTITION_OFFSET_CHANGED"
     start = None if moving else loss.start
     return loss.condition, loss.topic, loss.topic_id, loss.partition, start, loss.until

@@ -1,4 +1,4 @@
-"""What parsing options needs from outside: the core reads no file and no variable, and rolls no dice.
+"""What parsing options needs from outside: the core reads no files or variables and makes no random values.
 
 parse_batch_options(options, **see_outside())
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def see_outside() -> dict[str, Any]:
-    """Return the arguments of that name: a text that nobody else has, a reader of files, the variables."""
+    """Return these arguments: a unique text, a function that reads a file, and the environment variables."""
     return {"unique": uuid.uuid4().hex, "read_file": _read_text, "environ": os.environ}
 
 

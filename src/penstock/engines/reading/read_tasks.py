@@ -1,7 +1,7 @@
-"""Makes and runs tasks, for batch reads, streams and direct streams alike: a work order, read in a worker.
+"""Makes and runs the tasks of batch reads, streams and direct streams: each reads one work order in a worker.
 
 Rule: a partition handed to Spark is a complete work order, and reading it uses nothing else. Orders for all
-three are made here: an option that only one of them passed on would be forgotten in the others.
+three are made here, so that none of them forgets to pass on an option.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class WorkPartition(InputPartition):
-    """One task's work order, as Spark carries it; its loss ledger, if any, and the columns it decodes."""
+    """One task's work order as Spark carries it, with its loss ledger, if any, and the columns to decode."""
 
     def __init__(
         self, order: WorkOrder, loss_ledger: Place | None = None, typed: TypedColumns | None = None
@@ -48,7 +48,7 @@ class WorkPartition(InputPartition):
 
 
 def name_schema(columns: tuple[str, ...], typed: TypedColumns | None) -> str:
-    """Return the columns of the rows as Spark's DDL."""
+    """Return the columns of the rows in Spark's DDL."""
     kinds = OFFERED if typed is None else {name: typed.spark_type(name) for name in columns}
     return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
@@ -78,9 +78,9 @@ def make_order(
 
 
 def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Read one task's ranges in this worker."""
+    """Yield the rows of one task's ranges, read in this worker."""
     if not isinstance(partition, WorkPartition):
-        return  # nothing to read: Spark wants one partition even then
+        return  # there is nothing to read, but Spark wants one partition even then
     context = TaskContext.get()
     repeated = context is not None and context.attemptNumber() > 0
 
@@ -105,8 +105,8 @@ def read_partition(source: Log, partition: InputPartition) -> Iterator[pa.Record
 def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> int | None:
     """Return the most rows these ranges can have, of which `so_far` are read; None if unknown.
 
-    Ends that are still words, such as `latest`, were looked up when the reading began. Asked for now they are
-    no nearer, so what is still to be read lies between them.
+    Bounds that are still words, such as `latest`, were looked up when the reading began. Looked up again now,
+    the end is no lower than it was then, so what is still to be read lies between the bounds found now.
     """
     words = [each for each in ranges if not (isinstance(each.start, At) and isinstance(each.until, At))]
     if not words:
@@ -118,4 +118,4 @@ def find_most_rows(source: Log, ranges: tuple[RangeOrder, ...], so_far: int) -> 
         with closing(source.open_view()) as view:
             return so_far + count_offsets(ranges, view.earliest(asked), view.latest(asked))
     except BrokerError:
-        return None  # this only saves further reading, which will meet the error itself
+        return None  # the answer would only save reading; if the error persists, reading meets it

@@ -1,8 +1,8 @@
 """The driver's side of one running stream: looks at the log at each trigger and remembers in between.
 
 Rule: decisions are made in `core`; this module asks, waits, remembers and logs. What must outlive the process
-is in the positions that Spark or the stream's own store keeps; what is remembered here (ends seen before, the
-time of the last batch, losses already logged) only saves questions and messages.
+is in the positions that Spark or the stream's own store keeps. What is remembered here (ends seen before, the
+time of the last batch, losses already logged) only saves requests and messages.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from penstock.stores.offsets.renewal_schedule import RenewalSchedule
 
 log = get_logger(__name__)
 
-#: Looks at the size and age of waiting records: how often, and at how many partitions at once.
+#: How often the size and age of waiting records are looked at, and in how many partitions at once.
 _PEEK_INTERVAL_S = 5.0
 _PEEKED_AT_ONCE = 16
 _PEEKS_KEPT_S = 60.0
-#: Used with a limit in bytes before any record was looked at: few enough for any size.
+#: Records to take under a limit in bytes before any was looked at: few enough for any size.
 _BLIND_RECORDS = 1000
 
 
 class StreamPace(Protocol):
-    """How an engine measures its batches and limits the next one. `learn` and `close` have defaults."""
+    """The way an engine measures its batches and limits the next one. `learn` and `close` have defaults."""
 
     def learn(self) -> None:
-        """Learn from the previous batch: it is over, and a new one is about to be planned."""
+        """Learn from the previous batch, which is over, before a new one is planned."""
         return
 
     def begin(self, course: Course, end: StreamPosition) -> None:
         """Note that a batch up to `end` is about to run."""
 
     def budget(self, sizes: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int] | None:
-        """Return how much of each partition the next batch may take; None: all it has."""
+        """Return how much of each partition the next batch may take; None means all of it."""
 
     def report(self) -> dict[str, Any]: ...
 
@@ -68,7 +68,7 @@ class StreamPace(Protocol):
 
 
 class StreamWatch:
-    """One stream's view of its log, for a query or a direct stream. Used by one thread."""
+    """One stream's view of its log, for a query or a direct stream. It belongs to one thread."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class StreamWatch:
         log.info("A new query starts at %s.", write_position(position)["offsets"])
         if not position.offsets and self._targets is None:  # AvailableNow has logged it, and does not wait
             log.warning(
-                "Nothing that is selected is there yet. The query waits, and reads what it finds later from "
+                "Nothing that is selected exists yet. The query waits, and reads what it finds later from "
                 "the first offset."
             )
         self._offer(position)
@@ -123,7 +123,7 @@ class StreamWatch:
             position = resolve_start(reading, snapshot)
             if position.offsets or not left:
                 break
-            # A broker that has just started may know no topic yet, and then all of them would look new.
+            # A broker that has just started may know no topics yet, and later all of them would look new.
             self._patience.wait()
         now = look(self._source.open_view, lambda view: view.describe(position.topics), self._patience)
         return forget_changed_leaders(position, snapshot.topics, now)
@@ -141,7 +141,7 @@ class StreamWatch:
             assert isinstance(missing, list)
             course = self._chart(NOWHERE, leave_out(selection, missing))
         if not course.ends:
-            log.warning("Nothing that is selected is there, so this run has nothing to read.")
+            log.warning("Nothing that is selected exists, so this run has nothing to read.")
         self._targets = StreamPosition(course.ends, course.topic_ids)
 
     def find_end(self, position: StreamPosition, *, take_all: bool) -> StreamPosition:
@@ -173,7 +173,7 @@ class StreamWatch:
         offsets, ends = self._reported
         lags = measure_lags(offsets, ends, {}, now_ms=0)
         behind = {each: lag.records for each, lag in lags.items() if lag.records}
-        if self._options.max_bytes is None:  # otherwise the batches' own looks are used
+        if self._options.max_bytes is None:  # otherwise planning a batch has looked already
             self._peek({each: offsets[each] for each in behind}, behind)
         now_ms = time.time_ns() // 1_000_000
         lags = measure_lags(offsets, ends, self._peeks, now_ms=now_ms)
@@ -196,16 +196,16 @@ class StreamWatch:
         self._offer(position)
 
     def close(self) -> None:
-        """Release the stream's own resources. The commits' thread ends with the process."""
+        """Release the stream's own resources. The thread that commits ends with the process."""
         if self._pace is not None:
             self._pace.close()
 
     # --- looking ----------------------------------------------------------------------------------------
 
     def _chart(self, position: StreamPosition, selection: Selection) -> Course:
-        """Return what has happened to the log, looking again before an apparent loss is believed."""
-        # Remembered metadata is believed while nothing new has come. After a failure, and before a loss
-        # is believed, the brokers are asked: the look from memory is not counted as an attempt.
+        """Return what has happened to the log. Look again before believing an apparent loss."""
+        # Remembered metadata is used as long as there is nothing new. After a failure, and before a loss is
+        # believed, the brokers are asked, so the look from memory does not count as an attempt.
         recalled = [] if self._recall_view is None else [self._recall_view]
         views = itertools.chain(recalled, itertools.repeat(self._source.open_view))
         attempt = 1 - len(recalled)
@@ -222,7 +222,7 @@ class StreamWatch:
         for news in course.news:
             if news not in self._told:
                 log.warning("%s", news)
-        # Remember only what this look has shown: a query runs for months.
+        # Remember only what this look has shown, because a query runs for months.
         self._told = {*course.doubts, *course.news}
         known = {(each, course.topic_ids.get(each.topic)): end for each, end in course.ends.items()}
         kept = {key: end for key, end in self._known_ends.items() if key[1] in position.topic_ids.values()}
@@ -230,7 +230,7 @@ class StreamWatch:
         return course
 
     def _recall_ends(self, position: StreamPosition) -> dict[TopicPartition, int]:
-        """Return the last seen ends of the position's topics, not of others with the same names."""
+        """Return the ends last seen of the position's topics, not of other topics with the same names."""
         keys = {each: (each, position.topic_ids.get(each.topic)) for each in position.offsets}
         return {each: self._known_ends[key] for each, key in keys.items() if key in self._known_ends}
 
@@ -241,7 +241,7 @@ class StreamWatch:
         return known
 
     def _ask(self, view: LogView, asked: StreamQuestions) -> StreamView:
-        if asked.again:  # of the brokers, even where `view` recalls
+        if asked.again:  # ask the brokers, even if `view` answers from memory
             with closing(self._source.open_view()) as fresh:
                 return StreamView(fresh.describe(asked.again), {})
         topics = (
@@ -276,7 +276,7 @@ class StreamWatch:
         return holds_back(course, options.min_offsets, waited_ms, options.max_delay_ms)
 
     def _peek(self, positions: Offsets, sizes: Mapping[TopicPartition, int]) -> None:
-        """Look at waiting records where most of them are; do so now and then, not at every trigger."""
+        """Look at waiting records where most of them are, but only now and then, not at every trigger."""
         now = self._clock()
         due = self._peeked_at is None or now - self._peeked_at >= _PEEK_INTERVAL_S
         if not positions or not due:
@@ -288,7 +288,7 @@ class StreamWatch:
             with closing(self._source.open_view()) as view:
                 found = view.peek({each: positions[each] for each in most})
         except BrokerError as error:
-            log.warning("Sizes and ages of waiting records were not seen: %s", error)
+            log.warning("The sizes and ages of waiting records could not be read: %s", error)
             return
         self._peeks |= {each: PeekedRecords(positions[each], now, peek) for each, peek in found.items()}
 

@@ -1,7 +1,7 @@
-"""Prepares the typed columns that a read's options ask for, ready for the workers; None if they ask for none.
+"""Prepares the typed columns that a read's options ask for, so that workers can use them.
 
 Rule: the frame's schema is fixed at `load()`. Spark makes the reader later and in another process, when a
-subject may have a newer schema: the reader is refused rather than given other columns.
+subject may have a newer schema. The reader is then refused rather than given other columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_typed(formats: FormatTable, columns: tuple[str, ...]) -> TypedColumns | None:
-    """Return the typed columns, asking the registry if the options name one."""
+    """Return the typed columns, or None if the options ask for none. Ask the registry if they name one."""
     if not formats.typed_columns and formats.registry_url is None:
         return None
     from penstock.formats.decoder_choice import build_decoders
@@ -51,7 +51,7 @@ def refuse_changed_schema(typed: TypedColumns | None, schema: StructType) -> Non
 
 
 def refuse_missing_letter_box(typed: TypedColumns | None, client: ClientSettings) -> None:
-    """Refuse to start if the dead-letter topic does not exist: do not wait for the first bad value."""
+    """Refuse to start if the dead-letter topic does not exist, instead of failing at the first bad value."""
     if typed is None or typed.on_error != DEAD_LETTER or typed.dead_letter_topic is None:
         return
     from penstock.kafka.reading.kafka_log_view import KafkaLogView
@@ -62,8 +62,8 @@ def refuse_missing_letter_box(typed: TypedColumns | None, client: ClientSettings
             return
     raise OptionError(
         "DEAD_LETTER_TOPIC_MISSING",
-        f"`deadLetterTopic` is {topic}, and the brokers know no such topic.",
-        hint="Create it (it is not made by itself), or correct the name.",
+        f"`deadLetterTopic` is {topic}, but the brokers know no such topic.",
+        hint="Create it (it is not created automatically), or correct the name.",
         facts={"topic": topic},
     )
 

@@ -1,12 +1,13 @@
 """Typed columns in a task: decodes rows as they come from the reader, and deals with bad ones.
 
-Rule: the brokers have a dead letter before its batch goes on, so a task that ends well has lost none. A
-repeated task writes them again under the same key (topic/partition/offset), so a compacted dead-letter
-topic holds each once. Rows are handled in columns, not one by one.
+Rule: the brokers have a dead letter before its batch goes on, so a task that succeeds has lost none. A
+repeated task writes them again under the same keys (topic/partition/offset), so a compacted dead-letter
+topic keeps each once. Rows are handled in columns, not one by one.
 
-A share of bad rows is a share of all that the task reads, so it is checked at the task's end: bad rows come
-in clusters, and a share of the rows so far would fail a task that begins with one. Before the end a task
-fails only if the share is exceeded whatever follows: with a wrong schema it must not read everything.
+The allowed share of bad rows refers to everything that the task reads, so it is checked at the task's end.
+Bad rows come in clusters, and a share of the rows so far would fail a task that begins with a cluster. Before
+its end a task fails only if the share will be exceeded whatever follows, so that with a wrong schema it does
+not read everything first.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: Formats whose kernels are ready in this process.
+#: The decoders whose kernels are ready in this process.
 _READY: set[type] = set()
 
 
 class TypedRows:
-    """One task's decoding: call `convert` for each batch and `close` at the end.
+    """One task's decoding: iterate over `convert`, and call `close` at the end.
 
-    `find_most` returns the most rows the task can read, given how many it has read; None: unknown.
+    `find_most` returns the most rows that the task can read, given how many it has read; None if unknown.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TypedRows:
         self._find_most = find_most
         self._most: int | None = None
         self._rows = self._bad = 0
-        self._first: dict[str, Any] = {}  # the place and the reason of the first bad row
+        self._first: dict[str, Any] = {}  # where the first bad row is, and the reason
         self._box: LetterBox | None = None
 
     def convert(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,7 +116,7 @@ class TypedRows:
 
 
 def decode_in_turn(decoder: ColumnDecoder, values: pa.Array) -> Decoded:
-    """Decode; on a machine's first use one process compiles while the others wait for its result."""
+    """Return the decoded values. On a machine's first use one process compiles while the others wait."""
     kind = type(decoder)
     if kind in _READY:
         return decoder.decode(values)
@@ -159,8 +160,9 @@ def _explain(batch: pa.RecordBatch, errors: pa.Array, row: int, count: int) -> D
 def _tell_overridden(bad: int, rows: int, quota: Quota) -> str:
     return (
         f"Of the {rows} records that this task has read, {bad} could not be decoded, more than the "
-        f"{float(quota.share * 100):g} % of `decodeErrorQuota`. They are borne because `decodeErrorFloor` "
-        f"lets each task bear {quota.floor} in any case; set it lower for the share to count."
+        f"{float(quota.share * 100):g} % of `decodeErrorQuota`. They are tolerated because "
+        f"`decodeErrorFloor` lets each task tolerate {quota.floor} in any case; set it lower for the share "
+        "to count."
     )
 
 
@@ -170,7 +172,7 @@ def _too_many(first: dict[str, Any], bad: int, rows: int, quota: Quota) -> Decod
         "DECODE_QUOTA_EXCEEDED",
         f"Of the {rows} records that this task has read, {bad} could not be decoded; {quota}. The first of "
         f"them is {facts['topic']}-{facts['partition']} offset {facts['offset']}: {facts['reason']}.",
-        hint="The producers or the schema have probably changed: correct the schema. To bear more, raise "
+        hint="The producers or the schema have probably changed: correct the schema. To tolerate more, raise "
         "`decodeErrorQuota`, or set it to `off`.",
         facts=facts,
     )

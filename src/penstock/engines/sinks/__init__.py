@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
-    """Become the stream's writer and return one that takes frames. An SQL sink's own takes Arrow tables."""
+    """Become the stream's only writer, and return a writer that takes frames. (An SQL sink's own writer takes
+    Arrow tables.)"""
     from penstock.stores.sql import SqlSink
 
     if isinstance(sink, SqlSink):
@@ -27,14 +28,14 @@ def open_sink(sink: Sink, stream: str, spark: SparkSession) -> SinkWriter:
         demand_contract(writer, SinkWriter)
         writer.check_shared(spark)
     except BaseException:
-        if hasattr(writer, "close"):  # what is refused may be anything
+        if hasattr(writer, "close"):  # a refused object may be anything
             writer.close()
         raise
     return writer
 
 
 def keep_provenance(frame: DataFrame) -> DataFrame:
-    """Return the frame with each row's origin, as tables with `provenance=True` keep it.
+    """Return the frame with each row's origin in the columns that tables with `provenance=True` have.
 
     The frame must still have Kafka's columns `topic`, `partition` and `offset`; they are renamed.
     """

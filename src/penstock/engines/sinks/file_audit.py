@@ -1,10 +1,12 @@
-"""Audits a file sink: do its batches adjoin, do their files hold what was written, and from where?
+"""Audits a file sink: do its batches adjoin, do their files hold the rows that were written, and do these
+come from the right offsets?
 
-Rule: as for tables, each finding names its evidence, and what could not be checked is said. The folder's
-name and `_ranges.json` are the books here; the counts in Parquet's footers and provenance columns are the
-evidence about the rows. Other formats would have to be read in full, so their rows are not counted.
+Rule: as for tables, each finding names its evidence, and the report says what could not be checked. The
+folder's name and `_ranges.json` are the books here. The counts in Parquet's footers and the provenance
+columns are the evidence about the rows. Other formats would have to be read in full, so their rows are
+not counted.
 
-A stream may write meanwhile: a look counts only if the position was the same before and after.
+A stream may write during an audit, so a look counts only if the position was the same before and after.
 
     audit_files(Path("results"), None, None)
 """
@@ -47,7 +49,7 @@ _LOOKS = 20
 
 @dataclass(frozen=True)
 class Seen:
-    """One batch's folder. `held`: rows in its files, None where they do not say."""
+    """One batch's folder. `held` is the number of rows in its files, or None if the files do not say."""
 
     path: Path
     batch: StoredBatch

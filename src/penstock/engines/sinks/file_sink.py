@@ -1,12 +1,12 @@
 """Results as files: a folder for each batch, named after its offsets, visible as a whole or not at all.
 
 Rules: rows are written to a hidden folder, flushed to the disk, and become visible by one rename, which is
-the commit. Before it, the rename is noted, and after it the offsets are stored, so a crash
-leaves either no folder and the old offsets, or the folder and a note from which the next start stores the
-offsets. A batch that is done again replaces its folder. A seek back is also noted before folders go; and
-nothing is deleted while it is visible, because a crash would leave half of it. One writer: the next one is
-refused while this one lives, even if paused, because both would rename. A writer publishes only
-over its own last state: a folder that was restored to an earlier copy meanwhile is not written to.
+the commit. The rename is noted before it happens, and the offsets are stored after it. So a crash leaves
+either no folder and the old offsets, or the folder and a note from which the next start stores the offsets. A
+batch that is done again replaces its folder. A seek back is also noted before it removes folders. Nothing is
+deleted while it is visible, because a crash would leave half of it. There is one writer: another is refused
+while this one lives, even if it is paused, because both would rename. A writer publishes only over the last
+state it left itself: it does not write to a folder that was restored to an earlier copy meanwhile.
 
 The folder must be on a disk that all executors see: a stream checks when it starts, and each batch is
 compared with what its tasks say they wrote before it becomes visible. `spark.read.parquet(folder)` reads all
@@ -83,7 +83,7 @@ class FileSink(Sink):
 
 
 class FileWriter(SinkWriter):
-    """One stream's only writer, as long as it is open."""
+    """The only writer of one stream, as long as it is open."""
 
     def __init__(self, sink: FileSink, stream: str) -> None:
         self._folder, self._format, self._stream = Path(sink.folder), sink.format, stream
@@ -104,7 +104,7 @@ class FileWriter(SinkWriter):
         except PenstockError:
             self.close()  # the next writer may find it repaired
             raise
-        #: The offsets we may find: those stored last, then those of attempts that failed since.
+        #: The offsets that may be found stored: those stored last, then those of attempts that failed since.
         self._left: list[StreamPosition | None] = [self._position]
 
     @property
@@ -112,7 +112,8 @@ class FileWriter(SinkWriter):
         return self._position
 
     def write(self, results: Any, before: StreamPosition, end: StreamPosition) -> BatchOutcome:
-        """Write a frame as one batch; with no results (an empty mapping) only move the offsets, even back."""
+        """Write a frame as one batch and return the outcome. Without results (an empty mapping) only move the
+        offsets, even back."""
         self._check_left()
         if is_repeated(self._position, before, end):
             return BatchOutcome(0, was_repeated=True)
@@ -129,18 +130,18 @@ class FileWriter(SinkWriter):
         return BatchOutcome(rows)
 
     def check_shared(self, session: SparkSession) -> None:
-        """Refuse a folder that the executors see differently from this program."""
+        """Raise an error if executors see another folder under this path than this program."""
         with _telling(self._folder):
             check_shared(session, self._folder / OWN)
 
     def close(self) -> None:
-        """Let the next writer in. What was written stays."""
+        """Release the lock, so that the next writer can open the sink. What was written stays."""
         self._lock.close()
 
     # --- the start --------------------------------------------------------------------------------------
 
     def _begin(self, own: Path) -> None:
-        """Remove or finish what a crash has left."""
+        """Remove or finish what a crash has left behind."""
         mine = re.compile(rf"new-{re.escape(self._name)}-[0-9a-f]{{16}}")  # not those of a stream "x-y"
         for left in own.glob("new-*"):
             if mine.fullmatch(left.name):
@@ -148,7 +149,7 @@ class FileWriter(SinkWriter):
         self._finish()
 
     def _refuse_ahead(self) -> None:
-        """Refuse offsets that are older than the folders: rows would be there twice."""
+        """Raise an error if the offsets are older than the folders, because rows would be written twice."""
         with _telling(self._folder):
             refusal = find_ahead(self._stream, self._position, self._list_mine(), self._list_logs())
         if refusal is not None:
@@ -166,7 +167,7 @@ class FileWriter(SinkWriter):
         write_to_disk(beside / RANGES, json.dumps(ranges).encode())
         for path in (*beside.rglob("*"), beside):
             flush_to_disk(path)
-        self._check_left()  # once more: tasks may have written for long
+        self._check_left()  # once more: the tasks may have taken long
         self._note_next(place.name, end)
         if place.exists():
             self._drop(place)  # an earlier run of the same batch
@@ -176,7 +177,7 @@ class FileWriter(SinkWriter):
         return told.rows
 
     def _check_left(self) -> None:
-        """Refuse to write if the state found is not the one this writer left."""
+        """Raise an error if the state found is not the one that this writer left."""
         with _telling(self._folder):
             refusal = find_folder_refusal(self._stream, self._left, self._store.load(self._stream))
             if refusal is None and self._newest is not None and not self._newest[0].exists():
@@ -187,8 +188,8 @@ class FileWriter(SinkWriter):
             raise refusal
 
     def _choose_place(self, batch: StoredBatch) -> Path:
-        """Return the batch's folder; if another batch has that name, the next free number. Batches that
-        read nothing share a name: only one whose attempt has just failed is done again."""
+        """Return the batch's folder; if another batch has that name, add the next free number. Batches that
+        read nothing share a name, so only the folder of an attempt that has just failed is used again."""
         name = f"batch={name_folder(batch.stream, batch.ranges)}"
         number, place = 1, self._folder / name
         while place.exists() and (read_batch(place) != batch or (not batch.ranges and place != self._tried)):
@@ -200,14 +201,15 @@ class FileWriter(SinkWriter):
         return self._folder / OWN / f"new-{self._name}-{secrets.token_hex(8)}"
 
     def _note_next(self, folder: str | None, position: StreamPosition) -> None:
-        """Note what is about to happen: a folder becomes visible, or (None) those beyond the position go."""
+        """Note what is about to happen: `folder` becomes visible or, if it is None, the folders beyond the
+        position are removed."""
         note = {"version": VERSION, "folder": folder, "position": write_position(position)}
         write_to_disk(self._note, json.dumps(note).encode())
         flush_to_disk(self._note.parent)
 
     def _finish(self) -> None:
-        """Finish after a crash: store the offsets of a batch whose folder exists (one without a folder never
-        was), and complete a seek back that was begun."""
+        """Finish what a crash interrupted: store the offsets of a batch whose folder exists (a batch without
+        a folder never happened), and complete a seek back that had begun."""
         noted = read_note(self._note)
         if noted is not None:
             folder, position = noted
@@ -218,8 +220,8 @@ class FileWriter(SinkWriter):
         self._note.unlink(missing_ok=True)
 
     def _go_back(self, position: StreamPosition) -> None:
-        """Remove batches that a seek back will read again, or their rows would be there twice. Note it
-        first: a crash in between would leave offsets of rows that are gone."""
+        """Remove the batches that a seek back will read again, so that their rows are not there twice. Note
+        it first, because a crash in between would leave offsets of rows that are gone."""
         going = choose_dropped(self._list_mine(), position, self._list_logs())
         if going:
             self._note_next(None, position)
@@ -248,12 +250,12 @@ def _make_visible(beside: Path, place: Path) -> None:
 
 
 def read_note(note: Path) -> tuple[str | None, StreamPosition] | None:
-    """Return what was about to happen: the folder to become visible (None: those beyond the position go), and
-    the position after it."""
+    """Return what was about to happen: the folder to become visible (None if the folders beyond the position
+    were to be removed), and the position after it. Return None if there is no usable note."""
     try:
         noted = json.loads(note.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        return None  # there is none, or it was cut off while being written: nothing was renamed yet
+        return None  # no note, or one that was cut off while being written: nothing was renamed yet
     if not isinstance(noted, dict):
         return None
     return noted["folder"], read_position(noted["position"])
@@ -283,14 +285,14 @@ def _lock(path: Path, stream: str) -> IO[str]:
         raise SinkError(
             "SINK_IN_USE",
             f"Another program writes the stream {stream} to {path.parent.parent}.",
-            hint="Run one at a time; `fuser -v` on the lock file names it. End it, also if it is paused.",
+            hint="Run one at a time; `fuser -v` on the lock file names it. End it, even if it is paused.",
             facts={"stream": stream, "lock": str(path)},
         ) from error
     return file
 
 
 def _is_held(lock: IO[str]) -> bool:
-    """Return whether the file of that name is still the locked one; a replaced file lets others in."""
+    """Return whether the lock's path still leads to the locked file; a replaced file would let others in."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
     except FileNotFoundError:

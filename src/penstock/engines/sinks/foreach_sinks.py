@@ -1,10 +1,10 @@
-"""The same sinks for Structured Streaming: a function for `writeStream.foreachBatch`.
+"""Sinks for Structured Streaming: a function for `writeStream.foreachBatch`.
 
-Rule: a batch is identified by its query and its number, and its offsets are what Spark wrote into the
-checkpoint before it ran the batch. Spark repeats the last batch after a crash, with the same number and
-offsets: what is in the ledger under that name is not written again. A batch must follow the previous one:
+Rule: a batch is identified by its query and its number, and its offsets are those that Spark wrote into the
+checkpoint before it ran the batch. After a crash Spark repeats the last batch with the same number and
+offsets, and what is in the ledger under that name is not written again. A batch must follow the previous one:
 a ledger that is older has lost results. A query with another id over a ledger that has rows is an error, not
-a fresh start: it would read from wherever its options say, and write twice.
+a fresh start: it would read from wherever its options say, and write results twice.
 
     query = stream.writeStream.option("checkpointLocation", place).foreachBatch(
         for_each_batch(sink, "visits", checkpoint=place)
@@ -39,7 +39,7 @@ def for_each_batch(
     checkpoint: str | Path,
     transform: Transform | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for each batch: it writes `transform`'s result, or the batch itself, exactly once.
+    """Return a function that writes `transform`'s result for each batch, or the batch itself, exactly once.
 
     `checkpoint` must be the query's own `checkpointLocation`. `transform(frame, batch_id)` returns a frame,
     or one for each table.
@@ -48,7 +48,7 @@ def for_each_batch(
 
 
 class BatchFunction:
-    """The function `for_each_batch` returns. It opens its writer with the first batch and after an error."""
+    """What `for_each_batch` returns. It opens its writer with the first batch and after an error."""
 
     def __init__(self, sink: SqlSink, stream: str, checkpoint: str, transform: Transform | None) -> None:
         self._sink = sink
@@ -89,8 +89,8 @@ class BatchFunction:
     def _is_written(
         self, spark: SparkSession, query: str, batch_id: int, before: StreamPosition, end: StreamPosition
     ) -> bool:
-        """Return whether the batch is in the results, as the database says now: it may have gone back since
-        a writer of an earlier run looked."""
+        """Return whether the batch is in the results, as the database says now. The database may have gone
+        back since the open writer looked."""
         was_open = self._writer is not None
         ledger = self._open(spark).writer.ledger
         if was_open and not is_next(ledger, query, batch_id):
@@ -106,12 +106,12 @@ class BatchFunction:
 
 
 def read_query_id(spark: SparkSession, checkpoint: str) -> str:
-    """Return the id that Spark gave the query when it made the checkpoint; it survives restarts."""
+    """Return the id that Spark gave the query when it made the checkpoint. The id survives restarts."""
     return str(json.loads(read_text(spark, checkpoint, "metadata"))["id"])
 
 
 def read_text(spark: SparkSession, checkpoint: str, name: str) -> str:
-    """Return a file of the checkpoint, on this computer or wherever Spark's file systems reach."""
+    """Return the text of a file in the checkpoint, on this computer or on any of Spark's file systems."""
     if "://" not in checkpoint and not checkpoint.startswith("file:"):
         path = Path(checkpoint) / name
         if not path.exists():

@@ -1,15 +1,15 @@
 """Writes a frame's rows to an SQL sink: through the driver, by one task, or by all of them.
 
 Strategies: `driver` collects the frame; `single` brings it into one task; `parallel` lets each task load a
-staging table; `auto` collects what is small enough. It cannot know that before the frame is computed, so
-the first batch goes through tasks (one with few rows returns them with its report), and each later one
-depends on how many bytes the previous batch had for how many offsets. Why collect anything that could be
-staged: one COPY into the table is quicker than a parallel load and the database's own copy (decision 11).
+staging table; `auto` collects what is small enough. The size is unknown before the frame is computed. So the
+first batch goes through tasks (a task with few rows returns them with its report), and each later batch is
+judged by how many bytes the previous one had for how many offsets. Why collect anything that could be staged:
+one COPY into the table is faster than a parallel load and the database's own copy (decision 11).
 
-Rule: what is published is what winning tasks reported, stage by stage. A task that ran twice, after a failure
-or for speed, has filled two stages, and Spark delivers the report of one. Counts are in these reports and
-never in accumulators, which also count the loser. Transactions per task would make half a batch visible, and
-files passed to a loader would be a second system to watch: see the guide.
+Rule: what is published is what the winning tasks reported, stage by stage. A task that ran twice, after a
+failure or for speed, has filled two stages, and Spark delivers the report of one. Counts are in these reports
+and never in accumulators, which would also count the losing run. Transactions per task would make half a
+batch visible, and files passed to a loader would be a second system to watch: see the guide.
 
     writer = FrameWriter(sink.open("visits"), spark)
     writer.write(frame, before, end)
@@ -41,15 +41,15 @@ from penstock.stores.sql.sink.task_staging import fill_stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The most that a task may return with its report: two hundred tasks send the driver 50 MB at most.
+#: The most that a task may return with its report, so that two hundred tasks send the driver 50 MB at most.
 INLINE_BYTES = 256 * 1024
-#: What a driver with Spark's default heap of 1 GiB can collect, and twice that if a batch is denser than the
-#: previous one.
+#: What a driver with Spark's default heap of 1 GiB can collect. It can collect twice as much, in case a batch
+#: is denser than the previous one.
 COLLECTED_BYTES = 128 * 1024 * 1024
 _REPORT = "number BIGINT, rows BIGINT, bytes BIGINT, data BINARY, digests STRING"
 _REPORT_TYPES = (pa.int64(), pa.int64(), pa.int64(), pa.binary(), pa.string())
 _REPORT_SCHEMA = pa.schema(zip(("number", "rows", "bytes", "data", "digests"), _REPORT_TYPES, strict=True))
-#: The driver's own stage; tasks have numbers from 0 on.
+#: The number of the driver's own stage; those of tasks are 0 or greater.
 _DRIVER = -1
 
 
@@ -69,7 +69,8 @@ class FrameWriter(SinkWriter):
     def write(
         self, results: Any, before: StreamPosition, end: StreamPosition, *, name: str = "", token: str = ""
     ) -> BatchOutcome:
-        """Make one batch durable: a frame, or one for each table. Arrow tables are accepted, too."""
+        """Make one batch durable and return its outcome. `results` is a frame or Arrow table, or one for each
+        table of the sink."""
         if self.writer.is_done(before, end, name):
             return BatchOutcome(0, was_repeated=True)
         tables: dict[str, DataFrame | pa.Table] = self.writer.name_tables(results)
@@ -90,7 +91,7 @@ class FrameWriter(SinkWriter):
         return self.writer.is_written(before, end)
 
     def check_writable(self) -> None:
-        """Raise an error if the database accepts no writes now."""
+        """Raise an error if the database does not accept writes now."""
         self.writer.check_writable()
 
     def read_state(self, table: str) -> pa.Table:
@@ -103,7 +104,7 @@ class FrameWriter(SinkWriter):
     def _collect(
         self, tables: Mapping[str, DataFrame | pa.Table], records: int | None
     ) -> dict[str, pa.Table] | None:
-        """Return the rows if the driver should hold them, else None."""
+        """Return the rows of all tables if the driver should collect them, else None."""
         if self._strategy == "driver" or all(isinstance(rows, pa.Table) for rows in tables.values()):
             return {table: collect(rows) for table, rows in tables.items()}
         if self._strategy != "auto" or self._last is None or not self._last.promises(records):
@@ -113,7 +114,7 @@ class FrameWriter(SinkWriter):
         except Py4JJavaError as error:
             if "spark.driver.maxResultSize" not in str(error):
                 raise
-            return None  # the user's limit for the driver is lower than ours
+            return None  # the user's limit for the driver is lower than `COLLECTED_BYTES`
 
     def _write_by_tasks(
         self,
@@ -165,7 +166,7 @@ class FrameWriter(SinkWriter):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The last batch: how many offsets it had, and how many bytes of results."""
+    """The size of the last batch: how many offsets it had, and how many bytes of results."""
 
     records: int
     size: int
@@ -179,7 +180,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """What a task does with its rows. It carries everything it needs."""
+    """The function that a task runs over its rows. It carries everything it needs."""
 
     staging: Staging
     inline_bytes: int

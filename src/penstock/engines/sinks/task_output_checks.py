@@ -1,11 +1,11 @@
-"""Checks a file sink's tasks: how many rows each has written, and whether they see its folder.
+"""Checks a file sink's tasks: how many rows they have written, and whether they see its folder.
 
 Rule: what the driver finds in the folder is compared with what the tasks say they wrote. Executors on other
-hosts may write to disks of their own; Spark's committer then finds nothing and calls that a success, and an
+hosts may write to their own disks. Spark's committer then finds nothing and calls that a success, and an
 empty batch would be published with its offsets. The folder alone cannot show this: it never had the rows.
 
-The counts are Spark's observed metrics. They are gathered in the stage that writes, where Spark takes the
-result of each task once; those of a failed task, or of a slower duplicate, are dropped.
+The counts are Spark's observed metrics. They are gathered in the stage that writes, where Spark counts the
+result of each task once and drops those of a failed task or a slower duplicate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.core.errors import SinkError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Spark delivers the metrics after the job, through a queue of its own; this takes milliseconds.
+#: Spark delivers the metrics after the job, through a separate queue. This takes milliseconds.
 METRICS_TIMEOUT_S = 60.0
 _POLL_S = 0.01
 _TASK = "penstock_task_number"
@@ -53,35 +53,35 @@ def save_frame(frame: DataFrame, kind: str, place: Path) -> TaskCounts:
 
 
 def wait_for_counts(are_there: Callable[[], bool], timeout_s: float = METRICS_TIMEOUT_S) -> None:
-    """Wait until Spark has reported what its tasks wrote; raise when that takes too long."""
+    """Wait until Spark has reported what its tasks wrote; raise an error if that takes too long."""
     deadline = time.monotonic() + timeout_s
     while not are_there():
         if time.monotonic() >= deadline:
             raise SinkError(
                 "FILES_UNCONFIRMED",
-                f"Spark has not said within {timeout_s:.0f} s how many rows its tasks wrote.",
-                hint="The driver is overloaded; its log tells of dropped events. Nothing was published.",
+                f"Spark has not reported within {timeout_s:.0f} s how many rows its tasks wrote.",
+                hint="The driver is overloaded; its log reports dropped events. Nothing was published.",
                 retriable=True,
             )
         time.sleep(_POLL_S)
 
 
 def check_files(frame: DataFrame, folder: Path, kind: str, told: TaskCounts) -> None:
-    """Refuse a folder that does not hold what the tasks wrote."""
+    """Raise an error if the folder does not hold what the tasks wrote."""
     files = sorted(folder.glob("part-*"))
     numbers = {int(match[1]) for path in files if (match := _FILE.match(path.name))}
     missing = sorted(told.tasks - numbers)
     if missing:
         raise _incomplete(folder, told, f"the files of {len(missing)} tasks are not there", task=missing[0])
     if kind == "csv":
-        return  # a row may be two lines of it, or an empty one, which readers do not count
+        return  # a row may take two lines of it, or be an empty line, which readers do not count
     rows = _count_rows(frame, files, folder, kind, told)
     if rows != told.rows:
         raise _incomplete(folder, told, f"{rows} rows are in its files", found=rows)
 
 
 def _count_rows(frame: DataFrame, files: Iterable[Path], folder: Path, kind: str, told: TaskCounts) -> int:
-    """Count the rows really in the files. Parquet has counts in its footers; other files are read again."""
+    """Return how many rows the files really hold. Parquet's footers say so; other files are read again."""
     if kind != "parquet":
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -103,10 +103,10 @@ def _count_rows(frame: DataFrame, files: Iterable[Path], folder: Path, kind: str
 
 
 def check_shared(spark: SparkSession, folder: Path) -> None:
-    """Refuse a folder that an executor sees differently from the driver.
+    """Raise an error if an executor sees another folder under this path than the driver.
 
-    Only executors that exist by now are asked; what a later one writes is compared all the
-    same. A local session has no other disk, and is not asked.
+    Only the executors that exist now are asked, but what later ones write is compared as well. A local
+    session has no other disk and is not asked.
     """
     if re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master or ""):
         return
@@ -131,7 +131,7 @@ def check_shared(spark: SparkSession, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A task's look for the token: yields its host's name if the token is not there."""
+    """A task that looks for the token and yields its host's name if the token is not there."""
 
     token: str
     secret: str
@@ -152,7 +152,7 @@ def _incomplete(folder: Path, told: TaskCounts, what: str, **facts: object) -> S
         "FILES_INCOMPLETE",
         f"The tasks of a batch wrote {told.rows} rows to {folder}, but {what}. Nothing was published.",
         hint="The folder must be on a disk that the driver and all executors see. If it is, look for a full "
-        "disk, or for somebody who deletes files.",
+        "disk, or for another program that deletes files.",
         facts={"folder": str(folder), "told": told.rows, **facts},
         retriable=True,
     )

@@ -1,9 +1,9 @@
-"""The batch reader: translates decisions into what Spark asks for, and decides nothing itself.
+"""The batch reader: translates the decisions of `core` into what Spark asks for.
 
 Rule: planning asks the brokers about offsets and fetches nothing. Offsets are compared in
 `core.planning.offset_planning` and bound in the log's reader, never here.
 
-Why no filters are taken (`pushFilters` is not defined here): Spark 4.3 keeps the filters of one use of a
+Why it accepts no filters (`pushFilters` is not defined here): Spark 4.3 keeps the filters of one use of a
 frame for the next use of the same frame, which would then miss rows.
 """
 
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """Reads what the options say, once, from Kafka or from another log."""
+    """A reader of what the options say, once, from Kafka or from another log."""
 
     def __init__(
         self, options: ReadOptions, source: Log | None = None, typed: TypedColumns | None = None

@@ -1,9 +1,9 @@
 """The entry point: what Spark calls by name, and where option texts become a parsed read.
 
 Rule: options are parsed here, in `schema()` (so that a wrong one fails at `load()`) and when a reader is
-made; no code beyond this handles option text. Spark makes a new object, in a new process, for each of the two
-calls, so nothing is carried between them. This module is imported at every Python source look-up of every
-user, so it imports nothing heavy: numba, pyarrow and kafka-python come when a read begins.
+made. No code behind this handles option text. Spark makes a new object, in a new process, for each of the two
+calls, so nothing is carried between them. Spark imports this module at every look-up of a Python source, for
+every user, so it imports nothing heavy: numba, pyarrow and kafka-python are imported when a read begins.
 
     spark.read.format("penstock").option("kafka.bootstrap.servers", "b:9092").option("subscribe", "t").load()
 """
@@ -73,7 +73,7 @@ class PenstockDataSource(DataSource):
 
 
 def _prepare(options: ReadOptions, schema: StructType) -> TypedColumns | None:
-    """Return how typed columns are made; log what the user should know."""
+    """Return the typed columns that the options ask for, and log what the user should know."""
     _refuse_other_schema(schema, options.columns)
     for warning in options.warnings:
         log.warning("%s", warning)

@@ -1,10 +1,10 @@
-"""Lets a listener tell a running stream how long its batches took.
+"""Lets a query listener report to a running stream how long its batches took.
 
-Spark does not tell a source, and the source cannot know: to it, a batch that is done in 0.1 s and then
-waits for the next tick of a trigger took the whole interval. A query listener knows. It runs in the user's
-process, the stream's reader in another one on the same computer, so they use loopback: the reader
-opens a port and shows it, with a random word, in its progress report; the listener sends datagrams.
-A lost one costs one measurement. Without a listener the reader goes by its own clock.
+Spark does not report this to a source, and the source cannot know: a batch that is done in 0.1 s and then
+waits for the next tick of a trigger seems to have taken the whole interval. A query listener knows. It runs
+in the user's process, and the stream's reader in another one on the same computer, so they use the loopback
+address: the reader opens a port and shows it, with a random word, in its progress report, and the listener
+sends datagrams. A lost datagram costs one measurement. Without a listener the reader uses its own clock.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from penstock.core.loggers import get_logger
 
 log = get_logger(__name__)
 
-_MAX_BYTES = 512  # ours have half of that; a longer one is cut and is then no valid JSON
+_MAX_BYTES = 512  # ours need half of that; a longer datagram is cut and is then not valid JSON
 _MOST_AT_ONCE = 1000  # a flood of datagrams must not hold up a trigger
 _LONGEST_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """One finished batch: the text of its end, and how long its trigger took."""
+    """One finished batch: the short name of its end, and how long its trigger took."""
 
     end: str
     trigger_ms: int
 
 
 class FeedbackPort:
-    """The reader's end of the port. `address` is what to show."""
+    """The reader's end of the connection. `address` is what it shows in its progress report."""
 
     def __init__(self) -> None:
         self._word = secrets.token_hex(16)
@@ -50,7 +50,7 @@ class FeedbackPort:
         self._socket.close()
 
     def drain(self) -> Iterator[FinishedBatch]:
-        """Yield what has come since the last call. Bytes may come from anywhere: invalid ones are skipped."""
+        """Yield what has arrived since the last call. Any program may send here: skip what is invalid."""
         for _ in range(_MOST_AT_ONCE):
             try:
                 datagram = self._socket.recv(_MAX_BYTES)
@@ -85,7 +85,7 @@ def name_end(offset: Any) -> str:
 
 
 def tell(address: str, end: Any, trigger_ms: int) -> None:
-    """Send a batch's duration to the reader: the listener's end."""
+    """Send a batch's duration to the reader; the listener calls this."""
     port, _, word = address.partition("/")
     message = json.dumps({"word": word, "end": name_end(end), "triggerMs": trigger_ms}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

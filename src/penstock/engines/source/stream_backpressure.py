@@ -1,8 +1,8 @@
-"""Backpressure of one running stream: measures its batches and asks `core.streaming.backpressure` what the
-next may take.
+"""Backpressure of one running stream: measures its batches and asks `core.streaming.backpressure` how much
+the next one may take.
 
-A batch is measured from when it is planned to the next trigger's first call or, better, by the time that
-the query listener says its trigger took (see `listener_feedback`).
+A batch is measured from its planning to the first call of the next trigger or, better, by the time that the
+query listener says its trigger took (see `listener_feedback`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pace:
         self._batches += 1
         if self._batches == _BATCHES_BEFORE_A_WORD and not self._told and took_ms > self._pacing.target_ms:
             log.warning(
-                "Batches seem to take %d ms, but nobody tells how much of that is waiting for the trigger. "
+                "Batches seem to take %d ms, but it is unknown how much of that is waiting for the trigger. "
                 "With a trigger interval, add `penstock.listener.QueryListener` to the session, or "
                 "backpressure will make the batches smaller and smaller.",
                 took_ms,

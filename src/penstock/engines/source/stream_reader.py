@@ -1,13 +1,14 @@
 """The stream reader: translates the calls of Spark's micro-batch engine.
 
-Spark keeps one of these in a separate process beside the driver, calls it at each trigger, and kills the
-process when the query stops; so nothing that matters is kept here. The order of calls: `initialOffset` (a
-new query, or one whose first batch must be repeated), then for each batch `latestOffset`, `partitions`,
-and, when the next batch is planned, `commit`. `read` runs in the workers. The start is resolved where a new
-query is planned, not in `initialOffset`: a repeated batch knows its start and must not be asked again.
+Spark keeps one reader in a separate process beside the driver, calls it at each trigger, and kills the
+process when the query stops, so nothing that matters is kept here. The order of calls is: `initialOffset`
+(for a new query, or one whose first batch must be repeated), then for each batch `latestOffset`, `partitions`
+and, when the next batch is planned, `commit`. `read` runs in the workers. The start is resolved when a new
+query is planned, not in `initialOffset`, because the start of a repeated batch is known and must not be
+looked up again.
 
-Spark passes `ReadAllAvailable` when a trigger wants everything (`Once`), and our own default otherwise. Which
-limits apply is in the options, so that default only has to be something else.
+Spark passes `ReadAllAvailable` when a trigger wants everything (`Once`), and our own default otherwise. The
+options say which limits apply, so the default only has to differ from `ReadAllAvailable`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what the options say for as long as the query runs, from Kafka or from another log."""
+    """A reader of what the options say for as long as the query runs, from Kafka or from another log."""
 
     def __init__(
         self, options: StreamOptions, source: Log | None = None, typed: TypedColumns | None = None
@@ -81,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_new = not is_started(start)
         position = self.watch.resolve_start() if is_new else read_position(start)
         end = self.watch.find_end(position, take_all=isinstance(limit, ReadAllAvailable))
-        # Returned unchanged: Spark compares texts, and another spelling would look like new data.
+        # `start` is returned unchanged: Spark compares texts, and another spelling would look like new data.
         return start if end is position and not is_new else write_position(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -89,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options, until = self.options, read_position(end)
-        # If Spark's own connector planned the first batch, its start is not stored; if we did, it is.
+        # A first batch that Spark's own connector planned has no stored start; one of ours has.
         is_unknown = not is_started(start) and not holds_start(until)
         if is_unknown:
             refuse_unknown_start(options.start)
@@ -108,10 +109,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose options are wrong: raises the error at Spark's first question.
+    """A stream whose options are wrong: it raises the error at Spark's first call.
 
-    Why not raise where the reader is made: PySpark then stops a reader it does not have, and users see
-    that error last.
+    Why not raise where the reader is made: PySpark would then try to stop a reader that it does not have, and
+    that is the last error that users would see.
     """
 
     def __init__(self, error: PenstockError) -> None:

@@ -1,4 +1,4 @@
-"""Runs the Avro kernel over a column, with a program for each writer's schema met so far."""
+"""Runs the Avro kernel over a column, with a program for each writer's schema found so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.formats.registry.schema_registry import RegisteredSchema, Registry
 from penstock.formats.registry.value_framing import FRAME_BYTES, choose_entries, read_ids
 from penstock.kernels.byte_columns import ByteColumn, open_column
 
-#: The first of the faults for schemas that cannot become the frame's.
+#: The first fault number for writers' schemas that cannot be read as the frame's.
 _FIRST_REFUSED = 1000
 _REASONS = {
     k.CUT_OFF: "the value ends too early",
@@ -37,7 +37,7 @@ _WITHOUT_FIELD = (k.TRAILING, k.NO_FRAME, k.NO_SCHEMA)
 
 
 class _Values:
-    """The memory and the programs for decoding values to one schema of the frame."""
+    """The memory and programs for decoding values to one schema of a frame."""
 
     def __init__(self, decoder: AvroDecoder) -> None:
         self._reader = parse_avro(decoder.schema, decoder.references)
@@ -99,6 +99,6 @@ _idle = IdleWorkspaces(_Values)
 
 
 def decode_avro(decoder: AvroDecoder, values: pa.Array) -> Decoded:
-    """Decode the values, with the memory and programs this thread has used for the decoder before, if any."""
+    """Return the decoded values; reuse the memory and programs that this thread has for the decoder."""
     with _idle.borrow(decoder) as found:
         return found.decode(open_column(values))

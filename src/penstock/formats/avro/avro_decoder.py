@@ -1,9 +1,9 @@
 """Decodes Avro values into a column: with a schema registry, or bare ones of one schema.
 
-Rule: the data frame's schema is fixed when the query starts; every writer's schema is resolved to it, so a
-new version of the producer changes no column. With a registry each value names its writer's schema; without
-one all values are written in the given schema. A writer's schema that cannot become the frame's makes bad
-rows, with the reason.
+Rule: the data frame's schema is fixed when the query starts. Every writer's schema is resolved to it, so a
+new version of the producer changes no column. With a registry each value names its writer's schema. Without
+one all values are expected in the given schema. If a writer's schema cannot be read as the frame's, its rows
+are bad and have the reason.
 
 >>> AvroDecoder('{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}').spark_type
 'struct<id:bigint>'
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AvroDecoder:
-    """A decoder to `schema` (with the schemas it refers to); `registry` None: bare values without a frame."""
+    """A decoder to `schema`, which may use types of `references`. Without `registry`, values have
+    no frame."""
 
     schema: str
     references: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """The Avro kernel: runs a small program over every value and puts the results into columns.
 
 A program (made by `avro_program`) is a table of operations: read this, skip that, loop, choose a branch.
-Rules: every length is compared with the remaining bytes before it is used; a number has at most ten bytes; a
-row may have at most as many array and map elements as it has bytes, plus 1024, so elements that take no bytes
-cannot go on endlessly; a value with bytes left over is a bad row. A negative node means: check the value and
-leave it out.
+Rules: every length is compared with the remaining bytes before it is used. A number has at most ten bytes. A
+row may have at most as many array and map elements as it has bytes, plus 1024, so that elements that take no
+bytes cannot go on endlessly. A value with bytes left over is a bad row. A negative node means: check the
+value and leave it out.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -34,7 +34,8 @@ SPARE_ELEMENTS = 1024
 
 @part
 def read_long(buf, at, end):
-    """Read a zigzag number of at most 64 bits: (value, next position); a bad one has a negative position."""
+    """Read a zigzag number of at most 64 bits. Return its value and the next position, which is negative if
+    the number is malformed."""
     raw, at, is_cut = n.read_varint(buf, at, end)
     if is_cut:
         return np.int64(0), np.int64(-BAD_NUMBER)
@@ -43,9 +44,9 @@ def read_long(buf, at, end):
 
 @kernel
 def decode_rows(buf, ends, present, entries, skip, row, columns, programs, frames, state, faults, nodes):
-    """Append rows from `row` on; return the first row not done. If there is one, a node was full.
+    """Append the rows from `row` onwards and return the first row not done. If there is one, a node was full.
 
-    `entries[row]` is where the row's program begins, or a negated fault; the first `skip` bytes of a value
+    `entries[row]` is where the row's program begins, or a negated fault. The first `skip` bytes of a value
     are its frame.
     """
     while row < len(present):
@@ -71,7 +72,7 @@ def decode_rows(buf, ends, present, entries, skip, row, columns, programs, frame
 
 @part
 def decode_row(buf, at, end, pc, columns, programs, frames, state):
-    """Run the program from `pc` on; return GOOD, FULL or the fault."""
+    """Run the program from `pc` onwards, and return GOOD, FULL or the fault."""
     program, targets, constants = programs
     depth = 0
     budget = end - at + SPARE_ELEMENTS
@@ -147,7 +148,7 @@ def decode_row(buf, at, end, pc, columns, programs, frames, state):
                 size, at = read_long(buf, at, end)
                 if at < 0:
                     return -at
-                if size < 0:  # then the block's size in bytes follows, which is not needed
+                if size < 0:  # the block's size in bytes follows, which is not needed
                     _, at = read_long(buf, at, end)
                     if at < 0:
                         return -at

@@ -1,10 +1,10 @@
 """Compiles a writer's schema and the data frame's into a program for the Avro kernel.
 
 Rule: how a writer's schema maps to the data frame is decided once, here, and never per record. Fields that
-the frame does not ask for are skipped, fields that the writer does not have get the frame's default, numbers
-are widened as Avro allows, a branch that does not fit is a fault of the rows that use it. A schema that
-cannot be resolved at all raises `Incompatible`, and its rows are bad. Names of records are compared in unions
-only: producers often rename their top record without meaning anything by it.
+the frame does not ask for are skipped. Fields that the writer does not have get the frame's default. Numbers
+are widened as Avro allows. A branch that does not fit is a fault of the rows that use it. A schema that
+cannot be resolved at all raises `Incompatible`, and its rows are bad. Names of records are compared only in
+unions, because producers often rename their top record without meaning anything by it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Incompatible(Exception):  # noqa: N818  (an outcome, caught where programs
 
 
 class AvroProgram:
-    """The programs of all writers met so far, one after the other."""
+    """The programs of all writers' schemas found so far, one after the other."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -54,7 +54,7 @@ class AvroProgram:
         self.arrays: tuple[Array, Array, Array] = self._freeze()
 
     def add(self, writer: AvroType, reader: AvroType) -> int:
-        """Append the program that reads `writer` as `reader`; return where it begins."""
+        """Append the program that reads `writer` as `reader`, and return where it begins."""
         before = (len(self._operations), len(self._targets), self._constants)
         try:
             self._resolve(writer, reader, 0, "")
@@ -94,7 +94,7 @@ class AvroProgram:
     # --- resolving ------------------------------------------------------------------------------------
 
     def _resolve(self, writer: AvroType, reader: AvroType | None, node: int, path: str) -> None:
-        """Emit what reads `writer` as `reader`; None: check the writer's value and leave it out."""
+        """Emit operations that read `writer` as `reader`, or that check and skip it if `reader` is None."""
         if isinstance(writer, Union):
             self._resolve_union(writer, reader, node, path)
         elif isinstance(reader, Union):
@@ -131,7 +131,7 @@ class AvroProgram:
             self._patch(each)
 
     def _choose(self, writer: AvroType, reader: Union, node: int, path: str) -> None:
-        """Emit the member of `reader` for a writer of one type and a frame of several."""
+        """Emit operations that read a writer's single type as the member of `reader` that fits it."""
         if writer == _NULL:
             if _NULL not in reader.branches:
                 raise _mismatch(writer, reader, path)
@@ -292,7 +292,7 @@ class AvroProgram:
         if not isinstance(only, Union):
             self._put_constant(value, only, node, path)
             return
-        # A default belongs to the first branch.
+        # In Avro a union's default belongs to the first branch.
         self._emit(k.STRUCT, node)
         for n, child in enumerate(self._layout.children(node)):
             if n == 0:

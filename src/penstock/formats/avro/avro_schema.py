@@ -1,9 +1,9 @@
-"""Avro schemas as types, of writers and of the data frame, and the columns they make.
+"""Parses the Avro schemas of writers and of the data frame into types, and gives the columns of a type.
 
-Rule: every schema is a finite tree here. A type that contains itself has no columns, and a program unrolled
-from it would be endless, so it is refused when it is parsed. Columns follow Spark's Avro support: an enum is
-a string, a fixed is binary, a union with null is its other branch, int and long together are a bigint, any
-other union a struct with one member per branch.
+Rule: every schema is a finite tree here. A type that contains itself cannot become columns, and a program
+unrolled from it would be endless, so it is refused when it is parsed. Columns follow Spark's Avro support: an
+enum is a string, a fixed is binary, a union with null is its other branch, int and long together are a
+bigint, and any other union is a struct with one member per branch.
 
 >>> column_type(parse_avro('{"type":"array","items":["null","long"]}')).ddl
 'array<bigint>'
@@ -49,7 +49,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of some names; `default` replaces a name that the reader does not know."""
+    """One of several names. `default` replaces a name that the reader does not know."""
 
     name: str
     symbols: tuple[str, ...]
@@ -92,7 +92,7 @@ AvroType: TypeAlias = Primitive | Fixed | Enum | ArrayOf | MapOf | Union | AvroR
 
 
 def parse_avro(text: str, references: Iterable[str] = ()) -> AvroType:
-    """Return a schema from its JSON. `references` are schemas whose named types it may use, in order."""
+    """Return the type of a JSON text. `references` are schemas whose named types it may use, in order."""
     known: dict[str, AvroType | None] = {}
     for each in references:
         _parse(_load(each), "", known, 0)
@@ -159,7 +159,7 @@ def _parse_named(
     if "." not in name:
         space = own if isinstance(own, str) else namespace
         name = f"{space}.{name}" if space else name
-    known[name] = None  # being defined: a use of it now is inside it
+    known[name] = None  # it is being defined, so a use of it now is inside itself
     found: AvroType
     if node["type"] == "enum":
         symbols = tuple(str(each) for each in node.get("symbols", ()))
@@ -221,7 +221,7 @@ def column_type(avro: AvroType) -> ColumnType:
 
 
 def _count_types(avro: AvroType, known: dict[int, int]) -> int:
-    """Return the number of types with shared ones expanded. Few lines of schema can make billions."""
+    """Return the number of types with shared ones expanded. A few lines of schema can make billions."""
     if id(avro) not in known:
         inner: tuple[AvroType, ...] = ()
         if isinstance(avro, AvroRecord):
@@ -280,7 +280,8 @@ def member_types(avro: Union) -> tuple[AvroType, ...]:
 
 
 def simplify_union(avro: Union) -> AvroType:
-    """Return a union's type if it is one column: its only value branch or the wider number; else itself."""
+    """Return a union's type if it is one column (its only branch beside null, or the wider of two numbers),
+    else the union itself."""
     members = member_types(avro)
     if len(members) == 1:
         return members[0]

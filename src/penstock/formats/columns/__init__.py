@@ -1,1 +1,1 @@
-"""The types that decoded columns can have, and the arrays that kernels fill to build them."""
+"""The types that decoded columns can have, and the arrays that kernels fill to make them."""

@@ -1,13 +1,13 @@
 """Stores the decoded values of kernels: the columns of one type, flattened into a few plain arrays.
 
-A column type is a tree; its nodes are the rows of `table`, in depth-first order (a node's first child is the
-next node, STOP is the first node after its subtree). Each node owns a part of three pools: `slots` (a number;
-for texts and lists the end of each entry), `valid` (a byte per entry) and `text`.
+A column type is a tree. Its nodes are the rows of `table`, in depth-first order: a node's first child is the
+next node, and STOP is the first node after its subtree. Each node owns a part of three pools: `slots` (a
+number per entry; for texts and lists the end of each entry), `valid` (a byte per entry) and `text`.
 
-Rules: every write is preceded by a comparison with the node's room, and a full node is not an error: the
-function returns False, the kernel removes the row with `truncate`, and the caller makes more room and goes on
-at that row. A struct's own entry comes first, its children follow in any order, and `close_struct` fills in
-the absent ones. Why not one array per column: numba would compile a kernel per schema.
+Rules: every write is preceded by a comparison with the node's room. A full node is not an error: the function
+returns False, the kernel removes the row with `truncate`, and the caller makes more room and continues at
+that row. A struct's own entry comes first, its children follow in any order, and `close_struct` fills in the
+absent ones. Why not one array per column: numba would compile a kernel per schema.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -34,7 +34,7 @@ GOOD, FULL = 0, -1
 KIND, STOP, PARENT, COUNT, BASE, ROOM, TEXT_BASE, TEXT_USED, TEXT_ROOM = range(9)
 # WIDTH: slots per entry (two for decimals). MISSING: how to fill gaps.
 WIDTH, PRECISION, SCALE, MISSING = range(9, 13)
-# In `text`: the field's name; for FIRST_NAME: zero's.
+# Places in `text`: of the field's name and, for FIRST_NAME, of the name of zero.
 NAME_AT, NAME_SIZE, FIRST_AT, FIRST_SIZE = range(13, 17)
 TABLE_WIDTH = 17
 
@@ -113,7 +113,7 @@ def put_text(columns, node, buf, at, size):
 
 @part
 def end_text(columns, node, size):
-    """Append an entry whose bytes have just been written after TEXT_USED; there is room for it."""
+    """Append an entry whose bytes have just been written after TEXT_USED. The caller has checked the room."""
     table = columns.table
     table[node, TEXT_USED] += size
     at = table[node, BASE] + table[node, COUNT]
@@ -125,13 +125,13 @@ def end_text(columns, node, size):
 
 @part
 def put_list(columns, node):
-    """Append a list or a map: its elements are those its child got since the previous entry."""
+    """Append a list or a map. Its elements are those that its child got since the previous entry."""
     return put(columns, node, columns.table[node + 1, COUNT])
 
 
 @part
 def put_null(columns, node):
-    """Append a null, with a null for every part of a struct."""
+    """Append a null; a struct's parts get one each, too."""
     table, slots, valid = columns.table, columns.slots, columns.valid
     i = node
     while i < table[node, STOP]:
@@ -186,7 +186,7 @@ def close_struct(columns, node):
 
 @part
 def truncate(columns, node, entries):
-    """Keep only the first `entries` of a node, and what belongs to them below it."""
+    """Keep only the first `entries` of a node and what belongs to them in the nodes below it."""
     table, slots = columns.table, columns.slots
     for i in range(node, table[node, STOP]):
         keep = entries

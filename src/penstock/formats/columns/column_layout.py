@@ -1,8 +1,8 @@
 """Turns a column type into arrays for kernels to fill, and these arrays into an Arrow column.
 
-Rule: the memory that kernels write is reused for the next batch, so Arrow gets copies: narrowing numbers to
-their type copies anyway, and fresh pages for every batch cost more than copying. Room starts at the size of
-the input and only grows.
+Rule: the memory that kernels write to is reused for the next batch, so Arrow gets copies. Narrowing numbers
+to their type copies anyway, and fresh pages for every batch would cost more than copying. Room starts at the
+size of the input and only grows.
 
 >>> from penstock.formats.columns.column_types import Field
 >>> layout = Layout.of(Struct((Field("id", Scalar("bigint")), Field("tags", List(Scalar("string"))))))
@@ -55,7 +55,7 @@ class _Node:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The nodes of one column type, in the order of the walk."""
+    """The nodes of one column type, in depth-first order."""
 
     type: ColumnType
     types: tuple[ColumnType, ...]
@@ -114,7 +114,7 @@ class Workspace:
 
     @staticmethod
     def new_memory(items: int, kind: Any) -> Array:
-        """Return an uninitialised array; the fuzz run returns memory that ends at a protected page."""
+        """Return an uninitialised array. (The fuzz run returns memory that ends at a protected page.)"""
         return np.empty(items, kind)
 
     def __init__(
@@ -199,11 +199,11 @@ class Workspace:
 
     @property
     def arrays(self) -> s.BuiltColumns:
-        """Return the arrays that kernels take; `grow` replaces them."""
+        """Return the arrays that kernels take. `grow` replaces them."""
         return s.BuiltColumns(self.table, self.slots, self.valid, self.text)
 
     def finish(self) -> pa.Array:
-        """Return the column, in memory of its own."""
+        """Return the column, copied into its own memory."""
         return self._array(0)
 
     def _array(self, node: int) -> pa.Array:
@@ -238,7 +238,7 @@ class Workspace:
 
 
 class IdleWorkspaces(threading.local, Generic[WorkKind, WorkMemory]):
-    """The memory that this thread has decoded with before, of a few kinds. `make` makes more of a kind."""
+    """The memory that this thread has decoded with before, for a few kinds. `make` makes more of a kind."""
 
     def __init__(self, make: Callable[[WorkKind], WorkMemory]) -> None:
         self._make, self._kept = make, dict[WorkKind, WorkMemory]()
@@ -254,7 +254,7 @@ class IdleWorkspaces(threading.local, Generic[WorkKind, WorkMemory]):
 
 
 def explain(faults: Array, nodes: Array, describe: Callable[[int, int], str]) -> pa.StringArray | None:
-    """Return each row's reason, None if no row is bad; `describe(fault, node)` is called once per pair."""
+    """Return each row's reason, or None if no row is bad. `describe(fault, node)` is called once per pair."""
     if not faults.any():
         return None
     # One number per pair: sorting the pairs took three times as long as decoding bad rows.

@@ -1,7 +1,7 @@
-"""The types a decoded column can have, each with its name in Spark and its twin in Arrow.
+"""The types that a decoded column can have, each with its name in Spark and its Arrow type.
 
-Rule: the Arrow type is exactly the one Spark expects for the Spark type, names of inner fields included;
-Spark refuses a batch that differs. Everything can be null, because a bad or missing value is.
+Rule: the Arrow type is exactly the one that Spark expects for the Spark type, including the names of inner
+fields. Spark refuses a batch that differs. Everything is nullable, because a bad or missing value is null.
 
 >>> Struct((Field("id", Scalar("bigint")), Field("tags", List(Scalar("string"))))).ddl
 'struct<id:bigint,tags:array<string>>'
@@ -34,7 +34,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type without parts, under Spark's name."""
+    """A type without parts. `name` is Spark's name for it."""
 
     name: str
 
@@ -104,7 +104,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Named parts."""
+    """Named parts, each of its own type."""
 
     fields: tuple[Field, ...]
 
@@ -121,5 +121,5 @@ ColumnType: TypeAlias = Scalar | Decimal | List | Map | Struct
 
 
 def quote(name: str) -> str:
-    """Return a field's name for DDL: in backticks unless it is plain."""
+    """Return a field's name for DDL, in backticks unless it is plain."""
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"

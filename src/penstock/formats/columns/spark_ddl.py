@@ -1,8 +1,8 @@
 """Parses Spark's DDL into column types: `id BIGINT, tags ARRAY<STRING>` or `struct<id:bigint,...>`.
 
-Rule: text that Spark would read differently is refused, never guessed. Why not ask Spark: schemas are checked
-at `load()` and in workers, where there is no session to parse them, and the types that can be filled are
-fewer than Spark's.
+Rule: text that Spark would read differently is refused, never guessed at. Why not ask Spark: schemas are
+checked at `load()` and in workers, where there is no session to parse them, and fewer types than Spark's
+can be filled.
 
 >>> parse_ddl("id BIGINT, price DECIMAL(10, 2)").ddl
 'struct<id:bigint,price:decimal(10,2)>'
@@ -22,7 +22,7 @@ _SYNONYMS = {
     "date": "date", "timestamp": "timestamp", "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz",
 }  # fmt: skip
 _TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<mark>[<>(),:])|(?P<text>'[^']*'))")
-#: The deepest nesting, here and in documents: a stack in the kernels has this height.
+#: The deepest nesting of a schema.
 MAX_DEPTH = 32
 
 
@@ -39,7 +39,7 @@ def parse_ddl(text: str) -> Struct:
 
 
 class _Tokens:
-    """The words and marks of a DDL text, for taking them one by one."""
+    """The words and marks of a DDL text, which are taken one by one."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
@@ -48,7 +48,7 @@ class _Tokens:
         while text[at:].strip():
             found = _TOKEN.match(text, at)
             if not found:
-                raise _invalid(f"it cannot be read from `{text[at : at + 20].strip()}` on")
+                raise _invalid(f"it cannot be parsed from `{text[at : at + 20].strip()}` onwards")
             self._tokens.append((str(found.lastgroup), found[str(found.lastgroup)]))
             at = found.end()
 
@@ -129,7 +129,9 @@ def _read_decimal(tokens: _Tokens) -> Decimal:
             scale = _read_number(tokens)
         tokens.expect(")")
     if not 1 <= precision <= 38 or scale > precision:
-        raise _invalid(f"decimal({precision},{scale}) is no type; at most 38 digits, the scale among them")
+        raise _invalid(
+            f"decimal({precision},{scale}) is not a type; at most 38 digits are allowed, including the scale"
+        )
     return Decimal(precision, scale)
 
 
@@ -163,7 +165,7 @@ def _read_fields(tokens: _Tokens, closing: str, depth: int) -> tuple[Field, ...]
 
 
 def _drop_remarks(tokens: _Tokens) -> None:
-    """Step over `NOT NULL` and `COMMENT '...'`: a bad row is null whatever the schema says."""
+    """Skip `NOT NULL` and `COMMENT '...'`: a bad row is null whatever the schema says."""
     if tokens.peek_word() == "not" and tokens.peek(1)[1].lower() == "null":
         tokens.take(), tokens.take()
     if tokens.peek_word() == "comment" and tokens.peek(1)[0] == "text":

@@ -1,7 +1,7 @@
-"""Runs the JSON kernel over a column and has Arrow parse the numbers it leaves.
+"""Runs the JSON kernel over a column and lets Arrow parse the numbers that the kernel leaves.
 
-Numbers the kernel cannot make exactly (more than 53 bits of digits, large powers of ten) are recorded with
-their place; Arrow parses all of them at once afterwards.
+The kernel records the places of numbers that it cannot make exactly (more than 53 bits of digits, large
+powers of ten), and Arrow parses all of them at once afterwards.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _idle = IdleWorkspaces(_Documents)
 
 
 def parse_reals(data: Array, starts: Array, sizes: Array, kind: pa.DataType) -> Array:
-    """Return the numbers at these places, each right to the last bit of its kind."""
+    """Return the numbers at these places, each exact to the last bit of its type."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     where = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
@@ -101,6 +101,6 @@ def parse_reals(data: Array, starts: Array, sizes: Array, kind: pa.DataType) -> 
 def decode_json(
     column: ColumnType, values: pa.Array, *, framed: bool = False, strict: bool = False
 ) -> Decoded:
-    """Decode the values, in memory that this thread has used for the type before, if any."""
+    """Return the decoded values; reuse the memory that this thread has for the type."""
     with _idle.borrow(column) as documents:
         return documents.decode(open_column(values), FRAME_BYTES if framed else 0, strict)

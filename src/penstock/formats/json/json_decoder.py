@@ -1,11 +1,11 @@
 """Decodes JSON documents into a struct column, by a schema in Spark's DDL.
 
-Semantics, those of `from_json`: a field that is missing or null is null, one that is not in the schema is
-checked and left out, the last of two equal names counts, an object or a number asked for as `string` is its
-own text. A field of another type is null, the others are kept, and the row has a reason that names the field,
-because half a row with a null in it looks like data. With `strict` such a row is null as a whole. A document
-that is not one JSON object is always null. A time without a zone is UTC. The page of differences lists all
-other differences from `from_json`.
+Semantics: as in `from_json`, a field that is missing or null is null, one that is not in the schema is
+checked and left out, the last of two equal names counts, and an object or a number that the schema declares
+as `string` keeps its own text. If a value has another type than its field, the field is null, the others are
+kept, and the row gets a reason that names the field, because half a row with a null in it would look like
+data. With `strict` the whole row is null. A document that is not exactly one JSON object is always null. A
+time without a zone is UTC. The page of differences lists all other differences from `from_json`.
 
 >>> decoder = JsonDecoder("id BIGINT, name STRING")
 >>> decoder.spark_type
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JsonDecoder:
-    """A decoder of documents by a schema in DDL: a list of columns or `struct<...>`."""
+    """A decoder of documents. Its schema is DDL: a list of columns or `struct<...>`."""
 
     schema: str
     strict: bool = False
@@ -53,7 +53,7 @@ def parse_schema(schema: str) -> Struct:
 
 
 def check_json_type(column: ColumnType, path: str) -> None:
-    """Refuse types that JSON cannot hold: the keys of its objects are texts."""
+    """Raise an error if JSON cannot hold the type: the keys of its objects are texts."""
     if isinstance(column, Struct):
         for each in column.fields:
             check_json_type(each.type, f"{path}.{each.name}" if path else each.name)

@@ -1,13 +1,15 @@
 """The JSON kernel: decodes documents directly into columns of a given type, in one pass.
 
-Rules: a value is exactly one JSON object, checked to its last byte, including fields that are not asked for;
-any other document is removed whole and reported. A value of the wrong type is reported too: its field becomes
-null, as in `from_json`, or with `strict` the whole row. Lists and maps have no holes: the field is the
-nearest one of a struct around the value. The stack is an array of fixed height, so depth cannot exhaust it.
+Rules: a value is exactly one JSON object, checked to its last byte, including fields that are not asked for.
+Any other document is removed as a whole and reported. A value of the wrong type is also reported: its field
+becomes null, as in `from_json`, or with `strict` the whole row. Lists and maps have no holes, so the field
+that becomes null is the nearest struct field around the value. The stack is an array of fixed height, so deep
+nesting cannot exhaust it.
 
-Why not pyarrow.json: measured on 100-byte documents it makes 0.8 M rows a second on a core where this kernel
-makes several. It needs values joined by newlines (so another scanner first, lest one value end inside the
-next), and it refuses a whole block for one wrong field without naming the row.
+Why not pyarrow.json: measured on 100-byte documents, it makes 0.8 M rows a second on a core where this
+kernel makes several million. It needs values joined by newlines (so another scanner would have to make sure
+first that no value ends inside the next one), and it refuses a whole block for one wrong field without
+naming the row.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -29,7 +31,7 @@ _KEY, _VALUE, _AFTER = 0, 1, 2
 def decode_documents(
     buf, ends, present, skip, strict, row, columns, frames, late, state, scratch, faults, nodes
 ):
-    """Append rows from `row` on; return the first row not done. If there is one, a node was full.
+    """Append the rows from `row` onwards and return the first row not done. If there is one, a node was full.
 
     The first `skip` bytes of a value are its frame, which begins with a zero byte.
     """
@@ -59,7 +61,7 @@ def decode_documents(
 
 @part
 def decode_document(buf, at, end, strict, columns, frames, late, state, scratch):
-    """Append one document to the columns; return GOOD, FULL or the fault."""
+    """Append one document to the columns and return GOOD, FULL or the fault."""
     table = columns.table
     depth = np.int64(0)
     node = np.int64(0)
@@ -91,7 +93,7 @@ def decode_document(buf, at, end, strict, columns, frames, late, state, scratch)
                 inner = node
                 if node >= 0:
                     kind = table[node, s.KIND]
-                    if kind == s.STRING:  # asked for as text: its own bytes are the value
+                    if kind == s.STRING:  # declared as text, so its own bytes are the value
                         raw_depth, raw_node, raw_at = depth, node, at
                         inner = np.int64(-1)
                     elif c == 0x7B and kind == s.STRUCT:
@@ -165,7 +167,7 @@ def decode_document(buf, at, end, strict, columns, frames, late, state, scratch)
 
 @part
 def null_field(columns, frames, depth, node, fault, late, state):
-    """Set the field of a bad value at `node` to null, and ignore the rest of the field."""
+    """Set the field of the bad value at `node` to null and ignore the rest of it; return False if full."""
     table = columns.table
     field = node
     while table[table[field, s.PARENT], s.KIND] != s.STRUCT:
@@ -177,7 +179,8 @@ def null_field(columns, frames, depth, node, fault, late, state):
     if state[v.FAULT] == 0:
         state[v.FAULT], state[v.NODE] = fault, node
     s.truncate(columns, field, table[owner, s.COUNT] - 1)
-    last = state[v.LATE] - 1  # the field's numbers for Arrow came last, so many bad fields cost no more
+    # The field's numbers for Arrow came last, so no others are searched and many bad fields cost no more.
+    last = state[v.LATE] - 1
     while last >= state[v.LATE_BEFORE] and late[last, 1] >= table[late[last, 0], s.COUNT]:
         last -= 1
     state[v.LATE] = last + 1
@@ -186,7 +189,8 @@ def null_field(columns, frames, depth, node, fault, late, state):
 
 @inlined
 def decode_key(buf, at, end, columns, frame, late, state, scratch):
-    """Read a key from after its quote: (node of its value or -1, position after the colon or a fault)."""
+    """Read a key from after its opening quote. Return the node of its value or -1, and the position after the
+    colon or a negated fault."""
     table = columns.table
     close, escapes = close_string(buf, at, end)
     if close < 0:
@@ -208,7 +212,7 @@ def decode_key(buf, at, end, columns, frame, late, state, scratch):
         if not s.put_text(columns, inner + 1, key, key_at, size):
             return np.int64(-1), np.int64(-100)
         return table[inner + 1, s.STOP], after
-    # Documents of a topic nearly always have their fields in one order: first try the one after the last.
+    # The documents of a topic nearly always have their fields in the same order, so try the next field first.
     child = frame[2]
     if not (child < table[inner, s.STOP] and is_named(columns, child, key, key_at, size)):
         child = inner + 1
@@ -231,7 +235,7 @@ def is_named(columns, child, key, at, size):
 
 @part
 def forget_late(columns, late, state):
-    """Drop this row's numbers whose entries have just been taken back."""
+    """Drop those of this row's numbers whose entries have just been removed."""
     kept = state[v.LATE_BEFORE]
     for i in range(kept, state[v.LATE]):
         if late[i, 1] < columns.table[late[i, 0], s.COUNT]:

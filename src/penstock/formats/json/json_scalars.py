@@ -1,8 +1,8 @@
-"""Decodes scalars of JSON documents (values that are no object and no array) for a column of any type.
+"""Decodes scalars of JSON documents (values that are neither objects nor arrays) for a column of any type.
 
-Rule: a value is read to its end or refused with a fault: SYNTAX or BAD_TEXT where it is not JSON, a fault of
-one field where it is JSON of another type. The result is the position after it, a negative fault, or -100 if
-there is no room. `NaN` and the infinities are read as Python and Java write them, though JSON has none.
+Rule: a value is read to its end or refused with a fault: SYNTAX or BAD_TEXT if it is not JSON, a fault of one
+field if it is JSON of another type. The result is the position after the value, a negated fault, or -100 if
+there is no room. `NaN` and the infinities are read as Python and Java write them, although JSON has none.
 """
 # mypy: disable-error-code="no-untyped-def"
 # ruff: noqa: SIM110  (numba has no generators)
@@ -16,17 +16,17 @@ from penstock.kernels import number_and_time_parsing as n
 from penstock.kernels.compilation import inlined, part
 from penstock.kernels.text_scanning import NO_TEXT, close_string, decode_base64, unescape
 
-# Faults of a row; from WRONG_TYPE on they are faults of one field.
+# Faults of a row. Those from WRONG_TYPE onwards are faults of one field.
 NOT_AN_OBJECT, CUT_OFF, SYNTAX, BAD_TEXT, TOO_DEEP, TRAILING, NO_FRAME = range(1, 8)
 WRONG_TYPE, OUT_OF_RANGE, HALF_PAIR = range(8, 11)
 
-# `state`: how many numbers are left to Arrow, how many of them are from before this row, the row's fault and
-# its node.
+# The entries of `state`: how many numbers are left to Arrow, how many of them come from earlier rows, the
+# row's fault, and its node.
 LATE, LATE_BEFORE, FAULT, NODE = range(4)
 STATE_WIDTH = 4
 #: The columns of `late`, one row per number: node, entry, position, size.
 LATE_WIDTH = 4
-#: In `need`: `late` was full.
+#: In the first column of the table's last row: `late` was full.
 LATE_FULL = -1
 
 _SMALLEST = np.array([0, -(1 << 7), -(1 << 15), -(1 << 31), -(1 << 63)], np.int64)
@@ -49,7 +49,7 @@ _FALSE = (0x66, 0x61, 0x6C, 0x73, 0x65)
 
 @inlined
 def decode_scalar(buf, at, end, columns, node, late, state, scratch):
-    """Append a value that is no object and no array; return the position after it or a fault."""
+    """Append a value that is neither object nor array; return the position after it or a negated fault."""
     table = columns.table
     c = buf[at]
     if c == 0x22:
@@ -104,7 +104,7 @@ def decode_scalar(buf, at, end, columns, node, late, state, scratch):
 
 @part
 def leave_to_arrow(columns, node, at, size, late, state):
-    """Append a number whose value is filled in later."""
+    """Append a number whose value is filled in later; return False if there is no room."""
     table = columns.table
     if state[LATE] >= len(late):
         table[-1, 0] = LATE_FULL
@@ -120,7 +120,7 @@ def leave_to_arrow(columns, node, at, size, late, state):
 
 @part
 def decode_other_number(buf, at, stop, kind, digits, negative, exact, columns, node):
-    """Append a number to a decimal, a text or a timestamp column."""
+    """Append a number to a decimal, text or timestamp column; return the next position or a negated fault."""
     table = columns.table
     wanted = table[node, s.KIND]
     if wanted == s.STRING:
@@ -199,7 +199,7 @@ def decode_string(buf, at, close, escapes, columns, node, scratch):
 
 @part
 def decode_special(buf, at, end, columns, node):
-    """Append an unquoted `NaN` or infinity, as Python writes them; return the next position or a fault."""
+    """Append an unquoted `NaN` or infinity, as Python writes it; return the next position or a fault."""
     value, stop = special_real(buf, at, end)
     if value == 0.0:
         return np.int64(-SYNTAX)
@@ -220,7 +220,8 @@ _INFINITY = (0x49, 0x6E, 0x66, 0x69, 0x6E, 0x69, 0x74, 0x79)
 
 @part
 def special_real(buf, at, end):
-    """Read `NaN`, `+INF`, `-INF`, `Infinity` with or without sign: (value, position after) or (0.0, any)."""
+    """Read `NaN`, `+INF`, `-INF`, or `Infinity` with or without a sign. Return the value and the position
+    after it, or 0.0 and any position if there is none of these."""
     if is_word(buf, at, end, _NAN):
         return np.nan, at + 3
     sign = 0.0

@@ -1,9 +1,9 @@
 """Decodes JSON values by a JSON Schema, bare or after a schema registry's frame.
 
-Rule: the data frame's columns come from the schema once, when the query starts; values are then read as plain
-JSON. What a JSON Schema leaves open (several types, no type, an object without properties) is a string column
-with the value's own text, and `format` is only a remark, so a date stays a string. References inside the
-schema are followed; one that leads back to itself has no columns and is refused.
+Rule: the data frame's columns come from the schema once, when the query starts, and values are then read as
+plain JSON. What a JSON Schema leaves open (several types, no type, an object without properties) is a string
+column with the value's own text. `format` is only a remark, so a date stays a string. References inside the
+schema are followed. One that leads back to itself cannot become columns and is refused.
 
 >>> json_schema_type('{"type":"object","properties":{"id":{"type":"integer"}}}').ddl
 'struct<id:bigint>'
@@ -31,9 +31,9 @@ _SCALARS = {"integer": "bigint", "number": "double", "string": "string", "boolea
 
 @dataclass(frozen=True, slots=True)
 class JsonSchemaDecoder:
-    """A decoder to a JSON Schema's columns. `framed`: values begin with a registry's schema id.
+    """A decoder to a JSON Schema's columns. With `framed`, values begin with a registry's schema id.
 
-    `strict`: a value with one bad field is null as a whole.
+    With `strict`, a value with one bad field is null as a whole.
     """
 
     schema: str
@@ -55,14 +55,14 @@ class JsonSchemaDecoder:
 
 @functools.lru_cache(maxsize=64)
 def json_schema_type(text: str) -> Struct:
-    """Return the columns of a schema whose top is an object."""
+    """Return the columns of a JSON Schema, whose top must be an object."""
     try:
         root = json.loads(text)
     except ValueError as error:
         raise _invalid("it is not JSON") from error
     found = _Reader(root).read(root, "", 0)
     if not isinstance(found, Struct):
-        raise _invalid("its top is no object with properties")
+        raise _invalid("its top is not an object with properties")
     return found
 
 
@@ -98,7 +98,7 @@ class _Reader:
         if isinstance(properties, Mapping) and properties:
             self._properties += len(properties)
             if self._properties > MAX_PROPERTIES:
-                raise _invalid(f"it has more than {MAX_PROPERTIES} properties written out")
+                raise _invalid(f"it has more than {MAX_PROPERTIES} properties once references are expanded")
             return Struct(
                 tuple(
                     Field(name, self.read(each, f"{path}.{name}" if path else name, depth + 1))
@@ -119,7 +119,7 @@ class _Reader:
                 facts={"field": path},
             )
         if not reference.startswith("#/"):
-            raise _invalid(f"the reference at `{path}` leads outside of it")
+            raise _invalid(f"the reference at `{path}` leads outside the schema")
         node = self._root
         for step in reference[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")

@@ -1,7 +1,7 @@
-"""Runs the Protobuf kernel over a column, and has messages in two pieces joined.
+"""Runs the Protobuf kernel over a column, and joins messages that come in two pieces.
 
-Such messages, and maps with a key twice, are legal but unused in practice. Google's library parses and
-serializes the few rows that hold one, which joins the pieces and keeps the last value of a key; then they are
+Such messages, and maps that have a key twice, are legal but unused in practice. Google's library parses and
+serializes the few rows that hold one, which joins the pieces and keeps the last value of a key. Then they are
 decoded again with the rest of their batch.
 """
 
@@ -41,7 +41,7 @@ _WITHOUT_FIELD = (k.NO_FRAME, k.NO_SCHEMA, k.WRONG_MESSAGE, k.BAD_TAG)
 
 
 class _Messages:
-    """The memory and the tables for decoding one message type."""
+    """The memory and tables for decoding one message type."""
 
     def __init__(self, decoder: ProtobufDecoder) -> None:
         self._registry = decoder.registry
@@ -105,7 +105,7 @@ class _Messages:
         return inner, np.where(known == 0, judged[which.reshape(-1)], known)
 
     def _learn(self, registry: RegistrySettings, ids: list[int]) -> list[int]:
-        """Make the messages of each schema known; return 0 for each schema, or a negated fault."""
+        """Remember the messages of each schema; return 0 for each schema, or a negated fault."""
         new = find_schemas(registry, [each for each in ids if each not in self._names], serialized=True)
         for schema_id, schema in new.items():
             if schema is None:
@@ -149,7 +149,7 @@ _idle = IdleWorkspaces(_Messages)
 
 
 def _message_names(text: str) -> dict[tuple[int, ...], str]:
-    """Return the full name of every message of a file, by its path of indexes."""
+    """Return the full names of all messages of a file, by their paths of indexes."""
     from google.protobuf import descriptor_pb2
 
     files = descriptor_pb2.FileDescriptorSet.FromString(join_files([text]))
@@ -166,6 +166,6 @@ def _message_names(text: str) -> dict[tuple[int, ...], str]:
 
 
 def decode_protobuf(decoder: ProtobufDecoder, values: pa.Array) -> Decoded:
-    """Decode the values, with the memory and tables this thread has used for the decoder before, if any."""
+    """Return the decoded values; reuse the memory and tables that this thread has for the decoder."""
     with _idle.borrow(decoder) as found:
         return found.decode(values)

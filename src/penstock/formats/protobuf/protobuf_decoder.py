@@ -1,7 +1,7 @@
 """Decodes Protobuf messages into a struct column: with a schema registry, or bare ones of one type.
 
-Rule: the data frame's message type is fixed when the query starts; fields are found by their numbers, so
-values of older and newer producers are read alike. With a registry the value names its file and message; a
+Rule: the data frame's message type is fixed when the query starts. Fields are found by their numbers, so
+values of older and newer producers are read alike. With a registry each value names its file and message. A
 value of another message type is a bad row, because its numbers mean other things.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufDecoder:
-    """A decoder of messages. `descriptors`: a serialized FileDescriptorSet, `message`: a full name in it."""
+    """A decoder of messages. `descriptors` is a serialized FileDescriptorSet, `message` a full name in it."""
 
     descriptors: bytes = field(repr=False)
     message: str

@@ -1,10 +1,10 @@
 """The Protobuf kernel: decodes serialized messages directly into columns.
 
-The message types are known from a table of fields (made by `protobuf_schema`), sorted by number within each
+The message types come from a table of fields (made by `protobuf_schema`), sorted by number within each
 message. Rules: a tag and a number have at most ten bytes, a length stays inside its message, unknown fields
 are skipped (groups too, to a fixed depth), the last of several values of one field counts, and of a oneof
 only the last member. A message in two pieces (allowed, but no library writes it) is reported as SPLIT, so
-that the caller can have it joined; so is a map with a key twice.
+that the caller can join the pieces. A map that has a key twice is also reported as SPLIT.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -20,7 +20,7 @@ from penstock.kernels.text_scanning import is_utf8
 # Columns of the table of fields.
 NUMBER, KIND, NODE, REPEATED, ONEOF, MESSAGE, NAMES_AT, NAMES_COUNT = range(8)
 FIELD_WIDTH = 8
-#: The table of messages: first field, the place after the last field, node, whether it is a map entry.
+#: Columns of the table of messages: first field, place after the last field, node, whether it is a map entry.
 MESSAGE_WIDTH = 4
 
 # The encodings of a field.
@@ -32,17 +32,17 @@ CUT_OFF, BAD_NUMBER, BAD_TAG, BAD_LENGTH, BAD_TEXT, TOO_DEEP, SPLIT = range(1, 8
 NO_FRAME, NO_SCHEMA, WRONG_MESSAGE = range(8, 11)
 
 MAX_DEPTH = 64
-#: The most entries of a map that are compared with each other; larger maps are left to Google's library.
+#: The most entries of a map that are compared with each other. Larger maps are left to Google's library.
 MAX_COMPARED = 128
 
-# `state`: the node a fault is about; 1 if split messages have been joined and duplicate keys removed.
+# The entries of `state`: the node of a fault; 1 if split messages are joined and duplicate keys removed.
 NODE_AT, JOINED = 0, 1
 STATE_WIDTH = 2
 
 
 @kernel
 def decode_rows(buf, starts, ends, present, roots, row, columns, plan, frames, state, faults, nodes):
-    """Append rows from `row` on; return the first row not done. If there is one, a node was full.
+    """Append the rows from `row` onwards and return the first row not done. If there is one, a node was full.
 
     `roots[row]` is the row's message type, or a negated fault.
     """
@@ -68,7 +68,7 @@ def decode_rows(buf, starts, ends, present, roots, row, columns, plan, frames, s
 
 @part
 def decode_row(buf, at, end, root, columns, plan, frames, state):
-    """Append one message and everything in it; return GOOD, FULL or the fault."""
+    """Append one message and everything in it, and return GOOD, FULL or the fault."""
     fields, messages, enums = plan
     table = columns.table
     depth = 0
@@ -77,7 +77,7 @@ def decode_row(buf, at, end, root, columns, plan, frames, state):
         return s.FULL
     want = table[messages[root, 2], s.COUNT]  # how many entries each part has after the message
     while True:
-        while at >= end:  # the message ends, and perhaps the one around it too
+        while at >= end:  # the message ends here, and perhaps the one around it does, too
             if not close_message(columns, messages, message, want):
                 return s.FULL
             if (
@@ -107,7 +107,7 @@ def decode_row(buf, at, end, root, columns, plan, frames, state):
         expected = wire_type(kind)
         repeated = fields[field, REPEATED] != 0
         packed = repeated and wire == 2 and expected != 2
-        if wire != expected and not packed:  # another encoding than this field's: treat it as unknown
+        if wire != expected and not packed:  # not this field's encoding: treat the field as unknown
             at = skip_value(buf, at, end, wire, number)
             if at < 0:
                 return -at
@@ -155,7 +155,7 @@ def decode_row(buf, at, end, root, columns, plan, frames, state):
 
 @part
 def find_field(fields, first, stop, number):
-    """Return the row of the message's field with this number, by bisection; -1 if there is none."""
+    """Return the row of the message's field with this number, found by bisection; -1 if there is none."""
     while first < stop:
         middle = (first + stop) >> 1
         here = fields[middle, NUMBER]
@@ -200,10 +200,10 @@ def skip_value(buf, at, end, wire, number):
 
 @part
 def skip_group(buf, at, end, number):
-    """Return the position after the end of a group. Its depth is counted; its inner numbers must pair up."""
+    """Return the position after the end of a group, or a negated fault."""
     depth = 1
-    # An array of the numbers of open groups would need memory, so only the outermost number is compared, and
-    # the count of the others.
+    # Comparing the numbers of all open groups would need memory. So only the outermost group's number is
+    # compared, and the ends of the inner groups are counted.
     while depth > 0:
         tag, at, _ = n.read_varint(buf, at, end)
         if at < 0:
@@ -239,7 +239,7 @@ def skip_group(buf, at, end, number):
 
 @part
 def put_value(buf, at, end, kind, node, columns, fields, field, enums):
-    """Append one number; return the position after it, a negated fault, or -100: full."""
+    """Append one number; return the position after it, a negated fault, or -100 if there is no room."""
     done = False
     if kind <= ENUM:
         raw, at, _ = n.read_varint(buf, at, end)
@@ -290,7 +290,8 @@ def put_value(buf, at, end, kind, node, columns, fields, field, enums):
 
 @part
 def put_symbol(columns, node, value, fields, field, enums):
-    """Append an enum's name; append a number without a name (from a newer producer) as its digits."""
+    """Append an enum's name, or the digits of a number without a name (from a newer producer); return False
+    if there is no room."""
     table, text = columns.table, columns.text
     first, count = fields[field, NAMES_AT], fields[field, NAMES_COUNT]
     low, high = first, first + count
@@ -322,7 +323,8 @@ def put_symbol(columns, node, value, fields, field, enums):
 
 @part
 def close_message(columns, messages, message, want):
-    """Fill in absent fields; a map entry is the key and the value after the map's node."""
+    """Fill in absent fields; return False if there is no room. The two fields of a map entry are the nodes
+    after the map's node."""
     table = columns.table
     node = messages[message, 2]
     if messages[message, 3] == 0:
@@ -343,7 +345,7 @@ def close_message(columns, messages, message, want):
 
 @part
 def may_have_twin(columns, node, want):
-    """Return whether the last key of an open map has come before, or there are too many to compare."""
+    """Return whether an open map's last key is a duplicate, or whether there are too many to compare."""
     table, slots, text = columns.table, columns.slots, columns.text
     entries = table[node, s.COUNT]
     first = slots[table[node, s.BASE] + entries - 1] if entries > 0 else np.int64(0)
@@ -376,7 +378,7 @@ def may_have_twin(columns, node, want):
 
 @part
 def take_back(columns, fields, messages, message, field, want):
-    """Drop the value so far of a field that is not repeated, and those of its oneof, for a new value."""
+    """Drop the present value of a field that is not repeated, and those of its oneof, before a new value."""
     table = columns.table
     oneof = fields[field, ONEOF]
     if table[fields[field, NODE], s.COUNT] == want:
@@ -392,8 +394,8 @@ def take_back(columns, fields, messages, message, field, want):
 def read_indexes(buf, starts, ends, indexes):
     """Read the message indexes after a registry's frame and move `starts` past them.
 
-    A row of `indexes` is the path to the message in its file, -1 where it ends; a path that is cut off or
-    longer than a row begins with -2.
+    A row of `indexes` becomes the path to the message in its file, with -1 where it ends. If the path is cut
+    off or does not fit, the row begins with -2.
     """
     for row in range(len(starts)):
         for i in range(indexes.shape[1]):

@@ -1,10 +1,10 @@
 """The plan of a message for the Protobuf kernel: its columns, and a table of its fields.
 
 Choices: an enum is its name (a number without a name, from a newer producer, is its digits), unsigned 64-bit
-numbers are decimal(20,0), unsigned 32-bit ones bigint, absent maps and repeated fields are empty. An absent
-field without presence (a plain one of proto3) has its zero value: a producer that writes 0 sends nothing, and
-null would lose its meaning. An absent field with presence (optional, oneof, proto2, messages) is null. A
-message that contains itself has no columns and is refused.
+numbers are decimal(20,0), unsigned 32-bit ones are bigint, and absent maps and repeated fields are empty. An
+absent field without presence (a plain one of proto3) has its zero value: a producer that writes 0 sends
+nothing, and null would lose that meaning. An absent field with presence (optional, oneof, proto2, messages)
+is null. A message that contains itself cannot become columns and is refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def load_message(descriptors: bytes, name: str) -> Any:
 
 
 def _add_file(pool: Any, name: str, known: dict[str, Any], open_files: set[str]) -> None:
-    """Add a file after those it imports; Google's own come with the library."""
+    """Add a file to the pool after those it imports. Google's own files come with the library."""
     if name in open_files:
         return
     open_files.add(name)
@@ -105,8 +105,8 @@ def join_files(texts: Iterable[str]) -> bytes:
         except (binascii.Error, ValueError, message.DecodeError) as error:
             raise OptionError(
                 "SCHEMA_INVALID",
-                "The schema registry gave no serialized Protobuf descriptor.",
-                hint="It must know `?format=serialized`; otherwise give the descriptors yourself.",
+                "The schema registry did not return a serialized Protobuf descriptor.",
+                hint="It must support `?format=serialized`; otherwise give the descriptors yourself.",
             ) from error
     return bytes(files.SerializeToString(deterministic=True))
 
@@ -134,7 +134,9 @@ def _struct_of(descriptor: Any, around: tuple[str, ...], count: list[int]) -> St
         raise _unsupported(descriptor.full_name, "it contains itself")
     count[0] += len(descriptor.fields)
     if count[0] > MAX_FIELDS:
-        raise _unsupported(descriptor.full_name, f"it has more than {MAX_FIELDS} fields written out")
+        raise _unsupported(
+            descriptor.full_name, f"it has more than {MAX_FIELDS} fields with inner messages expanded"
+        )
     inside = (*around, descriptor.full_name)
     fields = ((each.name, _field_type(each, inside, count)) for each in descriptor.fields)
     kept = tuple(Field(name, column) for name, column in fields if column is not None)
@@ -205,7 +207,7 @@ class _Planner:
         self.first_names: dict[int, str] = {}
 
     def add_message(self, descriptor: Any, node: int, entry: bool) -> int:
-        """Plan a message whose struct (or map, if it is an entry) is `node`; return the message's number."""
+        """Plan a message whose struct (or map, for a map entry) is `node`; return the message's number."""
         here = len(self._messages)
         rows: list[list[int]] = []
         self._messages.append(rows)

@@ -1,1 +1,1 @@
-"""Schema registries: asking for schemas, and the frame of values that name one."""
+"""Schema registries: asking for schemas, and the frame in which a value names its schema."""

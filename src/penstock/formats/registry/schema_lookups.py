@@ -1,16 +1,16 @@
 """Finds the schemas of the ids in a batch of values: what is known, what to ask, what counts as unknown.
 
-Rules: an id counts as unknown only after two questions, some time apart: a replica of a registry learns of a
-new schema late, and its rows are good. The meaning of an id never changes, so schemas are kept for the life
-of the process (a bounded number). An unknown id stays unknown without a new question for as long as it has
-been so already, a minute at most. Five bytes of noise look like an id, so one call is bounded, in unknown ids
+Rules: an id counts as unknown only after two questions, some time apart, because a replica of a registry may
+learn of a new schema late, and its rows are good. The meaning of an id never changes, so schemas are kept for
+the life of the process (a bounded number). An unknown id is not asked for again for as long as it has already
+been unknown, at most a minute. Five bytes of noise look like an id, so one call is bounded, in unknown ids
 and in time. Beyond either bound it fails and judges no row.
 
 Why the bound follows the quota of bad rows: each id has at least one row. More unknown ids than allowed bad
 rows would fail the task anyway, and fewer do not fail here on any worker: one process does not know what
-another has learned. Of a share only the floor counts, because the number of the task's rows is unknown here:
-a large task may fail here that would have tolerated them, and the error says what to set. Why not call the
-rest unknown: one producer of noise would turn the good rows of others into bad ones.
+another has learned. Of a share only the floor counts, because the number of the task's rows is unknown here.
+So a large task that would have tolerated them may fail here, and the error says what to set. Why not treat
+the remaining ids as unknown: one producer of noise would turn the good rows of others into bad ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from penstock.formats.registry.schema_registry import RegisteredSchema, Registry
 
 MAX_KEPT = 1000
 MAX_UNKNOWN_KEPT = 50_000
-#: How long one call may ask: two questions for each of the 65,536 rows of a batch, at two thousandths of a
-#: second each, and some more.
+#: How long one call may ask: twice for each of the 65,536 rows of a batch, at 2 ms each, and some more.
 LOOKUP_TIMEOUT_S = 300.0
 LONGEST_BELIEF_S = 60.0
 #: Settings, id, and whether the schema is wanted as a file descriptor.
@@ -37,7 +36,7 @@ _Key: TypeAlias = tuple[RegistrySettings, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """The first and the last time that an id was asked for and missing."""
+    """The first and the last time that an id was asked for and not found."""
 
     since: float
     last: float
@@ -88,7 +87,7 @@ _kept = _Kept()
 def find_schemas(
     settings: RegistrySettings, ids: Iterable[int], *, serialized: bool = False
 ) -> dict[int, RegisteredSchema | None]:
-    """Return the schema of each id, None where the registry has none; ask in the order of `ids`."""
+    """Return the schema of each id, None if the registry has none. Ask for them in the order of `ids`."""
     deadline = time.monotonic() + LOOKUP_TIMEOUT_S
     least_s = settings.second_look_ms / 1000
     found: dict[int, RegisteredSchema | None] = {}
@@ -145,7 +144,7 @@ def _too_slow(left: int) -> DecodeError:
         "SCHEMA_IDS_UNSETTLED",
         f"The schema registry was asked for the schema ids of one batch of rows for {LOOKUP_TIMEOUT_S:g} s, "
         f"and {left} of them are still open. No row was called bad.",
-        hint="Look at how long the registry takes to answer, and whether a producer writes values that do "
+        hint="Check how long the registry takes to answer, and whether a producer writes values that do "
         "not begin with a schema id. Another attempt asks for what is left if it runs in the same Python "
         "process, and for all of them if it does not.",
         facts={"left": left},

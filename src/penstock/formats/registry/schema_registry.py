@@ -1,11 +1,12 @@
 """Asks a schema registry (Confluent's protocol) for schemas, by id and by subject.
 
-Rules: an unknown id makes bad rows (`schema_lookups` decides when one counts as unknown), but a registry that
-does not answer is an error of the task, to be tried again: the rows are not bad. A 404 counts as "unknown"
-only when the registry itself says so; a proxy's 404 would turn a whole topic into bad rows. Redirects are not
-followed: they would carry the password to another host. Proxies named in the environment are not used.
+Rules: an unknown id makes bad rows (`schema_lookups` decides when one counts as unknown). A registry
+that does not answer is a retriable error of the task, because the rows are not bad. A 404 counts as
+"unknown" only if the registry itself says so; a proxy's 404 would turn a whole topic into bad rows.
+Redirects are not followed, because they would carry the password to another host. Proxies named in the
+environment are not used.
 
-Why a connection is kept: a batch may hold thousands of different ids, and one question is one round trip; a
+Why a connection is kept: a batch may hold thousands of different ids, and each question is one round trip. A
 connection for each would take several times as long.
 
 >>> parse_urls("http://one:8081, https://two/registry/")
@@ -35,7 +36,7 @@ _UNKNOWN_CODES = (40401, 40402, 40403)  # subject, version, schema
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """The settings for a registry; they travel in work orders, so files are read where options are parsed."""
+    """The settings for a registry. They travel in work orders, so files are read where options are parsed."""
 
     urls: tuple[str, ...]
     basic_auth: Secret | None = None  # name:password
@@ -59,7 +60,7 @@ class RegisteredSchema:
 
 
 def parse_urls(text: str) -> tuple[str, ...]:
-    """Return the addresses in a comma-separated text; a `ValueError` says what is wrong."""
+    """Return the addresses in a comma-separated text. A `ValueError` says what was expected."""
     urls = tuple(each.strip().rstrip("/") for each in text.split(",") if each.strip())
     for each in urls:
         parts = urllib.parse.urlsplit(each)
@@ -91,7 +92,7 @@ class Registry:
             each.close()
 
     def find_schema(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema | None:
-        """Return the schema with this id, None if there is none. `serialized`: as a file descriptor."""
+        """Return the schema with this id, None if there is none; with `serialized`, as a file descriptor."""
         answer = self._ask(f"/schemas/ids/{schema_id}{_form(serialized)}")
         return None if answer is None else self._read_schema(answer, serialized)
 
@@ -134,7 +135,7 @@ class Registry:
     # --- the wire -------------------------------------------------------------------------------------
 
     def _ask(self, path: str) -> dict[str, Any] | None:
-        """Return the answer of the first address that gives one; None if it knows of no such thing."""
+        """Return the answer of the first address that gives one; None if the registry says it is unknown."""
         trouble = "no address was tried"
         for url in list(self._urls):
             try:
@@ -161,7 +162,8 @@ class Registry:
     def _get(self, url: str, path: str) -> tuple[int, bytes]:
         connection = self._connections.get(url)
         if connection is not None and connection.sock is not None:
-            # A server closes a connection that was idle for long. Only silence does not deserve a second try.
+            # A server closes connections that have been idle for long: try a new one, but not
+            # after a timeout.
             with contextlib.suppress(ConnectionError, http.client.HTTPException, ssl.SSLError):
                 return self._exchange(connection, url, path)
         if connection is None:
@@ -255,15 +257,14 @@ def _error_code(body: bytes) -> int | None:
 
 
 def _tell(error: OSError | http.client.HTTPException) -> str:
-    """Return what went wrong with an exchange. An answer that is not HTTP may be anything: do not quote
-    it."""
+    """Return what went wrong with an exchange, without quoting an answer that is not HTTP."""
     return describe_os_error(error) if isinstance(error, OSError) else "its answer is cut off or is not HTTP"
 
 
 def _unreachable(settings: RegistrySettings, trouble: str, *, retriable: bool = True) -> DecodeError:
     return DecodeError(
         "SCHEMA_REGISTRY_UNREACHABLE",
-        f"The schema registry gives no usable answer ({trouble}).",
+        f"The schema registry does not give a usable answer ({trouble}).",
         hint="Check schemaRegistry.url and the network between the workers and the registry.",
         facts={"urls": list(settings.urls)},
         retriable=retriable,

@@ -1,4 +1,4 @@
-"""The frame of a value with a schema registry: a zero byte and the schema's id.
+"""The frame that precedes a value written with a schema registry: a zero byte and the schema's id.
 
 Rule: ids are read in bulk and each distinct one is looked up once, those with the most rows first.
 """
@@ -31,7 +31,7 @@ def read_ids(source: ByteColumn) -> Array:
 
 
 def choose_entries(ids: Array, find_entries: Callable[[list[int]], Sequence[int]], no_frame: int) -> Array:
-    """Return where each row's program begins, or a negated fault; id -1 is a row without a frame.
+    """Return where each row's program begins, or a negated fault. The id -1 stands for a row without a frame.
 
     `find_entries` is called once for all ids, those with the most rows first.
     """

@@ -1,7 +1,7 @@
 r"""Decodes text values: checks that they are UTF-8 and does nothing else.
 
-Rule: bytes that are not UTF-8 are a bad row, not replacement characters: those would be different data that
-looks right. If all rows are good, the bytes are not copied.
+Rule: bytes that are not UTF-8 make a bad row. They do not become replacement characters, which would be
+different data that looks right. If all rows are good, the bytes are not copied.
 
 >>> import pyarrow as pa
 >>> StringDecoder().decode(pa.array([b"ok", b"\xff", None])).errors.to_pylist()

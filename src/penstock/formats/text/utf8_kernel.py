@@ -1,4 +1,4 @@
-"""Finds which values are UTF-8; used only for a batch in which one is not."""
+"""Finds which values are UTF-8. It is used only for a batch in which at least one is not."""
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def mark_text(buf, ends, present, good):
 
 
 def find_text(values: pa.Array) -> pa.Array:
-    """Return True for each value that is present and UTF-8."""
+    """Return for each value whether it is present and UTF-8."""
     source = open_column(values)
     good = np.zeros(source.rows, np.bool_)
     mark_text(source.data, source.ends, source.present, good)

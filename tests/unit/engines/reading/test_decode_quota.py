@@ -115,7 +115,7 @@ def test_a_share_that_the_floor_overrides_is_told_with_its_numbers(caplog: pytes
 
     (told,) = warn(69, decodeErrorQuota="5%")
     assert "Of the 1000 records that this task has read, 69 could not be decoded, more than the 5 %" in told
-    assert "`decodeErrorFloor` lets each task bear 10000 in any case" in told
+    assert "`decodeErrorFloor` lets each task tolerate 10000 in any case" in told
     assert warn(50, decodeErrorQuota="5%") == []
     assert warn(69, decodeErrorQuota="off") == []
     assert warn(69, decodeErrorQuota="69") == []
