@@ -1,10 +1,10 @@
-"""The `penstock` command: finds the file of the command asked for and runs it.
+"""The `penstock` command, which finds the file of the requested command and runs it.
 
-Rule: one file per command, imported only when it is asked for, so `penstock --help` stays instant. A file has
+Rule: one file per command, imported only when it is needed, so `penstock --help` stays instant. A file has
 `add_arguments(parser)` and `run(arguments) -> int`; to add a command, write the file and a line below. Our
 own errors are printed unchanged, on stderr, with exit code 1; wrong usage is 2, Ctrl-C is 130. A command that
-needs arguments and gets none prints its help, as `--help` does, including that of its verbs, unless it has
-too many of them to read (`HAS_MANY_VERBS`): then each verb has its own help.
+needs arguments and gets none prints its help, as `--help` does. That includes the help of its verbs, unless
+there are too many to read (`HAS_MANY_VERBS`): then each verb prints its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.cli.shared.progress_bar import end_bars
 from penstock.cli.shared.terminal import complain, say
 from penstock.core.errors import PenstockError
 
-#: What begins with a minus sign but is not an option: a number, or a length of time.
+#: Arguments that begin with a minus sign but are not options: a number or a duration.
 _LESS_THAN_NOTHING = re.compile(r"-(\d+(ms|s|m|h|d)?|\d*\.\d+)$", re.IGNORECASE)
 #: Each command and what it does; its file is penstock/cli/commands/<command>.py.
 COMMANDS = {
@@ -40,12 +40,12 @@ COMMANDS = {
     "quickstart": "a Kafka node, a topic, three lines, and Spark counting their words",
     "topics": "list, create, describe, widen and delete topics",
     "warmup": "compile all kernels now, so that the first query or verb need not",
-    "why": "one answer to the question why a stream does not move",
+    "why": "say why a stream does not move, in one answer",
 }
 
 #: What users look for under another name.
 _ELSEWHERE = {
-    "lag": "`penstock groups describe` tells a group's lag, `penstock offsets show` where streams stand.",
+    "lag": "`penstock groups describe` shows a group's lag, `penstock offsets show` where streams stand.",
     "offset": "`penstock offsets` shows where streams stand, and moves them.",
     "losses": "`penstock loss` shows what was lost.",
 }
@@ -102,14 +102,14 @@ def _run(given: list[str]) -> int:
 
 
 def _suggest(asked: str) -> str:
-    """Return a sentence on what was probably meant, followed by a blank, or an empty text."""
+    """Return a sentence about what was probably meant, followed by a space, or an empty string."""
     close = difflib.get_close_matches(asked.lower(), COMMANDS, 1)
     told = _ELSEWHERE.get(asked.lower(), f"Did you mean `penstock {close[0]}`?" if close else "")
     return f"{told} " if told else ""
 
 
 def _take_lengths_of_time(parser: argparse.ArgumentParser) -> None:
-    """Let `-10m` be the value of an option, as argparse lets `-10`, in all verbs."""
+    """Accept `-10m` as the value of an option in all verbs, as argparse accepts `-10`."""
     parser._negative_number_matcher = _LESS_THAN_NOTHING
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -122,7 +122,7 @@ def _needs_arguments(parser: argparse.ArgumentParser) -> bool:
 
 
 def _describe_all(parser: argparse.ArgumentParser) -> str:
-    """Return the help of a command and all its verbs; the options they share come once, at the end."""
+    """Return the help of a command and all its verbs. Options that they share come once, at the end."""
     verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     texts, shared = [parser.format_help()], ""
     for verb in (each for action in verbs for each in action.choices.values()):
@@ -137,7 +137,7 @@ def _overview() -> str:
     lines = [f"  {name:<{width}}  {what}" for name, what in sorted(COMMANDS.items())]
     return "\n".join(
         [
-            "usage: penstock COMMAND [options]    (penstock COMMAND --help tells its options)",
+            "usage: penstock COMMAND [options]    (penstock COMMAND --help shows its options)",
             "",
             "commands:",
             *lines,

@@ -1,4 +1,4 @@
-"""The plain producer, for users: Arrow tables into a topic, each record once, every answer checked.
+"""The plain producer, for users: it writes Arrow tables to a topic, each record once, every answer checked.
 
 >>> from penstock.kafka.writer import Writer
 """

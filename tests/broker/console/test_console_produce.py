@@ -168,7 +168,7 @@ def test_lines_before_a_wrong_message_are_sent(kafka: Any, penstock: Run, topic:
     given = b'{"value": "one"}\n\n{"value": null, "key": "k"}\n{"valeu": "x"}\n{"value": "y"}\n'
     refused = penstock("produce", name, "--file", lines(given), "--json", code=1)
     assert "Acknowledged before it ended: 2 messages." in refused
-    assert "[MESSAGE_INVALID] Line 4 is no message: `valeu` is none of key, value, headers, " in refused
+    assert "[MESSAGE_INVALID] Line 4 is not a message: `valeu` is none of key, value, headers, " in refused
     assert [each.value() for each in read_back(kafka.bootstrap, name, 2)] == [b"one", None]
 
 

@@ -134,7 +134,7 @@ def test_a_stop_is_heard_while_brokers_stand_still(
             return stream.for_each_batch(lambda batch: seen.append(batch.frame.count())).start()
 
         def stop(stream: DirectStream) -> RunOutcome | None:
-            wait_until(lambda: "No answer of" in caplog.text, "a question is under way")
+            wait_until(lambda: "No answer from" in caplog.text, "a question is under way")
             caplog.clear()
             stream.stop()
             return stream.await_termination(30)

@@ -1,9 +1,10 @@
-"""How many entries the blocklists of a run have at this moment, as the database says.
+"""The number of entries that a run's blocklists have now, according to the database.
 
-Rule: the live line never counts by itself. Bans end, orders undo them, an earlier run has left some, and an
-address that may not be blocked is in no list; a sum of this run's decisions would be wrong after a minute. So
-the database is asked, through the same gate as the lists: when there are new decisions, and every few
-seconds. Reading a list of a hundred thousand takes a second, so at most a tenth of the time is spent on it.
+Rule: the live line keeps no count of its own. Bans end, orders undo them, an earlier run has left some, and
+an address that may not be blocked is in no list, so a sum of this run's decisions would be wrong after a
+minute. The number is read from the database instead, through the same gate as the lists, when there are new
+decisions and every few seconds. Reading a list of a hundred thousand entries takes a second, so at most a
+tenth of the time is spent on it.
 
     blocked = BlockedCount(settings)
     blocked(has_news=True)
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 
 _READ_EVERY_S = 5.0
-#: Of ten seconds one may be spent on counting.
+#: The least rest after a count, as a multiple of the time that the count took.
 _LEAST_REST = 9.0
 
 
 class BlockedCount:
-    """Counts the entries of the lists, not more often than it may. For one thread."""
+    """Counts the entries of the lists, no more often than it may. For one thread."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class BlockedCount:
         self._read_at, self._took_s = clock(), 0.0
 
     def __call__(self, *, has_news: bool = False) -> int | None:
-        """Return how many are blocked now; None while the database does not answer."""
+        """Return how many entries the lists have now, or None while the database does not answer."""
         self._is_behind |= has_news
         rested_s = self._clock() - self._read_at
         if (self._is_behind or rested_s >= _READ_EVERY_S) and rested_s >= _LEAST_REST * self._took_s:
@@ -58,5 +59,5 @@ class BlockedCount:
         return self._known
 
     def read(self, session: Session) -> int:
-        """Return how many entries a list of this moment has."""
+        """Return how many entries a list written now would have."""
         return len(self._gate.apply(read_bans(session, now_us=self._wall_us())))

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share: which database a verb reads, and what no list may hold."""
+"""Arguments that several verbs share: which database a verb reads, and which addresses no list may hold."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ def find_database(arguments: argparse.Namespace) -> Place:
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--allow", metavar="CIDR", action="append", default=[], help="never block it; may be given again"
+        "--allow",
+        metavar="CIDR",
+        action="append",
+        default=[],
+        help="never block it; may be given several times",
     )
     parser.add_argument(
         "--allow-file",
         metavar="FILE",
         action="append",
         default=[],
-        help="the same from a file: one address or network on each line, # begins a comment",
+        help="the same from a file: one address or network per line, # begins a comment",
     )
     add_proxy_argument(parser)
     parser.add_argument(
         "--distrust-crawlers",
         action="store_true",
-        help="do not spare what search engines publish as their networks",
+        help="do not spare the networks that search engines publish as theirs",
     )
     parser.add_argument(
         "--block-private",
@@ -55,7 +59,7 @@ def add_unnamed_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--block-unnamed-proxy",
         action="store_true",
-        help="also block an address that looks like a proxy which was not named: nearly all lines, with "
+        help="also block an address that looks like an unnamed proxy: it sends nearly all lines, with "
         "X-Forwarded-For of many clients; it is spared otherwise",
     )
 
@@ -76,23 +80,23 @@ def add_proxy_argument(parser: argparse.ArgumentParser) -> None:
         metavar="CIDR",
         action="append",
         default=[],
-        help="a proxy in front of the web servers: it is never blocked, and names the client",
+        help="a proxy in front of the web servers: it is never blocked, and is trusted to name the client",
     )
 
 
 def describe_unlisted(clients: Sequence[str]) -> str:
-    """Return a sentence on clients that rules wanted blocked and that no list can hold, with a few names."""
+    """Return a sentence about clients that rules want blocked and that no list can hold, with a few names."""
     shown = ", ".join(clients[:_MOST_SHOWN])
     more = ", ..." if len(clients) > _MOST_SHOWN else ""
     return (
         f"{count(len(clients), 'client')} named by a rule and not in any list: {shown}{more}. Lists hold "
-        "addresses, and never loopback. If these are names of hosts, log addresses: `HostnameLookups Off`, "
+        "addresses, and never loopback. If these are host names, log addresses: `HostnameLookups Off`, "
         "or %a in place of %h."
     )
 
 
 def gather_allowed(arguments: argparse.Namespace) -> list[str]:
-    """Return all that `--allow` and `--allow-file` name, as text."""
+    """Return everything that `--allow` and `--allow-file` name, as text."""
     texts = list(arguments.allow)
     for path in arguments.allow_file:
         lines = read_option_file("--allow-file", path, read_file).splitlines()

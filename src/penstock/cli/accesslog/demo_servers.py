@@ -1,8 +1,8 @@
-"""The web servers of the demo: a simulator, and a shipper for the log of each, as processes of their own.
+"""The demo's web servers: a simulator, and a shipper for the log of each server, all separate processes.
 
-Rule: only the demo stops them. Ctrl-C at a terminal reaches every process in front of it, even one that is
-still starting or just ending, and a simulator killed then would leave no truth behind. So each process has a
-session of its own, ends with the demo whatever ends that, and gets no signal before it listens.
+Rule: only the demo stops them. Ctrl-C at a terminal reaches every foreground process, even one that is still
+starting or just ending, and a simulator killed then would leave no truth behind. So each process has its own
+session, ends with the demo however the demo ends, and gets no signal before it listens for one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 0.05
 
 
 class Servers:
-    """Made, then `simulate`, `ship`, `wait` or a signal, `ship_rest`, `end`."""
+    """Runs the processes. Call `simulate`, `ship`, `wait` (or wait for a signal), `ship_rest` and `end`."""
 
     def __init__(self, bootstrap: str, topic: str, logs: Path, truth: Path, names: Sequence[str]) -> None:
         self._bootstrap, self._topic, self._logs, self._truth = bootstrap, topic, logs, truth
@@ -33,7 +33,7 @@ class Servers:
         self._shippers: list[subprocess.Popen[bytes]] = []
 
     def simulate(self, rate: float, seconds: int, seed: int) -> None:
-        """Start the servers, and return when they write: from then on a signal makes them end in order."""
+        """Start the servers, and return when they write: from then on a signal makes them end cleanly."""
         logs = [self._find_log(name) for name in self._names]
         options = [f"--rate={rate}", f"--seconds={seconds}", f"--seed={seed}"]
         options += [f"--servers={len(logs)}", f"--truth={self._truth}", "--out", *map(str, logs)]
@@ -48,7 +48,7 @@ class Servers:
                 raise ClusterError(
                     "SIMULATION_FAILED",
                     "The simulated servers do not write.",
-                    hint=f"Their words are in {self._logs / 'simulate.txt'}.",
+                    hint=f"Their output is in {self._logs / 'simulate.txt'}.",
                 )
 
     def ship(self) -> None:
@@ -60,7 +60,7 @@ class Servers:
         self._simulator.wait()
 
     def stopping_on_signals(self) -> AbstractContextManager[None]:
-        """Stop the servers at the first SIGINT or SIGTERM; a second one means what it meant before."""
+        """Stop the servers at the first SIGINT or SIGTERM; a second one does what it did before."""
 
         def stop(_: int) -> None:
             assert self._simulator is not None
@@ -69,7 +69,7 @@ class Servers:
         return hearing_signals(stop, once=True)
 
     def ship_rest(self) -> None:
-        """End all, and ship once more to the end of the files: each shipper goes on where it was."""
+        """End all processes, then ship the files to their ends: each shipper continues where it was."""
         self.end()
         for name in self._names:
             child = self._start("ship", "--once", *self._name_shipper(name))
@@ -78,7 +78,7 @@ class Servers:
                 raise ClusterError(
                     "SHIP_FAILED",
                     f"The shipper of {name} ended with {child.returncode}.",
-                    hint=f"Its words are in {self._logs / 'ship.txt'}.",
+                    hint=f"Its output is in {self._logs / 'ship.txt'}.",
                 )
 
     def end(self) -> None:

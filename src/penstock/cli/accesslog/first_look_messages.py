@@ -1,7 +1,8 @@
 """A first look at the lines that a verb is about to parse: what the format makes of them, and what is wrong.
 
-Rule: it comes before anything is decided. A format that cannot be right is refused; a doubt is a warning on
-stderr, once. Where lines come one by one, as in a new topic, the look goes on until it has seen enough.
+Rule: the look comes before any decision. A format that cannot be right is refused, and a doubtful one causes
+a warning on stderr, once. Where lines come one by one, as in a new topic, the look goes on until it has seen
+enough.
 
     look = FirstLook(make_parser("combined"))
     replay(paths, settings, look=look)
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
 
 
 class FirstLook:
-    """Called with lines until it has seen enough; says what they are and what is doubtful, or refuses them.
+    """Looks at lines until it has seen enough; says what they are and what is doubtful, or refuses them.
 
-    `tell` gets the first line field by field. `is_known`: the format has been used before, for the same
-    results; then nothing is refused, since servers that write nonsense for an hour must not keep a defence
-    from starting again. `has_more`: more lines will come, so a few of them prove nothing yet. `is_whole`:
-    none will, so a format that fits none of them is refused, however few they are. `fronts`: addresses that
-    look like proxies which nobody has named, by the call with most lines; none if not `spares`, and only
-    those that looked so in earlier lines, too, where these can be read: an attacker who floods a site when a
-    run is started has the newest lines alone, and not those of the days before.
+    `tell` gets the first line field by field. `is_known` says that the format has been used before, for the
+    same results. Then nothing is refused, since servers that write nonsense for an hour must not keep a
+    defence from starting again. `has_more` says that more lines will come, so a few of them prove nothing
+    yet. `is_whole` says that none will, so a format that fits none of them is refused, however few there are.
+
+    `fronts` holds the addresses that look like proxies and that nobody has named, as of the call with the
+    most lines. It is empty if `spares` is false. Where earlier lines can be read, it holds only addresses
+    that look like proxies there, too: an attacker who floods a site while a run starts can dominate the
+    newest lines, but not those of the days before.
     """
 
     def __init__(
@@ -56,9 +59,9 @@ class FirstLook:
         self._told: set[str] = set()
 
     def __call__(self, values: pa.Array, /, *, is_due: bool = False) -> bool:
-        """Look at lines, those of earlier calls among them; return whether these are enough.
+        """Look at lines, which include those of earlier calls, and return whether they are enough.
 
-        `is_due`: decisions wait for no more lines, so these are judged, few as they are.
+        `is_due` says that decisions do not wait for more lines, so these are judged, however few there are.
         """
         from penstock.apps.accesslog.first_look.line_samples import (
             ENOUGH_LINES,
@@ -70,7 +73,7 @@ class FirstLook:
 
         if is_due:
             self._has_more = False
-        # A topic that was looked at may have more lines than the first batches of a run that goes on.
+        # An earlier look at the topic may have seen more lines than the first batches of a run bring.
         if self._seen is not None and len(values) < len(self._seen):
             values = self._seen
         if self.is_done or not len(values):
@@ -88,7 +91,7 @@ class FirstLook:
         return is_enough
 
     def _confirm(self, sample: Sample) -> Sample:
-        """Return the sample with only those for proxies that are to be spared."""
+        """Return the sample with only those unnamed proxies that are to be spared."""
         from penstock.apps.accesslog.first_look.line_samples import take_sample
 
         fronts = sample.fronts if self._spares else ()
@@ -98,7 +101,7 @@ class FirstLook:
         return replace(sample, fronts=fronts)
 
     def _describe(self, sample: Sample, is_enough: bool) -> None:
-        """Tell what a line is as soon as there is one, and the numbers again when there are enough."""
+        """Describe a line as soon as there is one, and give the numbers again when there are enough lines."""
         from penstock.apps.accesslog.first_look.sample_checks import describe_sample
 
         lines = list(describe_sample(sample))

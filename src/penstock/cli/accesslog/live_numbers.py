@@ -1,19 +1,19 @@
-"""Live numbers of a run: one line that changes at a terminal, a plain line now and then elsewhere.
+"""The live numbers of a run: a line that is redrawn on a terminal, and a plain line now and then elsewhere.
 
-Rule: the output of a run shows that it is alive. Where there is no terminal a line comes every ten seconds
-while something changes or a batch is running, and once a minute while nothing does. The numbers come when a
-batch ends, even if a line about the running batch has just come (`_told_at`). A batch may take minutes, and
-so may the wait for a server that is away; so a thread of its own looks at the clock (`ticking`). It asks
-neither the broker nor the database: they belong to the thread of the batches. About a running batch it says
+Rule: the output of a run shows that it is alive. Without a terminal, a line comes every ten seconds while
+something changes or a batch is running, and once a minute while nothing does. The numbers come when a batch
+ends, even if a line about the running batch has just come (`_told_at`). A batch may take minutes, and so may
+the wait for a server that is away, so a separate thread watches the clock (`ticking`). That thread asks
+neither the broker nor the database, which belong to the thread of the batches. About a running batch it says
 how long it has run, and never that there were no lines.
 
-One word for one thing. Blocked: in the lists now, as the database says. Named, in no list: a rule wanted the
-client blocked, and no list can hold it, such as the name of a host. Spared: a rule wanted the client blocked,
-and it may not be, such as a proxy or a private address. A line is a dead letter (it could not be parsed), out
-of order (behind lines that came before it, and judged at their time), or too late for the load (in no table
-of the load; the rules have seen it). A client with several bans is shown with the class of the one that ends
-last, as in the lists and in reports. A ban counts from the time in the log: one that was found late may have
-ended before it was decided.
+Each thing has one word. Blocked: in the lists now, according to the database. Named, in no list: a rule
+wanted the client blocked, and no list can hold it, such as a host name. Spared: a rule wanted the client
+blocked, and it may not be, such as a proxy or a private address. A line is a dead letter (it could not be
+parsed), out of order (behind lines that came before it, and judged at their time), or too late for the load
+(in no table of the load; the rules have seen it). A client with several bans is shown with the class of the
+one that ends last, as in the lists and in reports. A ban counts from the time in the log: one that was found
+late may have ended before it was decided.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from penstock.apps.accesslog.stream.pipeline import BatchNews, Pipeline
     from penstock.direct import BatchReport
 
-#: How often a plain line is written where there is no terminal, while something changes.
+#: How often a plain line is written without a terminal, while something changes.
 PLAIN_EVERY_S = 10.0
-#: And while nothing does.
+#: How often one is written while nothing changes.
 IDLE_EVERY_S = 60.0
-#: How often the clock is looked at, and whether somebody has asked to stop.
+#: How often the clock and a request to stop are checked.
 _TICK_EVERY_S = 0.5
 #: A batch that has run for this long is shown at a terminal.
 _LONG_BATCH_S = 2.0
-#: The time over which lines a second are measured.
+#: The time over which lines per second are measured.
 _RATE_OVER_S = 5.0
 _TOP_ATTACKERS = 3
 _COLUMNS = ["client", "class", "action", "level", "rule", "decision_id", "decided_at", "expires_at"]
 
 
 class CountBlocked(Protocol):
-    """Returns how many clients are blocked now; None if that is unknown."""
+    """Returns how many clients are blocked now, or None if that is unknown."""
 
     def __call__(self, *, has_news: bool = False) -> int | None: ...
 
@@ -89,7 +89,7 @@ class Display:
         self._has_told_stop = False
 
     def watch(self, event: str, report: BatchReport) -> None:
-        """Note that a batch has begun: a listener of the stream. `show` notes its end, behind all outputs."""
+        """Note that a batch has begun. `show` notes its end, after all outputs. This is a stream listener."""
         with self._turn:
             if event == "submitted":
                 self._running = self._clock(), report.offsets, 1
@@ -98,7 +98,7 @@ class Display:
 
     @contextmanager
     def ticking(self, every_s: float = _TICK_EVERY_S) -> Iterator[None]:
-        """Look at the clock from a thread of its own while this lasts."""
+        """Call `tick` from a separate thread while the block runs."""
         ended = threading.Event()
 
         def keep_ticking() -> None:
@@ -106,7 +106,7 @@ class Display:
                 try:
                     self.tick()
                 except (OSError, ValueError):
-                    return  # nobody reads this any more; the thread of the batches finds out by itself
+                    return  # nobody reads this any more; the thread of the batches finds out on its own
 
         thread = threading.Thread(target=keep_ticking, name="penstock-display", daemon=True)
         thread.start()
@@ -117,7 +117,7 @@ class Display:
             thread.join()
 
     def tick(self) -> None:
-        """Say what only the clock can tell: that a batch runs on, that nothing happens, that a stop waits."""
+        """Say what only the clock shows: a batch is still running, nothing happens, or a stop is pending."""
         with self._turn:
             now = self._clock()
             running = self._running
@@ -138,7 +138,7 @@ class Display:
                 self._shown = now
 
     def show(self, news: BatchNews) -> None:
-        """Take in what a batch has brought, and tell it if it is time to."""
+        """Note what a batch has brought, and show the numbers if they are due."""
         with self._turn:
             self._running = None
         self._fresh += news.lines
@@ -201,7 +201,7 @@ class Display:
         if self._attackers:
             text += f"; top: {self._name_attackers()}"
         text += f"; {self._subjects:,} remembered"
-        # First: a narrow terminal shows the beginning of the line only.
+        # Troubles come first, since a narrow terminal shows only the beginning of the line.
         text = "".join(f"{words}; " for words in self._list_troubles()) + text
         with self._turn:
             self._last, self._shown, self._told_at = text, now, now
@@ -253,13 +253,13 @@ class Display:
         return f"{what} has been running for {now - begun:.0f} s{again}; {before}"
 
     def _describe_decided(self) -> str:
-        """Return how many clients were decided upon, and how many the lists have: bans end, or had ended."""
+        """Return a sentence on how many clients were decided upon, and why the lists may have fewer now."""
         whole, over = len(self._attackers), len(self._over)
         now_us = self._wall_us()
         ended = sum(each["expires_at"] <= now_us for each in self._attackers.values()) - over
         text = (
             f"{count(whole, 'client')} decided upon in this run, by {count(self._decisions, 'decision')} "
-            "(who goes on gets more of them)"
+            "(a client that goes on gets more of them)"
         )
         blocked = self._count_blocked(has_news=True)
         if blocked is not None:
@@ -277,6 +277,6 @@ def _rank(decision: Mapping[str, Any]) -> tuple[float, float, str]:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return a text cut so that a terminal does not wrap it: a wrapped line cannot be written over."""
+    """Return the text, cut so that a terminal does not wrap it: a wrapped line cannot be overwritten."""
     most = max(columns - 1, 10)
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,7 +1,7 @@
 """The argument that says how the lines of a log are written: one name for it in every verb.
 
-Rule: an argument that was renamed goes on working, and one line on stderr names the new one. A script that
-breaks at night over a spelling helps nobody; two spellings without a word would stay for ever.
+Rule: a renamed argument keeps working, and one line on stderr gives the new name. A script that breaks at
+night over a spelling helps nobody, and two spellings without a notice would stay forever.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from penstock.cli.shared.terminal import complain
 
 NAME = "--log-format"
-#: What verbs that work on files called it before; `blocklist --format` is about lists, not logs.
+#: Its former name in verbs that work on files. `blocklist --format` chooses a format of lists, not of logs.
 OLD_NAME = "--format"
 
 
 def add_log_format_argument(parser: argparse.ArgumentParser, *, with_old_name: bool = False) -> None:
-    """Add `--log-format`, and on request the name that it had before."""
+    """Add `--log-format`, and on request its former name."""
     told = (
         "how lines are written: auto (default), common, combined, vhost_combined, nginx, json or your "
         "server's own"

@@ -15,11 +15,11 @@ from penstock.cli.shared.terminal import count
 from penstock.core.errors import OptionError
 
 SHIPPED = "default"
-HELP = f"rules instead of ours: a file or folder, `{SHIPPED}` for ours; may be given again"
+HELP = f"rules instead of ours: a file or folder, `{SHIPPED}` for ours; may be given several times"
 
 
 def find_rules(given: Sequence[str]) -> tuple[str | Path, ...]:
-    """Return the paths of what was given."""
+    """Return the paths of the rules that were given."""
     return tuple(FOLDER if each == SHIPPED else each for each in given)
 
 
@@ -39,7 +39,7 @@ def load_rules(given: Sequence[str]) -> RuleSet:
 
 
 def describe_rules(given: Sequence[str], ruleset: RuleSet) -> str:
-    """Return one sentence on what is used, and what is not."""
+    """Return one sentence about which rules are used, and which are not."""
     number = count(len(ruleset.rules), "rule")
     if not given:
         return f"{number} (the shipped ones)."

@@ -1,10 +1,10 @@
 """The outputs of a run: blocklists, the topic of decisions, a webhook.
 
 Rule: the database is the truth, and outputs follow it. Nothing goes out before its batch is known to be
-committed. An output that fails is tried again after each batch; meanwhile the live line names it, and a run
-that ends before it has caught up ends with 1. What it has missed it sends when it can: after the first batch
-of a run, and after a batch that took more than one attempt, it compares itself with the whole database
-instead of trusting what the batch brought.
+committed. An output that fails is retried after each batch. Meanwhile the live line names it, and a run that
+ends before the output has caught up exits with 1. An output sends later what it has missed: after a failure,
+after the first batch of a run, and after a batch that took more than one attempt, it compares itself with the
+whole database instead of trusting what the batch brought.
 
     output = make_blocklist_output(writer)
     pipeline.add_listener(output.follow)
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from penstock.core.client.client_settings import ClientSettings
     from penstock.core.options.storage_addresses import Place
 
-#: How long brokers that are away hold up a batch, and the end of a run: less than a service is given to stop.
+#: How long unreachable brokers hold up a batch, or the end of a run: less than a service is given to stop.
 TOPIC_PATIENCE_MS = 15_000
-#: Brings an output up to date. It gets None where the whole database is to be compared.
+#: Brings an output up to date. It gets None if it must compare itself with the whole database.
 Act = Callable[["BatchNews | None"], object]
 
 
@@ -48,7 +48,7 @@ class Output:
         self._act = act
         self._conclude = conclude
         self._told = ""
-        self._is_behind = True  # a run before this one may have committed what it did not send any more
+        self._is_behind = True  # an earlier run may have committed what it could no longer send
 
     def follow(self, news: BatchNews) -> None:
         """Act on a batch that is committed. A failure is reported once, and the next batch tries again."""
@@ -56,7 +56,7 @@ class Output:
         self._run(lambda: self._act(news_or_all))
 
     def finish(self) -> None:
-        """Try once more what has failed, and wait for what is on its way. Nothing follows afterwards."""
+        """Retry what has failed, once, and wait for what is in flight. No batch follows after this."""
         if self.trouble is not None:
             self._run(lambda: self._act(None))
         if self._conclude is not None:
@@ -83,7 +83,7 @@ def list_troubles(outputs: Sequence[Output]) -> list[str]:
 
 
 def finish(outputs: Sequence[Output]) -> int:
-    """Try once more what has failed; return the exit code: 1 if an output is still behind."""
+    """Retry what has failed, once, and return the exit code: 1 if an output is still behind, else 0."""
     for each in outputs:
         each.finish()
     for words in list_troubles(outputs):
@@ -92,7 +92,7 @@ def finish(outputs: Sequence[Output]) -> int:
 
 
 def open_outputs(stack: ExitStack, arguments: argparse.Namespace, settings: PipelineSettings) -> list[Output]:
-    """Return the outputs that are asked for. One that cannot work at all is an error now."""
+    """Return the requested outputs. One that cannot work at all is an error now."""
     found = (
         open_one(stack, arguments, settings) for open_one in (_open_blocklists, _open_topic, _open_webhook)
     )
@@ -122,8 +122,8 @@ def _describe_left(folder: Path, formats: Sequence[str]) -> Iterator[str]:
         if name not in formats and (folder / each.file_name).exists():
             path = escape(str(folder / each.file_name))
             yield (
-                f"WARNING [BLOCKLIST_LEFT] {path} is of an earlier run, and this one does not keep it up to "
-                f"date. Add --blocklist-format {name}, or remove the file and "
+                f"WARNING [BLOCKLIST_LEFT] {path} is from an earlier run, and this one does not keep it up "
+                f"to date. Add --blocklist-format {name}, or remove the file and "
                 "whatever loads it."
             )
 
@@ -143,7 +143,7 @@ def _open_topic(stack: ExitStack, arguments: argparse.Namespace, settings: Pipel
     client = replace(connect(arguments), client_id="penstock-decisions")
     topic = stack.enter_context(closing(make_topic(settings.place, client, arguments.decisions_topic)))
     topic.demand_topic()
-    topic.send()  # what a run before this one has stored and not sent
+    topic.send()  # what an earlier run has stored but not sent
     return make_topic_output(topic)
 
 

@@ -1,7 +1,7 @@
-"""Why clients that a rule wanted blocked were spared, and what can be done about it.
+"""Explains why clients that a rule wanted blocked were spared, and what can be done about it.
 
-Rule: every client's cause is named, and advice is given only if it was not followed yet: an operator who has
-named his proxy and reads that he should name it doubts the program, and rightly. Where several causes hold,
+Rule: every client's cause is named, and advice is given only if it has not been followed yet. Operators who
+have named their proxy and are told to name it would rightly doubt the program. Where several causes apply,
 what the operator has said comes before what is spared by default.
 
 >>> Sparing(trusted_proxies=("10.0.0.0/8",)).describe(["10.1.1.1"]).partition(". ")[0]
@@ -31,7 +31,7 @@ _TRUSTED, _ALLOWED, _UNNAMED, _CRAWLER, _LOCAL = (
     "local address",
 )
 _RESERVED = "reserved"
-#: A cause of one client, and of several.
+#: The words for a cause: for one client, and for several.
 _WORDS = {
     _TRUSTED: ("a trusted proxy", "trusted proxies"),
     _ALLOWED: ("allowed", "allowed"),
@@ -44,7 +44,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Sparing:
-    """What spares clients. `fronts`: addresses that look like proxies and were not named as such."""
+    """What spares clients. `fronts` holds addresses that look like proxies and were not named as such."""
 
     allow: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Sparing:
         )
 
     def describe(self, clients: Sequence[str]) -> str:
-        """Return sentences on clients that rules wanted blocked and that are spared: who, why, what to do."""
+        """Return sentences about spared clients that rules want blocked: who, why, what to do."""
         groups = self._group(clients)
         told = "; ".join(
             f"{_name(some)} ({_count_of(cause, len(some))})" for cause, some in groups.items() if some
@@ -73,7 +73,7 @@ class Sparing:
         return " ".join([whole, *self._advise(groups)])
 
     def _group(self, clients: Iterable[str]) -> dict[str, list[str]]:
-        """Return the clients by cause; what no other cause explains is an address that nobody may block."""
+        """Return the clients by cause. If no other cause applies, it is an address that nobody may block."""
         causes = {
             _TRUSTED: _gather(self.trusted_proxies),
             _ALLOWED: _gather(self.allow),

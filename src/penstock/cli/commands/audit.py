@@ -49,7 +49,7 @@ from penstock.core.options.storage_addresses import FilePlace, Place, parse_plac
 JSON_VERSION = 1
 _COULD_NOT_LOOK = 2
 _LEDGER_ALONE = (
-    "Ranges that abut prove little: the ledger takes no others. Evidence for the rows are provenance "
+    "Ranges that abut prove little: the ledger accepts no others. Evidence for the rows is in provenance "
     "columns, digests and a second reading of the log (--re-read)."
 )
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("stream", metavar="STREAM", nargs="?", help="one stream; without it all of them")
     parser.add_argument(
-        "--table", action="append", default=[], metavar="NAME", help="a table the ledger does not name, too"
+        "--table", action="append", default=[], metavar="NAME", help="also a table the ledger does not name"
     )
     parser.add_argument(
         "--losses", metavar="PLACE", default=None, help="the loss ledger, which explains gaps"
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filters",
         action="store_true",
-        help="with --re-read: the stream leaves records out on purpose, so one without a row is no finding",
+        help="with --re-read: the stream leaves records out on purpose; one without a row is not a finding",
     )
     add_json_argument(parser)
     add_connection_arguments(parser)
@@ -117,8 +117,8 @@ def _audit(arguments: argparse.Namespace) -> Report:
         raise OptionError(
             "NOT_A_SINK",
             f"{place} is a folder, and no file sink has written to it: it has no {OWN} in it.",
-            hint="Name the folder that a FileSink writes to, or the database of a SqlSink. Where a stream "
-            "stands that keeps its offsets here, `penstock offsets show --at FOLDER` says.",
+            hint="Name the folder that a FileSink writes to, or the database of a SqlSink. For a stream that "
+            "keeps its offsets here, `penstock offsets show --at FOLDER` shows where it stands.",
             facts={"place": str(place)},
         )
     streams, others, tables = gather_facts(place, arguments.stream, arguments.table)

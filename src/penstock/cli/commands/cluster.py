@@ -209,7 +209,7 @@ def _tell_that_it_is_down(cluster: DetachedCluster, brokers: list[DetachedBroker
 
 
 def _write_name(name: str) -> str:
-    """Return the arguments that a verb needs to mean the cluster of this name."""
+    """Return the arguments with which a verb selects the cluster of this name."""
     return "" if name == DEFAULT_NAME else f" --name {name}"
 
 

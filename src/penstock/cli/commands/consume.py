@@ -1,4 +1,4 @@
-"""Show the messages of topics, new ones or from any position on.
+"""Show the messages of topics: new ones, or all from any position.
 
 penstock consume test                                  new messages, until Ctrl-C
 penstock consume test --from-beginning --max-messages 10
@@ -10,8 +10,8 @@ penstock consume test --offset earliest --timeout-ms 5000 --json > messages     
 With --group it joins that group: partitions are shared with the other members, and what was shown is
 committed. Without a group or a position, it is the only member of a new group named console-consumer-NNNNN,
 starts at the end and commits nothing. A group whose position has been deleted from the log continues with
-what is left, and reports how many offsets are gone. With --partition, --offset, --last or --from-time it is a
-member of no group. Every compression can be read.
+what is left, and reports how many offsets are gone. With --partition, --offset, --last or --from-time it is
+not a member of any group. Every compression can be read.
 
 Its own messages go to stderr, with the time and the group, or else the topics. Control characters are shown
 as escapes; --raw writes the bytes of the values as they are.
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="begin at the oldest message; with --group, only where the group has committed nothing",
     )
-    parser.add_argument("--group", default=None, help="be a member of this group, and commit what was shown")
+    parser.add_argument("--group", default=None, help="join this group, and commit what was shown")
     parser.add_argument(
         "--partition",
         type=parse_partition_number,
@@ -106,12 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--separator",
         default=r"\t",
         metavar="TEXT",
-        help=r"between what is shown (default: '\t', a tab); there are \n, \r, \0, \\, \xHH, too",
+        help=r"between what is shown (default: '\t', a tab); \n, \r, \0, \\ and \xHH work, too",
     )
     parser.add_argument(
         "--raw", action="store_true", help="write the bytes of each value as they are, and a newline"
     )
-    add_json_argument(parser, "one JSON object a line, which `penstock produce --json` reads")
+    add_json_argument(parser, "one JSON object per line, which `penstock produce --json` reads")
     add_connection_arguments(parser)
 
 
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _leaving_on_sigterm() -> Iterator[None]:
-    """End as Ctrl-C does: the group waits for a member that is just killed until its session expires."""
+    """End on SIGTERM as on Ctrl-C: a group waits for a killed member until its session expires."""
 
     def leave(*_: object) -> None:
         raise SystemExit(_TERMINATED)
@@ -183,7 +183,7 @@ def _check(arguments: argparse.Namespace) -> None:
     elif arguments.raw and (arguments.json or arguments.print):
         wrong = "--raw writes values only, so --json and --print do not go with it."
     elif any(number is not None and number < 1 for number in (arguments.max_messages, arguments.timeout_ms)):
-        wrong = "--max-messages and --timeout-ms are numbers from 1 on."
+        wrong = "--max-messages and --timeout-ms must be 1 or greater."
     if wrong:
         raise OptionError("OPTIONS_DISAGREE", wrong, hint="`penstock consume --help` shows all options.")
 

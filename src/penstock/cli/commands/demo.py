@@ -1,8 +1,8 @@
 """Run everything in one command: a real Kafka here, a million log lines, and Spark counting them.
 
-Starts a broker on free ports, writes lines that look like an access log, reads them with
-`spark.read.format("penstock")`, and, when its jars can be fetched, with Spark's own connector beside it. Ends
-by itself and leaves no process.
+It starts a broker on free ports, writes lines that look like an access log, and reads them with
+`spark.read.format("penstock")` and, if its jars can be fetched, with Spark's own connector for comparison. It
+ends on its own and leaves no process behind.
 """
 
 from __future__ import annotations

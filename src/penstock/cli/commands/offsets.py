@@ -78,7 +78,7 @@ _HELP = {
     "copy": "put one store's position into another",
     "export": "write a position as JSON",
     "import": "put a position from JSON into a store",
-    "adopt": "go on in a topic that was restored or mirrored under the same name",
+    "adopt": "continue in a topic that was restored or mirrored under the same name",
 }
 
 
@@ -98,37 +98,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "stream",
             metavar="STREAM",
             nargs="?" if name == "show" else None,
-            help="the stream's name; of a checkpoint the source's number, from 0",
+            help="the stream's name; for a checkpoint, the source's number, counted from 0",
         )
         add_json_argument(verb)
         add_connection_arguments(verb)
-    made["show"].add_argument("--changes", action="store_true", help="what was changed by hand, too")
+    made["show"].add_argument("--changes", action="store_true", help="show also what was changed by hand")
     for name in ("plan", "rewind", "skip"):
         add_target_arguments(made[name], name)
     made["rewind"].add_argument(
         "--delete-from",
         action="append",
         metavar="TABLE",
-        help="of a sink: delete the rows that will be read again from this table, which keeps provenance",
+        help="for a sink: delete the rows that will be read again from this table, which keeps provenance",
     )
     made["rewind"].add_argument(
         "--rebuild",
         action="append",
         metavar="TABLE",
-        help="of a sink: empty this table, which must be filled again from its first record (--to-start)",
+        help="for a sink: empty this table, which must be filled again from its first record (--to-start)",
     )
     for name in ("rewind", "skip", "copy", "import", "adopt"):  # each can lead a stream back
         made[name].add_argument(
             "--sums-count-twice",
             action="store_true",
-            help="of a sink: leave tables of sums (merge, state) as they are; what is read again counts "
+            help="for a sink: leave tables of sums (merge, state) as they are; what is read again counts "
             "twice",
         )
     made["copy"].add_argument("--to", required=True, metavar="STORE", help="the store to write")
     made["copy"].add_argument("--as", dest="other", default=None, metavar="STREAM", help="its name there")
     for name in ("export", "import"):
         made[name].add_argument("--file", type=Path, default=None, help="instead of standard input or output")
-    made["adopt"].add_argument("--topic", required=True, help="whose new id to accept")
+    made["adopt"].add_argument("--topic", required=True, help="the topic whose new id to accept")
     for name in ("rewind", "skip", "copy", "import", "adopt"):
         made[name].add_argument("--yes", action="store_true", help="do it")
         made[name].add_argument(
@@ -136,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=parse_wait,
             default=2.0,
             metavar="TIME",
-            help="look for so long whether the stream runs, before anything is said or changed (default 2s)",
+            help="how long to check whether the stream runs before anything is said or changed (default 2s)",
         )
 
 
@@ -190,8 +190,8 @@ def _show(arguments: argparse.Namespace) -> int:
     if unasked is None:
         return 0
     complain(
-        "This is where the stream stands, as the store has it. Where the logs end is not known: the brokers "
-        f"could not be asked. {unasked}"
+        "This is where the stream stands, according to the store. Where the logs end is not known: the "
+        f"brokers could not be asked. {unasked}"
     )
     return 1 if is_named(arguments) else 0
 
@@ -316,8 +316,10 @@ def _put(arguments: argparse.Namespace, address: str, stream: str, position: Str
 
 
 def _look_at_whole(arguments: argparse.Namespace, position: StreamPosition) -> LogBounds | None:
-    """Return where the logs of a position from elsewhere begin and end, if there are brokers to ask. Refuse a
-    position in other topics than theirs: its offsets say nothing about these logs."""
+    """Return where the logs of a position from elsewhere begin and end, if there are brokers to ask.
+
+    Refuse a position in topics other than theirs: its offsets say nothing about these logs.
+    """
     partitions = sorted(position.offsets)
     log, anew = look_at_log(arguments, position, partitions, is_needed=False)
     if anew:
@@ -350,7 +352,7 @@ def _demand(store: OffsetStore, stream: str) -> StreamPosition:
 
 
 def _file_unusable(path: Path, error: OSError | ValueError) -> OptionError:
-    why = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
+    why = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
     return OptionError(
         "FILE_UNUSABLE",
         f"{path} cannot be used: {why}.",

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--key-separator",
         default=None,
         metavar="TEXT",
-        help=r"each line is a key, this, and a value; '\t' is a tab, and there are \n, \r, \0, \\, \xHH",
+        help=r"each line is a key, this, and a value; '\t' is a tab; \n, \r, \0, \\ and \xHH work, too",
     )
     parser.add_argument(
         "--header",
@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send all messages to this partition (default: the key decides)",
     )
     parser.add_argument(
-        "--compression", choices=CODECS, default=None, help="how batches are packed (default: none)"
+        "--compression", choices=CODECS, default=None, help="how batches are compressed (default: none)"
     )
     parser.add_argument(
         "--acks",

@@ -2,7 +2,7 @@
 
 penstock quickstart                       a node for as long as the command runs, all removed afterwards
 penstock quickstart --folder ./quick      keeps the node's data and the checkpoint: totals continue next time
-penstock quickstart --bootstrap host:9092 uses a Kafka that is there already
+penstock quickstart --bootstrap host:9092 uses a Kafka that already runs
 
 At a terminal it continues after the three lines: each line you type is sent to the topic; Ctrl-D ends it.
 """
@@ -88,7 +88,7 @@ def _connect(bootstrap: str) -> ClientSettings:
 
     settings = parse_client({"bootstrap.servers": bootstrap}, read_file=refuse_files).settings
     if topic_exists(settings, TOPIC):
-        say(f"The topic {TOPIC} is there already.")
+        say(f"The topic {TOPIC} already exists.")
     else:
         create_topic(settings, TOPIC)
         say(f"Created topic {TOPIC}.")

@@ -44,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--config", action="append", default=[], metavar="NAME=VALUE", help="a setting of the topic"
     )
-    create.add_argument("--if-not-exists", action="store_true", help="a topic that is there is no error")
+    create.add_argument("--if-not-exists", action="store_true", help="an existing topic is not an error")
     describe = verbs.add_parser("describe", help="show settings, leaders, replicas and replicas in sync")
     describe.add_argument("topics", nargs="+", metavar="TOPIC")
     widen = verbs.add_parser("widen", help="give a topic more partitions; there is no way back")
     widen.add_argument("topic")
-    widen.add_argument("--partitions", type=int, required=True, help="how many it has then")
+    widen.add_argument("--partitions", type=int, required=True, help="how many it has afterwards")
     widen.add_argument(
         "--yes", action="store_true", help="even if its records have keys, which may then move"
     )
@@ -107,7 +107,7 @@ def _create(arguments: argparse.Namespace) -> int:
     elif created:
         say(f"Created topic {escape(arguments.topic)}.")
     else:
-        say(f"Topic {escape(arguments.topic)} is there already; nothing was changed.")
+        say(f"Topic {escape(arguments.topic)} already exists; nothing was changed.")
     return 0
 
 
@@ -117,11 +117,11 @@ def _check_counts(arguments: argparse.Namespace) -> None:
         ("--replication-factor", arguments.replication_factor),
     ):
         if count is not None and count < 1:
-            # Below 1 Kafka takes the broker's default, and it is unknown what is created.
+            # Below 1 Kafka uses the broker's default, so nobody would know what is created.
             raise OptionError(
                 "COUNT_BELOW_ONE",
                 f"{option} is {count}.",
-                hint="Give a number from 1 on.",
+                hint="Give a number, 1 or greater.",
                 facts={"option": option, "count": count},
             )
 
@@ -212,7 +212,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         raise OptionError(
             "NOT_CONFIRMED",
-            f"Topic {arguments.topic} was not deleted: its records would be gone for good.",
+            f"Topic {arguments.topic} was not deleted: its records would be lost forever.",
             hint="Say --yes if you mean it.",
             facts={"topic": arguments.topic},
         )

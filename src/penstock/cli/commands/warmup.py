@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         choices=_ALL,
         action="append",
-        help=f"only this part: {', '.join(_ALL)}; may be given again",
+        help=f"only this part: {', '.join(_ALL)}; may be given several times",
     )
     # Formats were requested with this before `--only` existed; they are now compiled without it.
     parser.add_argument("--formats", action="store_true", help=argparse.SUPPRESS)

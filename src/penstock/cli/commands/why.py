@@ -1,4 +1,4 @@
-"""Tell why a stream does not move.
+"""Say why a stream does not move.
 
 penstock why visits --sink results.db --bootstrap-server b:9092
 penstock why visits --offsets offsets/ --bootstrap-server b:9092 --watch 30s
@@ -60,7 +60,7 @@ from penstock.core.outages import CONDITIONS
 JSON_VERSION = 3
 EXIT_CODES: Mapping[State, int] = {"moving": 0, "idle": 0, "stuck": 1, "unreachable": 3, "unknown": 4}
 _WRONG_QUESTION = 2
-#: What may look different in a moment.
+#: Conditions that may look different in a moment.
 _WATCHED = ("DATA_WAITS", "OPEN_TRANSACTION", "PARTITIONS_UNREAD")
 #: Used where the ledger cannot even be read: the error itself would send the reader here again.
 _LEDGER_LOCKED = (
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_wait,
         default=5.0,
         metavar="TIME",
-        help="if data waits: how long to look whether the position moves (default 5s; 0s: look once)",
+        help="if data is waiting: how long to watch whether the position moves (default 5s; 0s: look once)",
     )
     add_json_argument(parser)
     add_connection_arguments(parser)
@@ -160,7 +160,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
 
 
 def _is_file(place: object) -> bool:
-    """Return whether this is an SQLite file: it has no sessions; the error says how to find its users."""
+    """Return whether this is an SQLite file, which has no sessions; the error says how to find its users."""
     return isinstance(place, str) and "://" not in place
 
 
@@ -261,8 +261,10 @@ def _find_blockers(sink: Place | None, stream: str) -> tuple[BlockingSession, ..
 
 
 def _read_isolation(asked: str | None, setting: str | None) -> Isolation | None:
-    """Return the stream's isolation as far as it was stated. Settings without it say nothing: they are the
-    command's own, and their default is not the stream's."""
+    """Return the stream's isolation if it was stated, else None.
+
+    Settings without it say nothing: they are the command's own, and their default is not the stream's.
+    """
     for level in ISOLATIONS:
         if level == (asked or setting):
             return level

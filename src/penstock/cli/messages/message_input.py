@@ -107,7 +107,7 @@ class JsonLines:
             except ValueError as error:
                 wrong = SinkError(
                     "MESSAGE_INVALID",
-                    f"Line {self._lines} is no message: {error}.",
+                    f"Line {self._lines} is not a message: {error}.",
                     hint="Nothing from this line on was sent. Write it as `penstock consume --json` does, or "
                     "leave out --json to send lines of text.",
                     facts={"line": self._lines},
@@ -197,7 +197,7 @@ def _read_number(name: str, given: object, least: int, most: int) -> int | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-        raise ValueError(f"`{name}` is not a whole number from {max(0, least)} on")
+        raise ValueError(f"`{name}` is not a whole number, {max(0, least)} or greater")
     return given
 
 

@@ -29,8 +29,10 @@ def show_and_apply(
     plan: RewindPlan,
     log: LogBounds | None = None,
 ) -> int:
-    """Show the plan; with --yes, and if the stream does not move, carry it out. Without --yes the same cases
-    are refused. Where no offset moves, rows may still be changed."""
+    """Show the plan and, with --yes and if the stream does not move, carry it out; return the exit code.
+
+    Without --yes the same cases are refused. Where no offset moves, rows may still be changed.
+    """
     rows = ask_rows(arguments, store)
     moved = Moved({}, is_empty=plan.changes_nothing and not rows.is_asked)
     is_wanted = getattr(arguments, "yes", False) and not moved.is_empty
@@ -53,7 +55,7 @@ def show_and_apply(
 
 
 def ask_rows(arguments: argparse.Namespace, store: OffsetStore) -> RowRequest:
-    """Return what is asked for the rows of a sink; raise an error if the store has none."""
+    """Return what the options request for the rows of a sink; raise an error if the store has no rows."""
     asked = RowRequest(
         delete_from=tuple(getattr(arguments, "delete_from", None) or ()),
         rebuild=tuple(getattr(arguments, "rebuild", None) or ()),
@@ -80,8 +82,10 @@ def _apply(store: OffsetStore, stream: str, change: Change, rows: RowRequest, is
 
 
 def _warn_of_folders(store: OffsetStore, stream: str, plan: RewindPlan) -> list[str]:
-    """Return what the user is told about a file sink's batches beyond the new position. A position inside a
-    batch is an error: a batch is kept whole or not at all."""
+    """Return a warning if a file sink has batches beyond the new position.
+
+    A position inside a batch is an error: a batch is kept whole or not at all.
+    """
     from penstock.core.sinks.file_batches import choose_dropped, list_logs
     from penstock.engines.sinks.file_sink import list_batches
 
@@ -109,7 +113,7 @@ def _demand_stillness(
         raise OffsetStoreError(
             "STREAM_IS_RUNNING",
             f"The stream {stream} has moved while it was looked at; nothing was changed.",
-            hint="Stop it first: it keeps its position in memory and would write over yours.",
+            hint="Stop it first: it keeps its position in memory and would overwrite yours.",
             facts={"stream": stream},
         )
 

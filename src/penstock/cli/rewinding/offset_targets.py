@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
 _BY_HELP = {
-    "rewind": "back by so many records, a number from 0 on",
-    "skip": "ahead by so many records, a number from 0 on",
-    "plan": "so many records ahead; -N is back",
+    "rewind": "back by this many records, 0 or more",
+    "skip": "ahead by this many records, 0 or more",
+    "plan": "ahead by this many records; -N goes back",
 }
 #: A verb's direction, the verb for the other direction, and that direction. `plan` takes both: -5 is back.
 _WAYS = {"rewind": ("back", "skip", "ahead"), "skip": ("ahead", "rewind", "back")}
@@ -43,17 +43,20 @@ def add_target_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "--to-time",
         type=parse_moment,
         metavar="WHEN",
-        help="the first record at or after 2026-01-31T12:00:00Z, or so long ago: 2h, 1d",
+        help="the first record at or after this time: 2026-01-31T12:00:00Z, or 2h, 1d for so long ago",
     )
     asked.add_argument("--to-offset", type=_parse_offset, metavar="N", help="this offset in every partition")
     asked.add_argument(
-        "--offset", action="append", metavar="TOPIC-PARTITION=N", help="one partition's, as often as needed"
+        "--offset",
+        action="append",
+        metavar="TOPIC-PARTITION=N",
+        help="the offset of one partition; may be given several times",
     )
     asked.add_argument("--by", type=_parse_count, metavar="N", help=_BY_HELP[verb])
     asked.add_argument("--to-start", action="store_true", help="the beginning of the log")
     asked.add_argument("--to-end", action="store_true", help="the end of the log")
     asked.add_argument(
-        "--to-batch", type=_parse_offset, metavar="N", help="where batch N ended (of a checkpoint)"
+        "--to-batch", type=_parse_offset, metavar="N", help="where batch N of a checkpoint ended"
     )
     parser.add_argument(
         "--only", action="append", default=None, metavar="TOPIC[-PARTITION]", help="leave the others alone"
@@ -83,7 +86,7 @@ def _read_offsets(given: Sequence[str]) -> dict[TopicPartition, int]:
             raise OptionError(
                 "OPTIONS_DISAGREE",
                 f"--offset names {each} more than once.",
-                hint="Say one offset for each partition.",
+                hint="Give one offset for each partition.",
                 facts={"partition": str(each)},
             )
         offsets[each] = _read_number("--offset", number)
@@ -97,7 +100,7 @@ def _refuse_second_direction(verb: str, records: int) -> None:
     way, other, other_way = _WAYS[verb]
     raise OptionError(
         "OPTION_INVALID",
-        f"--by is {records}, and a {verb} goes {way} by itself.",
+        f"--by is {records}, and a {verb} already goes {way}.",
         hint=f"Write --by {-records} to go {way}; `penstock offsets {other} --by {-records}` goes "
         f"{other_way}.",
         facts={"verb": verb, "by": records},
@@ -134,11 +137,11 @@ def look_at_log(
     *,
     is_needed: bool,
 ) -> tuple[LogBounds | None, dict[str, TopicView]]:
-    """Return the ends of these partitions and what a time means in them (None: no brokers to ask), and the
-    recreated topics, which have logs of their own.
+    """Return the bounds of these partitions' logs, and the recreated topics, which have other logs.
 
-    The local cluster, used where no brokers are named, may be unrelated to the stream: unless the log
-    `is_needed`, a cluster with other topics is not asked, and none of its topics counts as recreated.
+    The bounds include what a time means in the logs. They are None if there are no brokers to ask. The local
+    cluster, used where no brokers are named, may be unrelated to the stream: unless the log `is_needed`, a
+    cluster with other topics is not asked, and none of its topics counts as recreated.
     """
     from penstock.kafka.reading.kafka_log_view import KafkaLogView
 
@@ -174,7 +177,7 @@ def look_at_log(
 
 
 def connect_briefly(arguments: argparse.Namespace) -> ClientSettings:
-    """Return which brokers to ask; without --yes, they are only read, with a short time limit."""
+    """Return the settings of the brokers to ask; without --yes, which only looks, the time limit is short."""
     return connect(arguments) if getattr(arguments, "yes", False) else connect_to_look(arguments)
 
 
@@ -196,13 +199,13 @@ def find_client(arguments: argparse.Namespace) -> ClientSettings | None:
 
 
 def find_others(view: KafkaLogView, position: StreamPosition, topics: Collection[str]) -> list[str]:
-    """Return the topics that the brokers do not have, or have under another id than the stream has read."""
+    """Return the topics that the brokers lack, or have under an id other than the one the stream has read."""
     there = view.describe(topics)
     return sorted(topic for topic in topics if topic not in there or _is_other(position, topic, there[topic]))
 
 
 def tell_others(topics: Sequence[str]) -> str:
-    """Return the sentence about a local cluster that has other topics than the stream."""
+    """Return the sentence about a local cluster whose topics are not those of the stream."""
     return (
         f"The local cluster has no topic {', '.join(topics)}, or another one of that name than the stream "
         "has read; its log was not looked at. Name the stream's brokers with --bootstrap-server."
@@ -226,8 +229,7 @@ def parse_only(names: Sequence[str] | None, position: StreamPosition) -> Collect
 
 
 def _demand_partition(name: str, position: StreamPosition) -> TopicPartition:
-    """Return the partition; a name that is neither a topic nor a partition of the stream is well-formed, so
-    the error lists those that exist."""
+    """Return the named partition, or raise an error that lists the partitions of the stream."""
     try:
         return parse_partition(name)
     except OptionError:
@@ -240,7 +242,7 @@ def parse_partition(text: str) -> TopicPartition:
         return TopicPartition(topic, int(number))
     raise OptionError(
         "PARTITION_INVALID",
-        f"{text!r} names no partition.",
+        f"{text!r} does not name a partition.",
         hint="Write the topic, a dash and the partition's number: orders-0.",
         facts={"text": text},
     )

@@ -1,10 +1,10 @@
-"""Watches whether a stream's stored position moves by itself, while users may move it by hand.
+"""Watches whether a stream's stored position moves on its own, while users may move it by hand.
 
 Rule: a move by hand is never progress. Position and changes are read separately, and a rewind may happen in
-between: so the changes are read before the position and after it, until both readings agree. Why not the
+between, so the changes are read before the position and after it, until both readings agree. Why not the
 newest change alone: a program that commits to a Kafka group drops the note beside its offset, and an older
-change would look like a new one. And a file gets the note before the position: a change noted but not yet
-made is waited for.
+change would look like a new one. A file gets the note before the position, so a change that is noted but not
+yet made does not count until the position follows.
 
     watch = PositionWatch(store, "visits")
     watch.look_again()
@@ -21,7 +21,7 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.offsets.offset_store_contract import Change, OffsetStore
 from penstock.core.offsets.stream_position import StreamPosition
 
-#: How often a position is read again because of changes. No person makes so many without a pause.
+#: How often at most a position is read again because of changes. Nobody makes so many without a pause.
 _MOST_READINGS = 20
 _Mark: TypeAlias = tuple[int, str, str]
 
@@ -40,7 +40,7 @@ class PositionWatch:
 
     @property
     def has_moved(self) -> bool:
-        """Return whether it has moved by itself since the first look, or since the last move by hand."""
+        """Return whether it has moved on its own since the first look, or since the last move by hand."""
         return self.now.offsets != self._before.offsets
 
     def look_again(self) -> bool:
@@ -88,8 +88,10 @@ def list_visible_changes(store: OffsetStore, stream: str) -> list[Change] | None
 
 
 def _mark(changes: Iterable[Change]) -> frozenset[_Mark]:
-    """Return what identifies changes. Their target is not part of it: a Kafka group forgets that of each
-    partition with its next commit."""
+    """Return what identifies these changes.
+
+    Their targets are not part of it: a Kafka group forgets that of each partition with its next commit.
+    """
     return frozenset((each.at_ms, each.who, each.verb) for each in changes)
 
 

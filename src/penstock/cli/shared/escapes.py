@@ -1,8 +1,8 @@
-r"""Escapes in what is typed on the command line, where a tab cannot be typed.
+r"""Escapes in arguments on the command line, where a tab cannot be typed.
 
-Rule: `\t`, `\n`, `\r`, `\0`, `\\` and `\xHH`, a byte; anything else after a backslash is an error, because a
-wrong separator is found in no line, or in the wrong place in every line. Put quotes around it, so that the
-shell leaves the backslash alone.
+Rule: the escapes are `\t`, `\n`, `\r`, `\0`, `\\` and `\xHH`, a byte. Anything else after a backslash is an
+error, because a wrong separator is found in no line, or in the wrong place in every line. Put quotes around
+the argument, so that the shell leaves the backslash alone.
 
 >>> read_escapes("--key-separator", r"\t")
 b'\t'

@@ -68,8 +68,8 @@ def parse_pair(option: str, text: str) -> tuple[str, str]:
         shown = name.strip() if not equals else "=..." if option == "--set" else text
         raise OptionError(
             "PAIR_EXPECTED",
-            f"{option} is given `{shown}`, which is no NAME=VALUE.",
-            hint="Write the name, an equals sign and the value, without blanks around the sign.",
+            f"{option} is given `{shown}`, which is not NAME=VALUE.",
+            hint="Write the name, an equals sign and the value, without spaces around the sign.",
             facts={"option": option},
         )
     return name.strip(), value

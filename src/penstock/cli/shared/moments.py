@@ -25,7 +25,7 @@ _BARE = re.compile(r"[0-9]+")
 
 
 def find_moment(text: str, *, now_ms: int) -> int:
-    """Return milliseconds since 1970; raise a `ValueError` that says what is expected if it is no moment."""
+    """Return milliseconds since 1970, or raise a `ValueError` that says what is expected."""
     text = text.strip()
     length = text.removeprefix("-")
     try:

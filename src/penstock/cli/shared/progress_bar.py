@@ -1,9 +1,10 @@
 """Shows that long work is alive: what it does, how long it has taken, and how long it may still take.
 
-Rule: on a terminal it is one line that changes and is in the end gone or final, whatever happens; elsewhere
-it is a plain line at the beginning, one every ten seconds at most, and one at the end, without control
-characters. The line is also redrawn by a clock, not by progress alone: a big file may take a minute, and a
-bar that does not move for a minute looks like a hung program. A closed or missing stream never ends the work.
+Rule: on a terminal it is one line that changes and that is erased or final in the end, whatever happens.
+Elsewhere it is a plain line at the beginning, one every ten seconds at most, and one at the end, without
+control characters. The line is also redrawn by a clock, not by progress alone: a big file may take a minute,
+and a bar that does not move for a minute looks like a hung program. A closed or missing stream never ends the
+work.
 
 Only the standard library is used: `tools/install.py` shows its progress with this before there is a `.venv`.
 

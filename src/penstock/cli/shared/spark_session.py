@@ -3,7 +3,7 @@
 Rules: the JVM runs in a session of its own, so that a signal to the command's process group (a supervisor's
 SIGTERM, `timeout`, a closed terminal) reaches only the command, which then finishes its batch while Spark is
 still running. The JVM has ended when the command returns, whereas PySpark would let it end after the program.
-If the command is killed, the JVM ends by itself: it reads from a pipe that is closed then.
+If the command is killed, the JVM ends on its own: it reads from a pipe that is closed then.
 
 A session that already exists in this process is used unchanged, and only its Spark is stopped.
 """

@@ -24,12 +24,12 @@ def parse_offset(option: str, text: str) -> Position:
     if re.fullmatch("[0-9]{1,19}", word) and int(word) <= INT64_MAX:
         return At(int(word))
     other = "a time say --from-time" if find_length_ago(text) else "the last records say --last"
-    raise _invalid(option, text, f"a number from 0 on, `earliest` or `latest`; for {other}")
+    raise _invalid(option, text, f"a number, 0 or greater, `earliest` or `latest`; for {other}")
 
 
 def parse_last(option: str, records: int) -> Position:
     if records < 1:
-        raise _invalid(option, str(records), "a number of records from 1 on")
+        raise _invalid(option, str(records), "a number of records, 1 or greater")
     return RecordsBeforeEnd(records)
 
 

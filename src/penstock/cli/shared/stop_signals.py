@@ -1,6 +1,6 @@
-"""SIGTERM and SIGINT as a request to stop, for commands that end what is under way first.
+"""Treats SIGTERM and SIGINT as a request to stop, for commands that first finish what is under way.
 
-Rule: a handler only notes the request; whoever set it puts back what was there before.
+Rule: a handler only notes the request; whoever installed it restores the previous handlers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def hearing_signals(hear: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
-    """Call `hear` with the number of each signal; with `once`, a second means what it meant before."""
+    """Call `hear` with the number of each signal; with `once`, a second one does what it did before."""
 
     def handle(number: int, _: object) -> None:
         if once:

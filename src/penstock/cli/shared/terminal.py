@@ -31,7 +31,7 @@ def complain(text: str) -> None:
 
 
 def complain_dated(text: str) -> None:
-    """Complain with the time and the stream it is about: for commands that run for days."""
+    """Complain, with the time and the name of the stream, for commands that run for days."""
     complain(date_line(text, time.time()))
 
 

@@ -1,4 +1,4 @@
-"""Membership in a consumer group: for the console only.
+"""Membership in a consumer group, for the console only.
 
 Rules: a position is committed after its records were handled, never before and never by a timer; a pattern
 must match a topic's whole name and no internal topic, as everywhere here; once `poll` has returned with an
@@ -71,7 +71,7 @@ _HINTS = {
     GroupAuthorizationFailedError: "Give this user the right to read the group.",
     TopicAuthorizationFailedError: "Give this user the right to read the topic.",
     InconsistentGroupProtocolError: (
-        "The other members of the group share partitions in another way than `range` or `roundrobin`. Name "
+        "The other members of the group share partitions in a way other than `range` or `roundrobin`. Name "
         "another group, or stop them."
     ),
 }
@@ -227,7 +227,7 @@ class GroupMember:
             self._place({lost: GroupCommit(self._follower.positions[lost])})
 
     def _place(self, wanted: Mapping[TopicPartition, GroupCommit | None]) -> None:
-        """Go on at these offsets, or at the next ones left in the log; None: nothing is committed."""
+        """Go on at these offsets, or at the next ones left in the log; None means nothing is committed."""
         earliest, latest = self._view.earliest(wanted), self._view.latest(wanted)
         # An offset past the last stable one is in the log, even if readers of committed records must wait.
         all_there_is = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted"))
@@ -248,7 +248,7 @@ class GroupMember:
             elif commit is not None and commit.offset > end:
                 self.news.append(
                     f"{each}: group {self.group} stood at {commit.offset}, and the log ends at {end}: it was "
-                    f"cut off, or made anew. Going on at {start}."
+                    f"cut off, or recreated. Going on at {start}."
                 )
             elif commit is not None:
                 start = commit.offset

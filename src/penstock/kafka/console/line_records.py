@@ -1,7 +1,8 @@
-"""Turns lines of text into records: what a console producer reads, cut in bulk.
+"""Turns the lines that a console producer reads into records, in bulk.
 
 Rules: only a newline ends a record; a last line without one counts; bytes pass unchanged, whether they are
-valid text or not. No line is handled singly: `cut_lines` cuts a whole block, and Arrow splits off the keys.
+valid text or not. Lines are not handled one by one: `cut_lines` cuts a whole block, and Arrow splits off the
+keys.
 
 >>> cutter = LineCutter()
 >>> cutter.cut(b"one\\ntw").to_pylist(), cutter.cut(b"o\\n\\nend").to_pylist(), cutter.rest().to_pylist()
@@ -20,7 +21,7 @@ from penstock.core.errors import SinkError
 from penstock.kafka.records.record_schema import HEADERS
 from penstock.kernels.newline_cutting import cut_lines
 
-#: A longer line is no message: brokers accept 1 MB unless configured otherwise.
+#: A longer line is not a message: brokers accept 1 MB unless configured otherwise.
 LONGEST_LINE_BYTES = 100 << 20
 
 

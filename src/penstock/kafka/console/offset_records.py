@@ -3,7 +3,7 @@
 Rules: a record of an unknown version is shown as unknown, never guessed at; a record without a value is
 a deletion. Kafka compacts the topic whenever it likes: it also holds older commits of the same partition,
 and only the last one counts. To learn a group's position, ask its coordinator (`committed_offsets.py`); this
-is for a person who wants to see what happened.
+module is for people who want to see what happened.
 
 >>> read_offset_record(b"\\x00\\x01\\x00\\x01g\\x00\\x01t\\x00\\x00\\x00\\x00", None)
 OffsetRecord(group='g', kind='offset', topic='t', partition=0, offset=None, metadata='', commit_time_ms=None)
@@ -70,7 +70,7 @@ def partition_of_group(group: str, partitions: int) -> int:
 
 
 def read_offset_record(key: bytes | None, value: bytes | None) -> OffsetRecord:
-    """Return one record; if unknown or damaged, its kind is `unknown`."""
+    """Return the decoded record; if it is unknown or damaged, its kind is `unknown`."""
     try:
         cursor = WireCursor(key or b"")
         version = cursor.integer(2)

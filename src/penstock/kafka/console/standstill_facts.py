@@ -1,8 +1,8 @@
 """Compares a log with a stream's position: what `penstock why` asks the brokers.
 
 Rule: a partition without a leader is reported as such and not waited for; every question has one short
-deadline. Both ends of each partition are asked for: the one for readers of committed rows and the log's. The
-same goes for partitions of its topics that the position lacks: a topic that got more partitions has them.
+deadline. Both ends of each partition are looked up: the one for readers of committed rows and the log's. That
+includes partitions that the position lacks, as after a topic was given more partitions.
 
     facts = look_at_standing(settings, "visits", position, timeout_ms=10_000)
 """

@@ -66,7 +66,7 @@ def find_retention_ms(settings: ClientSettings, group: str, *, timeout_ms: int) 
                 return _ask_retention_ms(settings, group, deadline)
         raise attempts.given_up()
     except BrokerError as error:
-        log.info("How long group %s keeps its offsets was not told: %s", group, error)
+        log.info("The brokers did not say how long group %s keeps its offsets: %s", group, error)
         return None
 
 

@@ -1,6 +1,6 @@
 """Reads and writes what consumer groups have committed.
 
-Rule: Penstock is never a member of a group. It commits as an outsider, which Kafka allows while the group has
+Rule: a stream is never a member of a group. It commits as an outsider, which Kafka allows while the group has
 no members, so no rebalance can take its partitions away and no session can expire in a long batch. Why not
 use a consumer's `commit`: it needs a membership that this process would have to keep alive. A commit
 is for lag tools and for users who start from it; where a stream goes on is decided elsewhere.
@@ -24,7 +24,7 @@ from penstock.kafka.transport.deadlines import Deadline
 from penstock.kafka.transport.protocol_messages import OffsetCommitRequest, OffsetFetchRequest, error_name
 
 _NO_OFFSET, _NO_GENERATION, _NO_EPOCH = -1, -1, -1
-# From version 10 on both requests name topics by id; a group may have offsets of topics that have none now.
+# From version 10, both requests name topics by id; a group may have offsets of topics that have none now.
 _BY_NAME = 9
 # The errors an outsider gets when the group has members (the last three: the newer group protocol).
 _HAS_MEMBERS = {22, 25, 27, 110, 113}
@@ -55,7 +55,7 @@ def commit_offsets(
     """Commit these offsets, each the next one to read; return when the coordinator has stored them.
 
     A moving coordinator is retried until the deadline. A refusal names the partitions it concerns; the others
-    of the same call are stored all the same. `metadata` is one text for all, or one for each.
+    of the same call are still stored. `metadata` is one text for all, or one for each.
     """
     below = [f"{each} to {offset}" for each, offset in sorted(offsets.items()) if offset < 0]
     if below:

@@ -33,7 +33,7 @@ _NEWER_PROTOCOL = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """One group. `kind`: classic, consumer (newer protocol), share or streams; "" if the broker is silent."""
+    """One group. `kind` is classic, consumer (newer protocol), share or streams, or "" if unknown."""
 
     name: str
     state: str
@@ -144,7 +144,7 @@ def _read_members(members: Iterable[Any]) -> Iterable[Member]:
 
 
 def read_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions in a member's assignment, none if the bytes are empty (it is joining)."""
+    """Return the partitions in a member's assignment: none while it is joining, None if it is unreadable."""
     if not data:
         return ()
     cursor = WireCursor(data)
@@ -155,7 +155,7 @@ def read_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
             topic = cursor.text()
             found += [TopicPartition(topic, cursor.integer(4)) for _ in range(cursor.count(4))]
     except ValueError:
-        return None  # the client uses a protocol of its own
+        return None  # the client uses a custom protocol
     return tuple(sorted(found))
 
 

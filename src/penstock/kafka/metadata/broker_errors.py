@@ -18,7 +18,7 @@ LEADER_NOT_AVAILABLE = 5
 
 #: Codes that mean "you asked the wrong broker": look the leader up again.
 STALE_ROUTE = frozenset({3, 5, 6, 9, 13, 56, 72, 74, 75, 80, 83, 100, 103})
-#: Codes that pass by themselves: timeouts, moving coordinators, throttling, offsets not yet settled.
+#: Codes of states that pass on their own: timeouts, moving coordinators, throttling, unsettled offsets.
 PASSING = frozenset({7, 14, 15, 16, 19, 20, 41, 51, 70, 71, 78, 88, 89})
 RETRIABLE = STALE_ROUTE | PASSING
 
@@ -28,7 +28,7 @@ _HINTS = {
     "CLUSTER_AUTHORIZATION_FAILED": "Grant this user the right on the cluster.",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "Grant this user Write on the transactional id.",
     "UNKNOWN_TOPIC_OR_PARTITION": "Check the name and that the topic was not deleted.",
-    "TOPIC_ALREADY_EXISTS": "Use another name, or the topic that is there.",
+    "TOPIC_ALREADY_EXISTS": "Use another name, or the existing topic.",
     "INVALID_TOPIC_EXCEPTION": "Topic names have 1 to 249 letters, digits, dots, dashes and underscores.",
     "MESSAGE_TOO_LARGE": "Write smaller records, compress them, or raise max.message.bytes of the topic.",
     "INVALID_TIMESTAMP": "Correct the time of the record (milliseconds since 1970), or change how far from "
@@ -39,7 +39,7 @@ _HINTS = {
 
 
 def refusal(code: int, request: str, broker: str, resource: str, detail: str | None = None) -> BrokerError:
-    """Return the error for a code that is not worth another try, or that was tried long enough."""
+    """Return the error for a code that is not worth a retry, or that was retried long enough."""
     name = error_name(code)
     what = f"{broker} refused {request} for {resource}"
     if name not in _HINTS:

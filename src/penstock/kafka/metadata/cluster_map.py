@@ -79,7 +79,7 @@ class ClusterMap:
         self._listed: tuple[float, Collection[str]] | None = None
 
     def learn(self, response: Any, *, complete: bool = False) -> dict[str, TopicRoute]:
-        """Store a Metadata response; return its topics that exist. `complete`: it lists all topics."""
+        """Store a Metadata response, which is `complete` if it lists all topics; return those that exist."""
         with self._lock:
             self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
             self._controller_id = response.controller_id

@@ -2,9 +2,9 @@
 
 Rules: metadata is asked from any broker that answers, never from ZooKeeper; a leader is believed
 until a broker says otherwise or metadata.max.age.ms has passed; metadata with an older leader epoch than ours
-is ignored (it comes from a broker that lags behind); everything is tried again with growing pauses, but
-only until the caller's deadline, and then the error names the last failure. Why not remember failures: a
-broker that was down a moment ago is the one that comes back.
+is ignored (it comes from a broker that lags behind); everything is retried with growing pauses, but only
+until the caller's deadline, and then the error names the last failure. Why not remember failures: a broker
+that was down a moment ago is the one that comes back.
 
     routing = routing_for(settings)
     leader = routing.leader("orders", 0, Deadline.after_ms(60_000, "default.api.timeout.ms"))
@@ -145,7 +145,7 @@ class Routing:
         return address
 
     def invalidate(self, topics: Iterable[str]) -> None:
-        """Make the leaders of these topics be looked up again before their next use."""
+        """Look up the leaders of these topics again before their next use."""
         self._cluster.forget(topics)
 
     def brokers(self, deadline: Deadline) -> dict[int, BrokerAddress]:

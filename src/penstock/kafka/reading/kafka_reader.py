@@ -200,7 +200,7 @@ class _RangeRead:
         return DataLossError(
             "PARTITION_GONE",
             f"{self._partition}: the topic was deleted while it was still to be read.",
-            hint="Set failOnDataLoss=false to go on without it, or start anew with the topics there are.",
+            hint="Set failOnDataLoss=false to go on without it, or start over with the existing topics.",
             facts={
                 "topic": self._partition.topic,
                 "partition": self._partition.partition,
@@ -212,9 +212,9 @@ class _RangeRead:
         """Return the error for records that were written here after the range was planned."""
         return DataLossError(
             "LOG_TRUNCATED",
-            f"{self._partition}: offsets [{position}, {until}) were cut off and written anew after this read "
+            f"{self._partition}: offsets [{position}, {until}) were cut off and rewritten after this read "
             "was planned.",
-            hint="Set failOnDataLoss=false to go on: what stands there now is then read by the next batch.",
+            hint="Set failOnDataLoss=false to go on: the next batch then reads what is there now.",
             facts={**self._fetcher.facts(position), "until": until},
         )
 
@@ -257,7 +257,7 @@ class _RangeRead:
             raise BrokerError(
                 "FETCH_TIMEOUT",
                 f"{self._partition}: for {self._patience.limit_ms} ms ({self._patience.name}) the brokers "
-                f"refuse to give offset {position} and say that the log holds [{earliest}, {latest}).",
+                f"have refused to give offset {position}, but say that the log holds [{earliest}, {latest}).",
                 hint="Check the partition's replicas and, with tiered storage, its remote segments.",
                 facts={**self._fetcher.facts(position), "limit_ms": self._patience.limit_ms},
                 retriable=True,

@@ -1,9 +1,9 @@
 """Fetches one partition: asks, receives, and finds the broker again when it has moved.
 
-Rules: leaders that move, brokers that hang up and answers that do not come are tried again with
-fresh metadata, but only until the deadline of this step of progress; then the error names topic,
-partition, offset and limit. Offsets the log no longer has are not handled here: `fetch` returns None, and
-the reader decides. A connection with an unanswered question is closed, never given back.
+Rules: a fetch is retried with fresh metadata when the leader moves, the broker hangs up or no answer comes,
+but only until the deadline of this step of progress; then the error names topic, partition, offset and limit.
+Offsets the log no longer has are not handled here: `fetch` returns None, and the reader decides. A connection
+with an unanswered question is closed, never given back.
 
 Why one question for one partition at a time: the answer is one partition's bytes in one buffer, the next
 question can be sent as soon as its batch headers are read, and a slow partition delays no other. Where
@@ -192,7 +192,7 @@ class PartitionFetcher:
             (POOL.give_back if self._use_pool else POOL.discard)(connection)
 
     def explain_hold(self, stable_end: int) -> str:
-        """Return whose open transaction holds back readers of committed rows, and how long it is silent."""
+        """Return whose open transaction holds back committed rows, and how long it has been silent."""
         deadline = Deadline.after_ms(self._settings.request_timeout_ms, "request.timeout.ms")
         found = find_open_transactions(self._routing, self.partition, deadline)
         if not found:
@@ -209,7 +209,7 @@ class PartitionFetcher:
                 "TOPIC_RECREATED",
                 f"{self.partition}: the topic was deleted and created again while offsets from {position} on "
                 "were still to be read.",
-                hint="Set failOnDataLoss=false to go on with the topic that is there now, or start anew.",
+                hint="Set failOnDataLoss=false to go on with the topic that is there now, or start over.",
                 facts=self.facts(position),
             )
 
@@ -336,6 +336,6 @@ class PartitionFetcher:
             "LOG_TRUNCATED",
             f"{self.partition}: a leader election cut the log back to offset {end}; records read before "
             f"offset {position} are no longer part of it.",
-            hint="Set failOnDataLoss=false to go on with what the log holds now, or read the range anew.",
+            hint="Set failOnDataLoss=false to go on with what the log holds now, or read the range again.",
             facts={**self.facts(end), "until": position, "log_end": end},
         )

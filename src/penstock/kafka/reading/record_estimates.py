@@ -1,7 +1,7 @@
 """A short look at the records at a position, to estimate their age and size.
 
 Rule: a look costs one small fetch per broker (and one more where a record batch is larger than it) and only
-reads batch headers, so it is exact for no single record: the time is that of the first record in the batch
+reads batch headers, so it is not exact for single records: the time is that of the first record in the batch
 that holds the position, the size is stored (compressed) bytes per offset. Estimates are never waited for:
 each broker is asked once, and a partition that is empty there, gone, without a leader or not answered for is
 left out. Why not use the reader: it decompresses, retries, waits for records to come, and fails if none do.

@@ -4,10 +4,10 @@ Rule: this only saves round trips. Anything but a plain answer (an error, nothin
 broker that does not answer) is left out here, and the `PartitionFetcher` of that range asks again:
 it knows how to handle it, so loss and retries are decided in one place.
 
-Why only small ranges: a large one fills Arrow batches by itself, and its fetches, one ahead of the decoder,
+Why only small ranges: a large one fills Arrow batches on its own, and its fetches, one ahead of the decoder,
 are faster. Why not when a rack is set: a follower may be nearer, and the leader names it per partition. Why
-not for a range that was asked from `earliest`: its first records may have aged out since, so its own fetcher
-finds out where it begins.
+not for a range that was requested from `earliest`: its first records may have aged out since, so its own
+fetcher finds out where it begins.
 
     answers = ask_at_once(order, order.ranges)
     fetched = answers.take(wanted, position) or fetcher.fetch(position, until)
@@ -69,7 +69,7 @@ class FirstAnswers:
 
 
 def ask_at_once(order: WorkOrder, ranges: Sequence[RangeOrder]) -> FirstAnswers:
-    """Ask for the start of all small ranges; ask nothing for fewer than two, and return less on errors."""
+    """Return answers for the start of all small ranges: none for fewer than two ranges, fewer on errors."""
     answers = FirstAnswers()
     # A broker answers once per partition, so a partition that is here twice is left out.
     times = Counter((each.topic, each.partition) for each in ranges)

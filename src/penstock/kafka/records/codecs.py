@@ -3,7 +3,7 @@
 Rule: the room for the output is known before a byte is written, and it never exceeds `limit`. Each
 format gives an upper bound without being decompressed (snappy its length, gzip its trailer, lz4 and
 zstd the number of their blocks), so nothing is decompressed twice and a bomb of a few bytes cannot
-take the machine's memory. A frame's claims only reserve room; the actual output counts.
+exhaust the machine's memory. A frame's claims only reserve room; the actual output counts.
 
 Why not `cramjam.lz4.decompress(data)`: it grows its output without a limit, and a fresh buffer for each
 batch costs more in page faults than the decompression itself. A `Decompressor` keeps one. Both directions

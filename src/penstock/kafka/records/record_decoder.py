@@ -330,7 +330,7 @@ class RecordDecoder:
             raise DecodeError(
                 "TIMESTAMP_OVERFLOW",
                 f"{place}: the record's timestamp {facts['timestamp_ms']} ms does not fit a Spark timestamp.",
-                hint="Read `timestampMs` instead (option `columns`), or mend the producer.",
+                hint="Read `timestampMs` instead (option `columns`), or fix the producer.",
                 facts=facts,
             )
         raise CorruptBatchError(

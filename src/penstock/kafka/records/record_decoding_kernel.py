@@ -244,8 +244,7 @@ def fill(buf, segments, state, start, until, choice, columns):
 
     Append rows with `start <= offset < until` until the segments are used up (DONE), the output is full
     (FULL), or one record is larger than the whole output (OVERSIZED, with what it needs in `state`). Any
-    other code means damage; its offset is in `state[BAD_AT]`.
-    As milliseconds any number is a time.
+    other code means damage; its offset is in `state[BAD_AT]`. A time in milliseconds may be any number.
     """
     max_rows, want_key, want_value, want_headers, time_scale = choice
     offsets, times, time_types, key_ends, key_bits, keys, value_ends, value_bits, values = columns[:9]

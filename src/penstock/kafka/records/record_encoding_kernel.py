@@ -47,8 +47,8 @@ def write_records(
     """Write records from `rows[first]` on, leaving room for a header.
 
     Return (the next row to write, the end of the bytes, the highest time). When not even the first fits
-    into `out`, the next row is `first` itself and the end is the room it needs. The arrays are no bundle: a
-    batch of one record takes 3 us, and such a bundle takes 1 us more in `fill`.
+    into `out`, the next row is `first` itself and the end is the room it needs. The arrays are not bundled: a
+    batch of one record takes 3 us, and in `fill` such a bundle costs 1 us more.
     """
     at = np.int64(HEADER_BYTES)
     base_time = times[rows[first]]

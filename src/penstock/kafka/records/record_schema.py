@@ -1,4 +1,4 @@
-"""The columns exactly as Spark wants them from a Python source. Kept apart: naming them loads no kernel."""
+"""The columns' types, as Spark expects them of a Python source; kept apart so that no kernel is loaded."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 Rule: this calls what a real read or write calls, with the same types; `kernels.compilation_lock`
 makes one process per machine compile while the others wait.
+
     ensure_compiled()
 """
 
@@ -21,7 +22,7 @@ _done = False
 
 
 def ensure_compiled() -> None:
-    """Make the decoding kernels ready in this process; return at once if they are."""
+    """Prepare the decoding kernels in this process; return at once if they are ready."""
     global _done  # noqa: PLW0603  (once per process, whatever calls it)
     if not _done:
         compile_in_turn("records", __name__, _decode_nothing, told="the decoding kernels")

@@ -137,8 +137,10 @@ class Connection:
             raise self._malformed(f"answer to {name} v{version} cannot be decoded") from error
 
     def _tell_silence(self, name: str, deadline: Deadline) -> None:
-        """Log a warning when no answer begins to arrive for long: a hung broker still accepts requests,
-        and the limit of one is half a minute."""
+        """Log a warning when no answer begins to arrive for long.
+
+        A hung broker still accepts requests, and the time limit of a request is half a minute.
+        """
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return  # decrypted already, so the descriptor may stay silent
         poller = select.poll()
@@ -150,7 +152,7 @@ class Connection:
                 return  # an answer, or no time left: the caller reads it, or finds out
         patience = find_patience()
         log.warning(
-            "No answer of %s:%d to %s for %.0f s; waiting for it up to %.0f s more (%s).%s",
+            "No answer from %s:%d to %s for %.0f s; waiting for it up to %.0f s more (%s).%s",
             self.host,
             self.port,
             name,
@@ -258,7 +260,7 @@ class Connection:
         """Return whether the broker still holds its end. Takes no round trip, so it can soon be wrong."""
         if self.closed:
             return False
-        # Being readable is no sign of death: after a TLS 1.3 handshake, session tickets wait to be read.
+        # A readable socket may be alive: after a TLS 1.3 handshake, session tickets wait to be read.
         hung_up = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
         poller = select.poll()
         poller.register(self._socket.fileno(), hung_up)
@@ -306,8 +308,11 @@ class Connection:
 
 
 def _raise_if_broken(error: TimeoutError) -> None:
-    """Raise it again if it is the system's, which has given up the connection: the next read would return an
-    end, as if the broker had hung up. A timeout that we set means only that nothing has come so far."""
+    """Raise the error again if it is the system's, which has given up the connection.
+
+    The next read would return an end, as if the broker had hung up. A timeout that we set means only that
+    nothing has come so far.
+    """
     if error.errno == errno.ETIMEDOUT:
         raise error
 

@@ -1,9 +1,9 @@
 """How long anything may wait: a moment on the monotonic clock, and the name of the limit that set it.
 
 Rule: every wait for a broker ends at a `Deadline`, and then the error says what was waited for, how long,
-and which setting to raise. Why not plain timeouts: a timeout of 30 s in each
-of five nested calls is 150 s, and none of the five knows of the other four; a deadline is passed down and
-stays the same moment. A request to stop the stream (`core.outages.hearing_stop`) makes it come sooner.
+and which setting to raise. Why not plain timeouts: a timeout of 30 s in each of five nested calls is 150 s,
+and none of the five knows of the other four; a deadline is passed down and stays the same moment. A request
+to stop the stream (`core.outages.hearing_stop`) makes it come sooner.
 
 >>> Deadline.after_ms(0, "request.timeout.ms").timeout_error("an answer to Metadata from b:9092").condition
 'BROKER_TIMEOUT'
@@ -26,7 +26,7 @@ LOOK_FOR_STOP_S = 0.5
 class Deadline:
     """A moment (`at`, seconds on this process's monotonic clock) and the setting it comes from.
 
-    `whole_begun_at` is when the wait that this one is part of began; None: it is not part of another.
+    `whole_begun_at` is when the wait that this one is part of began; None if it is not part of another.
     """
 
     at: float
@@ -98,7 +98,7 @@ class Deadline:
             )
         return BrokerError(
             "BROKER_TIMEOUT",
-            f"Waited for {waiting_for} for {self.limit_ms} ms ({self.name}), in vain.",
+            f"Waited for {waiting_for} for {self.limit_ms} ms ({self.name}) without success.",
             # A name in words is not a setting, so it cannot be raised.
             hint="Check that the broker is up and reachable"
             + ("." if " " in self.name else f", or raise {self.name}."),

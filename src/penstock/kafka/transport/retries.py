@@ -1,7 +1,7 @@
-"""Tries again what a broker refused or left unanswered: until a deadline, with growing pauses.
+"""Retries what a broker refused or left unanswered, until a deadline, with growing pauses.
 
-Rule: inside `penstock.kafka` this is the only loop of tries; whoever looks at a log (`engines.reading`) asks
-again with a fresh view. It warns while failures last, and its error names the last failure. Why not a loop at
+Rule: inside `penstock.kafka` this is the only retry loop; whoever looks at a log (`engines.reading`) asks
+again with a fresh view. It warns while failures last, and its error names the last failure. Why not a loop in
 each place: each had its own pauses, and none told the user why it waited.
 
     attempts = Attempts(deadline, "the metadata", first_pause_ms=100)
@@ -98,7 +98,7 @@ class Attempts:
         self._told_at = now
         patience = find_patience()
         log.warning(
-            "For %.0f s no success with %s; trying on for %.0f s (%s).%s The last failure was: %s",
+            "For %.0f s no success with %s; trying for %.0f s more (%s).%s The last failure was: %s",
             waited_s,
             self.waiting_for,
             self.deadline.remaining_s(),

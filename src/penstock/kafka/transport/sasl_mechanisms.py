@@ -1,4 +1,4 @@
-"""Logs in to a broker: PLAIN and SCRAM as exchanges of bytes, without a socket of their own.
+"""Logs in to a broker: PLAIN and SCRAM as exchanges of bytes, independent of any socket.
 
 Rule: a mechanism is a generator. It yields what to send, receives what the server answers, and either ends
 when the login succeeds or raises `AuthenticationRefused`. So SCRAM's checks (the server's nonce starts with
@@ -48,7 +48,7 @@ def exchange_for(settings: SaslSettings) -> Exchange:
 
 
 def plain(username: str, password: Secret) -> Exchange:
-    """Log in by RFC 4616: one message, and silence means yes (a refusal is the response's error code)."""
+    """Log in by RFC 4616: one message, and no error code in the response means success."""
     yield b"\0".join((b"", username.encode(), password.reveal().encode()))
 
 

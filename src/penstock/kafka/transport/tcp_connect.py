@@ -1,4 +1,4 @@
-"""Connects from a host name to a TCP socket, within a deadline.
+"""Opens a TCP connection to a host, within a deadline.
 
 Rule: even the name look-up ends by the deadline. Why not `socket.create_connection`: it resolves
 names without any time limit (a dead name server holds it for tens of seconds) and then gives every
@@ -23,7 +23,7 @@ _Address = tuple[socket.AddressFamily, Any]
 
 
 def connect_tcp(settings: ClientSettings, host: str, port: int, deadline: Deadline) -> socket.socket:
-    """Connect to the first address of `host` that answers; each gets its share of the time left."""
+    """Return a socket to the first address of `host` that answers; each gets its share of the time left."""
     addresses = _resolve(host, port, deadline)
     what = f"a TCP connection to {host}:{port}"
     last_error: OSError | None = None
@@ -64,8 +64,8 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[_Address]:
 
 
 def _look_up(host: str, port: int, deadline: Deadline) -> list[_Address]:
-    # getaddrinfo takes no time limit, so it runs on a thread that may be abandoned: a
-    # daemon, ended by the resolver's own limit.
+    # getaddrinfo takes no time limit, so it runs on a thread that may be abandoned: a daemon, which the
+    # resolver's own limit ends.
     found: list[_Address] = []
     failed: list[OSError] = []
 

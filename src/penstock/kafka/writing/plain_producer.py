@@ -1,4 +1,4 @@
-"""A plain idempotent producer: Arrow tables into a topic, each record once, every answer checked.
+"""A plain idempotent producer: it writes Arrow tables to a topic, each record once, every answer checked.
 
 Rule: `write` returns when every record is acknowledged by all in-sync replicas, or raises. A batch
 keeps its producer id and sequence number through every repetition, so a broker that already has it says so
@@ -40,7 +40,7 @@ log = get_logger(__name__)
 
 #: How long a write waits for an answer that it can do without.
 HINT_TIMEOUT_MS = 5_000
-#: How long it does without such an answer before it asks again: each question may take that time.
+#: How long it then goes without the answer before it asks again: each question may take the time above.
 ASK_AGAIN_AFTER_S = 60.0
 #: Every topic takes batches of this size, so its limit is not worth a question.
 _SMALL_BYTES = 4_096
@@ -146,14 +146,14 @@ class Writer:
     def learn_limit(self, topic: str, deadline: Deadline | None = None) -> int | None:
         """Return the largest batch that a topic takes, in bytes, asking once; None if brokers refuse to say.
 
-        Raise on a failure that may pass. Ask before a transaction: inside it, the question takes of its time.
+        Raise on a failure that may pass. Ask before a transaction: inside it, the question uses its time.
         """
         if topic not in self._limits:
             self._limits[topic] = find_message_limit(self._settings, topic, deadline)
         return self._limits[topic]
 
     def _find_room(self, topic: str, deadline: Deadline) -> int | None:
-        """Return the largest batch to make for a topic, or None: it may take less than we would send."""
+        """Return the largest batch to make for a topic, which may take less than we would send, or None."""
         if time.monotonic() < self._ask_again_at.get(topic, 0.0):
             return None
         try:

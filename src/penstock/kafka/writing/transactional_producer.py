@@ -153,8 +153,8 @@ class TransactionalWriter(Writer):
     def transaction(self) -> Iterator[None]:
         """Begin a transaction; commit at the end of the block, abort when it raises.
 
-        If the abort fails as well, it is left to `fence`, or to the coordinator's time limit: the caller
-        must see the original error.
+        If the abort fails, too, it is left to `fence`, or to the coordinator's time limit: the caller must
+        see the original error.
         """
         self.begin()
         try:
@@ -195,7 +195,7 @@ class TransactionalWriter(Writer):
                 raise
             raise BrokerError(
                 OUTCOME_UNKNOWN,
-                f"Nobody told how the transaction of {self.transactional_id} ended. {error.what}",
+                f"It is unknown how the transaction of {self.transactional_id} ended. {error.what}",
                 hint="Fence and read what is there before anything is written again.",
                 facts={**error.facts, "transactional_id": self.transactional_id},
                 retriable=True,
@@ -292,7 +292,7 @@ class TransactionalWriter(Writer):
             FENCED,
             f"{broker} refused {request}: transactional id {self.transactional_id} has a later writer, or "
             f"this one's transaction took longer than {self._transaction_timeout_ms} ms.",
-            hint="Let one program at a time use the id; give each of several one of its own.",
+            hint="Let only one program at a time use the id; give several programs an id each.",
             facts={"broker": broker, "request": request, "transactional_id": self.transactional_id},
         )
 
@@ -321,7 +321,7 @@ def _read_code(response: Any) -> int:
 
 
 def _first_code(response: Any) -> int:
-    """Return the code of the refused partition; the request's other partitions are not attempted then."""
+    """Return the refused partition's code, or 0; the request's other partitions are then not attempted."""
     codes = [
         int(part.partition_error_code)
         for topic in response.results_by_topic_v3_and_below

@@ -237,8 +237,9 @@ def test_bans_that_had_ended_before_they_were_decided_are_not_told_as_blocks(
     watched.run_batch(40, tuple(make_decision(f"192.0.2.{n}") for n in range(4)))
     assert ", 0 clients blocked (4 decided in this run), " in capsys.readouterr().out
     assert close(watched, capsys) == (
-        "4 clients decided upon in this run, by 4 decisions (who goes on gets more of them); 0 in the lists "
-        "now: their bans had ended before the decision, since a ban counts from the time in the log."
+        "4 clients decided upon in this run, by 4 decisions (a client that goes on gets more of them); 0 in "
+        "the lists now: their bans had ended before the decision, since a ban counts from the time in the "
+        "log."
     )
     watched.in_lists = 1
     watched.run_batch(40, (make_decision("192.0.2.3", seconds=7200),))

@@ -221,9 +221,9 @@ def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
     """A minus sign beside `rewind` may mean the other way, or the same one again; `plan` needs it."""
     now = ("--watch", "0s")
     told = penstock("rewind", "--at", at, "visits", "--by", "-5", code=1)
-    assert "a rewind goes back by itself. Write --by 5 to go back; `penstock offsets skip --by 5`" in told
+    assert "a rewind already goes back. Write --by 5 to go back; `penstock offsets skip --by 5`" in told
     told = penstock("skip", "--at", at, "visits", "--by", "-5", code=1)
-    assert "a skip goes ahead by itself. Write --by 5 to go ahead; `penstock offsets rewind --by 5`" in told
+    assert "a skip already goes ahead. Write --by 5 to go ahead; `penstock offsets rewind --by 5`" in told
     assert "50       45" in penstock("plan", "--at", at, "visits", "--by", "-5")
     told = penstock("rewind", "--at", at, "visits", "--offset", "t-0=4", "--only", "t-x-1", code=1)
     assert "--offset names t-0, and --only leaves it alone. Leave --only out" in told

@@ -59,7 +59,7 @@ def test_only_the_value_must_be_there() -> None:
         (b'{"value": "a", "headers": [["h", 1]]}', "`header h` is not a text"),
         (b'{"value": "a", "timestamp_ms": "noon"}', "`timestamp_ms` is not a whole number"),
         (b'{"value": "a", "timestamp_ms": 1.5}', "`timestamp_ms` is not a whole number"),
-        (b'{"value": "a", "partition": -1}', "`partition` is not a whole number from 0 on"),
+        (b'{"value": "a", "partition": -1}', "`partition` is not a whole number, 0 or greater"),
         (b'{"value": "a", "partition": true}', "`partition` is not a whole number"),
         (b"[" * 100_000, "it is nested too deeply"),
     ],

@@ -189,13 +189,13 @@ def test_what_is_no_pair_is_shown_as_it_was_given(
 ) -> None:
     """A setting may be a secret."""
     assert main(["produce", "t", *given, "--bootstrap-server", "127.0.0.1:1"]) == 1
-    assert f"is given {shown}, which is no NAME=VALUE" in capsys.readouterr().err
+    assert f"is given {shown}, which is not NAME=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("lag", "`penstock groups describe` tells a group's lag, `penstock offsets show` where"),
+        ("lag", "`penstock groups describe` shows a group's lag, `penstock offsets show` where"),
         ("prodcue", "Did you mean `penstock produce`?"),
         ("xyz", "There is no command 'xyz'. Run `penstock`"),
     ],

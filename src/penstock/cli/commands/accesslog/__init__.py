@@ -1,6 +1,6 @@
 """Live load monitoring and attack defence on access logs.
 
-One verb for each thing to do; `penstock accesslog VERB --help` tells its options.
+There is a verb for each task; `penstock accesslog VERB --help` shows its options.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import importlib
 from contextlib import AbstractContextManager, nullcontext
 
-#: Verb to what it does; its file is <verb>.py beside this one, with `add_arguments` and `run`.
+#: Each verb and what it does. Its file is <verb>.py beside this one, with `add_arguments` and `run`.
 VERBS: dict[str, str] = {
     "blocklist": "write who is blocked now, for a firewall, a web server or a program",
     "classify": "judge single requests by their addresses: a CSV with a column `uri` in, verdicts out",
@@ -20,16 +20,16 @@ VERBS: dict[str, str] = {
     "report": "write what was seen and done as one HTML file, with charts",
     "rules": "list the rules of the defence, show one, check files of your own",
     "run": "read lines from a topic, count the load, find attackers and block them",
-    "score": "hold decisions against labels: recall, precision, what was blocked, how fast",
-    "serve": "give the blocklist to enforcers on other servers, over HTTP",
+    "score": "compare decisions with labels: recall, precision, what was blocked, how fast",
+    "serve": "serve the blocklist to enforcers on other servers, over HTTP",
     "ship": "follow log files into a topic, each line once",
-    "simulate": "make traffic of several web servers, with labelled attacks in it",
+    "simulate": "simulate traffic of several web servers, with labelled attacks in it",
     "unban": "let a client or a network go, for a grace time",
 }
 
 HAS_MANY_VERBS = True
 
-#: A verb whose file has another name: `run` here is what every command has.
+#: Verbs whose file has another name: `run` is already the function that every command has.
 FILES = {"run": "run_pipeline"}
 #: Verbs that run kernels.
 COMPILING = ("classify", "demo", "replay", "rules", "run", "score", "ship", "simulate")
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _showing_compilation(verb: str) -> AbstractContextManager[None]:
-    """Return the block that shows a first compilation; an empty one for verbs that need no compiler."""
+    """Return a context that shows a first compilation; it does nothing for verbs that need no compiler."""
     if verb not in COMPILING:
         return nullcontext()
     from penstock.cli.shared.compilation_progress import ACCESS_LOG, showing_compilation

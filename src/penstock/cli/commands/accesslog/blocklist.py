@@ -4,8 +4,8 @@ penstock accesslog blocklist results.db --format nftables | nft -f -
 penstock accesslog blocklist results.db --format apache-map --out /etc/apache2/blocked.txt
 penstock accesslog blocklist results.db --json --since 1789000000000
 
-A file is replaced in one step, and only when the list has changed. Simulated decisions, host names, what an
-order undid, allow lists and trusted proxies are in no list.
+A file is replaced in one step, and only when the list has changed. No list holds simulated decisions, host
+names, bans that an order undid, allowed addresses or trusted proxies.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if rendered.left_out:
         complain(
-            f"{count(rendered.left_out, 'network')} left out: {name} has no words for networks of this size."
+            f"{count(rendered.left_out, 'network')} left out: {name} cannot express networks of this size."
         )
     if arguments.out is None:
         sys.stdout.write(rendered.content.decode("ascii" if name != "csv" else "utf-8"))
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         say(json.dumps(told, indent=1))
     else:
-        what = "is written" if changed else "is as it was"
+        what = "is written" if changed else "is unchanged"
         say(f"{escape(str(arguments.out))} {what}: {count(len(bans), 'network')}.")
     return 0
 

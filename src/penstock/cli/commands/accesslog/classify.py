@@ -4,11 +4,11 @@ penstock accesslog classify requests.csv verdicts.csv
 penstock accesslog classify requests.csv verdicts.csv --rules mine.yaml --points 10
 (echo uri; cat addresses.txt) | penstock accesslog classify - -
 
-It takes CSV whose first line names a column `uri`; a log is for `replay`. If that is the only column, each
+It reads CSV whose first line names a column `uri`; for a log use `replay`. If that is the only column, each
 line is one address, commas and all, unless it begins with a quote. The file `-` is standard input or output.
-It writes `uri,verdict,class,score`: attack or clean, a class, and all points together. The points of the
-rules that hit add up in the order of the rules; the class is that of the rule with which they are enough to
-block, or, if they never are, enough to call it an attack (--points).
+It writes `uri,verdict,class,score`: attack or clean, a class, and the sum of the points. The points of the
+rules that hit are added in the order of the rules. The class is that of the rule with which the sum is enough
+to block, or, if it never is, enough to call the request an attack (--points).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_ONCE = 20_000
 #: In place of a file name.
 _STANDARD = "-"
 _LONGEST_SHOWN = 120
-#: What is read may begin with the mark of UTF-8, as spreadsheets write it.
+#: Input may begin with a UTF-8 byte order mark, as spreadsheets write it.
 _ENCODINGS = {"r": "utf-8-sig", "w": "utf-8"}
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--points",
         type=int,
         default=ATTACK_POINTS,
-        help=f"least points of an attack (default {ATTACK_POINTS})",
+        help=f"the fewest points that make an attack (default {ATTACK_POINTS})",
     )
 
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             "OPTION_INVALID",
             f"--points is {arguments.points}.",
-            hint="Give a whole number from 1 on: with less, every request would be an attack.",
+            hint="Give a whole number, 1 or greater: with less, every request would be an attack.",
         )
     ruleset = load_rules(arguments.rules or ())
     if arguments.rules:
@@ -96,7 +96,7 @@ def _unreadable(name: str, why: str) -> OptionError:
 
 
 class _Lines:
-    """The lines of a file, counted. `began` is where the row began that is being read, 0 between rows."""
+    """Yields a file's lines and counts them. `began` is the current row's first line, 0 between rows."""
 
     def __init__(self, given: IO[str]) -> None:
         self._given = given
@@ -114,7 +114,7 @@ class _Lines:
 
 
 def _read_rows(rows: Iterator[list[str]], given: _Lines, name: str) -> Iterator[list[str]]:
-    """Yield the rows that are not empty; say of one that cannot be read where it is."""
+    """Yield the rows that are not empty; for one that cannot be read, raise an error that names its line."""
     while True:
         given.began = 0
         try:
@@ -122,7 +122,7 @@ def _read_rows(rows: Iterator[list[str]], given: _Lines, name: str) -> Iterator[
         except csv.Error as error:
             if given.number == given.began and "end of data" not in str(error):
                 raise _unreadable(name, f"line {given.began}: {error}") from error
-            # Without its end a cell goes on to that of the file, or to what is too long for a cell.
+            # An unclosed cell continues to the end of the file, or until it is too long for a cell.
             raise OptionError(
                 "QUOTE_OPEN",
                 f"In line {given.began} of {name} a quote opens, and nothing closes it.",
@@ -135,7 +135,7 @@ def _read_rows(rows: Iterator[list[str]], given: _Lines, name: str) -> Iterator[
 
 
 def _take_uris(given: _Lines, name: str) -> Iterator[str]:
-    """Yield the cells of the column `uri`; if there is no other, whole lines, unless they are quoted."""
+    """Yield the cells of the column `uri`; if it is the only one, whole lines, unless they are quoted."""
     rows = _read_rows(csv.reader(given, strict=True), given, name)
     header = next(rows, [])
     if "uri" not in header:
@@ -161,7 +161,7 @@ def _take_uris(given: _Lines, name: str) -> Iterator[str]:
 
 
 def _quote_lines(given: Iterable[str]) -> Iterator[str]:
-    """Yield each line as a row of one cell: an address may have commas, and quotes behind its beginning."""
+    """Yield each line as a row of one cell: an address may have commas, and quotes after its beginning."""
     is_open = False
     for line in given:
         text = line.rstrip("\r\n")
@@ -174,12 +174,12 @@ def _quote_lines(given: Iterable[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _writing(path: str) -> Iterator[IO[str]]:
-    """Yield the file to write to; one that cannot be written is an error that says so."""
+    """Yield the file to write to, or raise an error that says why it cannot be written."""
     try:
         with _open(path, "w") as written:
             yield written
     except OSError as error:
-        if path == _STANDARD:  # whoever reads it may leave early; the command knows what to do then
+        if path == _STANDARD:  # its reader may leave early; `penstock.cli.main` handles that
             raise
         raise OptionError(
             "FILE_UNWRITABLE", f"{path} cannot be written: {error.strerror}.", hint="Name another file."

@@ -3,9 +3,9 @@
 penstock accesslog deadletters results.db
 penstock accesslog deadletters results.db --limit 1000 --json
 
-The last ones first. A line is a stranger's text, so control characters are shown and not obeyed; of long ones
-the beginning is shown, with --json all that was kept. If there are many, say `run` how lines are written
-(--log-format).
+The latest come first. A line is a stranger's text, so control characters are shown and not obeyed. Only the
+beginning of a long line is shown; --json shows all that was kept. If there are many, tell `run` how lines are
+written (--log-format).
 """
 
 from __future__ import annotations

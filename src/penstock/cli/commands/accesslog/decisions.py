@@ -5,11 +5,11 @@ penstock accesslog decisions results.db --client 192.0.2.7
 penstock accesslog decisions results.db --explain 5f0c9a1e
 penstock accesslog decisions results.db --to-topic decisions --follow
 
-With --client also the decisions about the networks that it is in; the column `about` tells them apart: a row
-about `a neighbour` does not block the one that was asked for. --explain shows the log lines that caused a
+--client also shows the decisions about the networks that the client is in. The column `about` tells them
+apart: a row about `a neighbour` does not block the client itself. --explain shows the log lines that caused a
 decision; they are a stranger's text, so control characters are shown and not obeyed. --to-topic sends what
-that topic has not got yet, each decision at least once with its id as the key; --follow goes on until Ctrl-C,
-and ends with 1 if decisions are left that could not be sent. The next start sends them.
+the topic does not have yet, each decision at least once, with its id as the key. --follow goes on until
+Ctrl-C, and exits with 1 if some decisions could not be sent. The next start sends them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 2
 _FOLLOW_EVERY_S = 1.0
-#: What an id is made of, and so its beginning: nothing that has a meaning in a pattern.
+#: The beginning of an id, or all of it: no character has a meaning in a LIKE pattern.
 _BEGINNING = re.compile(r"[A-Za-z0-9.:-]{4,128}")
 _TABLE = ("decided_at", "action", "class", "rule", "subject", "expires_at", "request_index", "decision_id")
 _DETAILS = (
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database_argument(parser)
     parser.add_argument("--client", metavar="X", default=None, help="an address, a network or a host name")
     parser.add_argument(
-        "--explain", metavar="ID", default=None, help="one decision and its log lines; the id may be cut"
+        "--explain", metavar="ID", default=None, help="a decision and its log lines; the id may be shortened"
     )
     parser.add_argument(
         "--since", type=parse_moment, default=0, metavar="WHEN", help="1h, 2d, or 2026-01-31T12:00:00Z"
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find(session: Session, given: str) -> Decision:
-    """Return the decision of this id, or the only one whose id begins so."""
+    """Return the decision with this id, or the only one whose id begins with it."""
     found = read_decision(session, given)
     if found is None and _BEGINNING.fullmatch(given):
         name, mark = session.grammar.name, session.grammar.mark
@@ -153,7 +153,7 @@ def _write_table(decisions: Sequence[Decision], asked: str | None) -> Iterator[s
 
 
 def _list_notes(decisions: Sequence[Decision], asked: str | None) -> Iterator[str]:
-    """Yield what a reader of the table could get wrong."""
+    """Yield notes on what a reader of the table could misunderstand."""
     related = [] if asked is None else [relate(each, asked) for each in decisions]
     if strange := related.count("a neighbour"):
         rows = "row is" if strange == 1 else "rows are"
@@ -169,7 +169,7 @@ def _list_notes(decisions: Sequence[Decision], asked: str | None) -> Iterator[st
 
 
 def _name_columns(decision: Decision) -> tuple[str, ...]:
-    """Name the client, not the fingerprint: it says little to a person, and the client is what is blocked."""
+    """Return the columns to show: not a fingerprint, which says little, but the client, which is blocked."""
     if decision["kind"] != "print":
         return _TABLE
     return tuple("client" if each == "subject" else each for each in _TABLE)
@@ -177,12 +177,12 @@ def _name_columns(decision: Decision) -> tuple[str, ...]:
 
 def _send(arguments: argparse.Namespace) -> int:
     if arguments.to_topic is None:
-        raise OptionError("TOPIC_MISSING", "There is nothing to follow.", hint="Say --to-topic TOPIC, too.")
+        raise OptionError("TOPIC_MISSING", "There is nothing to follow.", hint="Add --to-topic TOPIC.")
     from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
 
     place = find_database(arguments)
-    Database(place).run(demand_decisions)  # a wrong place is told before anything is made there
-    # Who follows tries again by itself, so a single attempt need not wait long, and an end does not either.
+    Database(place).run(demand_decisions)  # reports a wrong place before anything is created there
+    # --follow retries on its own, so a single attempt need not wait long, and neither need the end.
     patience = {"patience_ms": TOPIC_PATIENCE_MS} if arguments.follow else {}
     with closing(DecisionsTopic(place, connect(arguments), arguments.to_topic, **patience)) as sender:
         following = _Following(sender)
@@ -201,7 +201,7 @@ def _send(arguments: argparse.Namespace) -> int:
 
 
 class _Following:
-    """Sends what comes, until a signal. `is_behind`: the last attempt failed, or was interrupted."""
+    """Sends new decisions until a signal. `is_behind`: the last attempt failed, or was interrupted."""
 
     def __init__(self, sender: DecisionsTopic) -> None:
         self.sent = 0
@@ -212,12 +212,15 @@ class _Following:
         self._told = ""
 
     def send(self) -> None:
-        """Send what is new; an error is the caller's."""
+        """Send what is new; errors are left to the caller."""
         self.sent += self._sender.send()
 
     def run(self) -> None:
-        """Send until a signal. One that comes while nothing is sent, or in vain, ends this at once; so does a
-        second one: what was not acknowledged is not noted as sent, so nothing is lost by that."""
+        """Send until a signal.
+
+        A signal ends this at once if nothing is being sent or if the last attempt failed, and so does a
+        second signal. What was not acknowledged is not noted as sent, so nothing is lost.
+        """
         with hearing_signals(self._hear):
             try:
                 self.send()

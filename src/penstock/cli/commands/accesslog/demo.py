@@ -4,9 +4,10 @@ penstock accesslog demo
 penstock accesslog demo --seconds 120 --rate 5000 --out here/
 
 Web servers are simulated, with attacks of every class among ordinary visitors; each writes a log file, which
-a shipper follows into Kafka. The pipeline reads them, counts the load, and blocks. At the end: every line
-accounted for, decisions held against the simulator's truth, an HTML report. At a terminal it runs until
-Ctrl-C, otherwise for --seconds. Nothing is left running; what it made stays in the folder (--out).
+a shipper follows into Kafka. The pipeline reads the lines, counts the load and blocks attackers. At the end
+the demo accounts for every line, compares the decisions with the simulator's truth and writes an HTML report.
+At a terminal it runs until Ctrl-C, otherwise for --seconds. Nothing is left running; its files stay in the
+folder (--out).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ TOPIC, PARTITIONS = "access-log", 4
 DATABASE, TRUTH, REPORT, LOGS, LISTS = "results.db", "truth.csv", "report.html", "logs", "blocklists"
 _MARK = "made-by-the-demo.txt"
 _FOR_EVER_S = 24 * 3600
-#: A client that asks no more often than this shows little.
+#: A client with no more requests than this reveals little.
 _FEW_REQUESTS = 3
 
 
@@ -89,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         servers = Servers(kafka.bootstrap, TOPIC, folder / LOGS, folder / TRUTH, names)
         stack.callback(servers.end)
         servers.simulate(arguments.rate, seconds, arguments.seed)
-        # From here on a signal means: stop the servers and tell what was found.
+        # From here on a signal stops the servers, and what was found is still reported.
         with servers.stopping_on_signals():
             servers.ship()
             if attended and not arguments.seconds:
@@ -102,16 +103,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Make the folder, and remove what an earlier demo has left there, with a message.
+    """Create the folder, remove what an earlier demo has left there, with a message, and return the folder.
 
     A folder without this program's mark is not touched, whatever its files are called: a pipeline's real
-    database has the same name, since the guide calls it so.
+    database may have the same name, because the guide uses that name.
     """
     mark = folder / _MARK
     if folder.exists() and not mark.is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise OptionError(
             "FOLDER_NOT_EMPTY",
-            f"{folder} is there, and no demo has made it.",
+            f"{folder} exists, and no demo has created it.",
             hint="Name another folder with --out.",
             facts={"folder": str(folder)},
         )
@@ -123,7 +124,7 @@ def prepare_folder(folder: Path) -> Path:
     for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", TRUTH, REPORT):
         (folder / name).unlink(missing_ok=True)
     mark.write_text(
-        "`penstock accesslog demo` has made this folder and replaces its own files the next time:\n"
+        "`penstock accesslog demo` has created this folder and replaces its own files the next time:\n"
         f"{LOGS}/, {LISTS}/, {DATABASE}, {TRUTH} and {REPORT}.\n",
         encoding="utf-8",
     )
@@ -156,7 +157,7 @@ def _prepare(bootstrap: str, folder: Path) -> PipelineSettings:
 def _run_pipeline(
     spark: SparkSession, settings: PipelineSettings, folder: Path, servers: Servers | None
 ) -> int:
-    """Run until the servers have stopped or somebody asks; without them until nothing is left.
+    """Run until the servers have stopped or a stop is requested; without servers, until nothing is left.
 
     Return 1 if the blocklists are not up to date at the end, else 0.
     """
@@ -187,7 +188,7 @@ def _stop_when_over(servers: Servers, pipeline: Pipeline) -> None:
 
 
 def conclude(folder: Path, settings: PipelineSettings) -> int:
-    """Show totals, the decisions' quality, the audit, the report; return 1 if a line is unaccounted for."""
+    """Show totals, the decisions' quality, the audit and the report; return 1 if a check fails, else 0."""
     from penstock.apps.accesslog.reporting.html_report import write_report
     from penstock.apps.accesslog.reporting.report_data import read_report
     from penstock.cli.commands.accesslog.report import save_page
@@ -201,7 +202,7 @@ def conclude(folder: Path, settings: PipelineSettings) -> int:
     if (folder / TRUTH).exists():
         data = _compare(data, folder / TRUTH, logs, settings)
     else:
-        say(f"\nThe simulator left no truth (its words: {folder / LOGS / 'simulate.txt'}), so nobody can say")
+        say(f"\nThe simulator left no truth (output: {folder / LOGS / 'simulate.txt'}), so nobody can say")
         say("how good the decisions are; the report has no such table.")
     save_page(folder / REPORT, write_report(replace(data, checks=checks)))
     say(f"\nReport: {folder / REPORT}\nResults: {folder / DATABASE}   Blocklists: {folder / LISTS}/")
@@ -209,7 +210,7 @@ def conclude(folder: Path, settings: PipelineSettings) -> int:
 
 
 def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: PipelineSettings) -> ReportData:
-    """Tell how good the decisions are, and put that into the report."""
+    """Show how good the decisions are, and return the report's data with these figures."""
     from penstock.apps.accesslog.evaluation.decision_scoring import (
         count_visits,
         describe_classes,
@@ -240,7 +241,7 @@ def _compare(data: ReportData, truth: Path, logs: Sequence[Path], settings: Pipe
 def describe_outcome(
     result: Score, found: Sequence[Found], labels: Sequence[Label], visits: Mapping[str, Visits]
 ) -> Iterator[str]:
-    """Return the figures, and why they are no better: some attackers look like ordinary visitors."""
+    """Yield the figures, and why they are no better: some attackers look like ordinary visitors."""
     yield f"{result.found:,} of {result.attackers:,} attackers blocked ({result.recall:.1%})"
     yield f"{result.benign_hit:,} of {result.benign:,} honest clients blocked"
     yield f"{result.blocked:.1%} of the attackers' requests came after the decision to block them"
@@ -253,13 +254,13 @@ def describe_outcome(
     yield ""
     yield f"Not blocked: {', '.join(f'{number:,} {name}' for name, number in by_class)}."
     yield f"{few:,} of these sent at most {_FEW_REQUESTS} requests. The simulator mixes in attackers"
-    yield "that no log tells from people: a distributed_scan cut into pieces of a few requests for each"
-    yield "address, form_spam sent as people send forms, brute_force slower than somebody who forgot his"
+    yield "that no log distinguishes from people: a distributed_scan cut into a few requests for each"
+    yield "address, form_spam sent as people send forms, brute_force slower than somebody who forgot a"
     yield "password; and those that had just begun when the servers stopped."
 
 
 def check_lines(settings: PipelineSettings, logs: Sequence[Path]) -> list[Check]:
-    """Compare the lines of the files, of the counts, of the load and of the ledger."""
+    """Return the results of comparing the lines of the files, the counts, the load and the ledger."""
     from penstock.apps.accesslog.reporting.report_data import Check
     from penstock.stores.sql.connections.sql_sessions import Database
 

@@ -4,14 +4,13 @@ penstock accesslog replay /var/log/apache2/access.log* --decisions found.csv
 penstock accesslog replay access.log --decisions found.csv --allow-file /etc/penstock/allowed
 zcat old.log.gz | penstock accesslog replay - --decisions found.csv --rules my-rules/
 
-The decisions are those that a running pipeline makes of the same lines (a file is taken for the log of the
-server it is named after: web1.log, web1.log.2.gz). Before that it shows what the format makes of the first
-line. Local addresses are spared, unless you say --block-private. `request_index` is the
-place of the line that caused a decision among the client's lines in the given files; the first row of a
-client is its detection. A later row is a new ban after the one before has ended, another
-class of attack while a ban runs (that does not prolong it), or a ban by a rule about many clients
-(`distributed.*`), which begins at that moment and may end later than the one that runs. Files may be
-compressed with gzip; `-` is the standard input.
+The decisions are those that a running pipeline makes from the same lines. A file counts as the log of the
+server it is named after (web1.log, web1.log.2.gz). First, the command shows what the format makes of the
+first line. Local addresses are spared, unless you say --block-private. `request_index` is the place of the
+line that caused a decision among the client's lines in the given files. The first row of a client is its
+detection. A later row is a new ban after the previous one has ended, another class of attack during a ban
+(which does not prolong it), or a ban by a rule about many clients (`distributed.*`), which begins at that
+moment and may end later than the current one. Files may be compressed with gzip; `-` is standard input.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ COLUMNS = ("client", "decided_at", "request_index", "rule", "class", "action")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("logs", metavar="LOG", nargs="+", help="log files, also .gz; - is the standard input")
+    parser.add_argument("logs", metavar="LOG", nargs="+", help="log files, also .gz; - is standard input")
     parser.add_argument(
-        "--decisions", metavar="OUT.csv", required=True, help="where to write; - is the output"
+        "--decisions", metavar="OUT.csv", required=True, help="where to write; - is standard output"
     )
     add_log_format_argument(parser, with_old_name=True)
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
@@ -61,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if list(arguments.logs).count("-") > 1:
-        raise OptionError(
-            "OPTIONS_EXCLUDE", "The standard input can be read only once.", hint="Give `-` once."
-        )
+        raise OptionError("OPTIONS_EXCLUDE", "Standard input can be read only once.", hint="Give `-` once.")
     ruleset = load_rules(arguments.rules)
     if arguments.rules:
         complain(describe_rules(arguments.rules, ruleset))
@@ -104,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_decisions(path: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Write decisions as CSV into a file, or to the output."""
+    """Write decisions as CSV into a file, or to standard output."""
     if path == "-":
         _write(sys.stdout, rows)
         return

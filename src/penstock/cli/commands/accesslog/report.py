@@ -3,8 +3,8 @@
 penstock accesslog report results.db --out report.html
 penstock accesslog report '${env:RESULTS}' --out /var/www/report.html --title "Shop, all servers"
 
-The file needs nothing else: no network, no script. It is written beside its place and moved there when it is
-whole. Everything in it that came from a log is a stranger's text and is shown, not obeyed.
+The file needs nothing else: no network, no script. It is written beside its final place and moved there when
+it is complete. Everything in it that came from a log is a stranger's text and is shown, not obeyed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def save_page(path: Path, page: str) -> None:
-    """Put a page in its place at once: a reader sees the old one or the new one, whole."""
+    """Write a page to its place in one step: a reader sees the old page or the new one, never a part."""
     try:
         file, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
         try:
             with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as target:
                 target.write(page)
-                # A page is there to be read, also by a web server of another user.
+                # The page must be readable for a web server that runs as another user, too.
                 os.fchmod(target.fileno(), 0o644)
             Path(beside).replace(path)
         except BaseException:
@@ -52,5 +52,5 @@ def save_page(path: Path, page: str) -> None:
         raise OptionError(
             "REPORT_NOT_WRITTEN",
             f"The report could not be written to {path}: {error.strerror}.",
-            hint="Name a file in a folder that is there and may be written to.",
+            hint="Name a file in a folder that exists and is writable.",
         ) from error

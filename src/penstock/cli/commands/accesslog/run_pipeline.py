@@ -5,11 +5,11 @@ penstock accesslog run --topic lines --database postgresql://me@db.example/stats
 penstock accesslog run --topic lines --database results.db --blocklist-dir lists --allow 10.0.0.0/8
 penstock accesslog run --topic lines --database results.db --decisions-topic decisions
 
-Lines, decisions and offsets are stored in one transaction for each batch: stopped or killed at any moment and
-started again, it goes on where it was, and each line counts once. The terminal shows lines a second, the lag,
-who was blocked and how long batches take; elsewhere that is a plain line every 10 seconds while something
-changes or a batch is running, and one a minute while nothing does. SIGTERM and Ctrl-C let the running batch
-be finished and stored; a second one ends at once.
+Lines, decisions and offsets are stored in one transaction for each batch. If it is stopped or killed at any
+moment and started again, it continues where it was, and each line counts once. The terminal shows lines per
+second, the lag, who was blocked and how long batches take. Elsewhere that is a plain line every 10 seconds
+while something changes or a batch is running, and one a minute while nothing does. SIGTERM and Ctrl-C let
+the running batch finish and be stored; a second signal ends the command at once.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
     from penstock.core.client.client_settings import ClientSettings
 
-#: How long a broker that does not answer is asked before anything else is started.
+#: How long to wait for the brokers' first answer before anything else is started.
 _FIRST_ANSWER_MS = 15_000
 #: A run that wrote this recently may still be running.
 _MAY_STILL_RUN_S = 15.0
-#: Where Spark runs in this process, nobody needs its first messages.
+#: Where Spark runs only for this command, nobody needs its start messages.
 _QUIET_SPARK = Path(__file__).with_name("spark-log4j2.properties")
 
 
@@ -66,36 +66,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLACE",
         help="a file or an address; ${env:NAME} hides a password",
     )
-    parser.add_argument("--create-tables", action="store_true", help="make the tables in a server's database")
+    parser.add_argument("--create-tables", action="store_true", help="create tables in a server's database")
     parser.add_argument("--name", default="accesslog", help="the stream's name (default: accesslog)")
     add_log_format_argument(parser)
-    parser.add_argument("--interval", default="1s", metavar="TIME", help="between batches (default: 1s)")
+    parser.add_argument("--interval", default="1s", metavar="TIME", help="time between batches (default: 1s)")
     parser.add_argument("--lateness", default="1s", metavar="TIME", help="wait for late lines (default: 1s)")
     parser.add_argument(
         "--idle-after", default="5s", metavar="TIME", help="wait for a silent partition (default: 5s)"
     )
     parser.add_argument(
-        "--start", choices=["earliest", "latest"], default="earliest", help="at the first run"
+        "--start", choices=["earliest", "latest"], default="earliest", help="where the first run begins"
     )
-    parser.add_argument("--most-lines", type=int, default=2_000_000, help="of a batch (default 2,000,000)")
+    parser.add_argument("--most-lines", type=int, default=2_000_000, help="most lines per batch (2,000,000)")
     parser.add_argument("--rules", metavar="PATH", action="append", default=[], help=HELP)
     parser.add_argument(
-        "--webhook", metavar="URL", default=None, help="send alerts to it; ${env:NAME} hides it"
+        "--webhook", metavar="URL", default=None, help="send alerts here; ${env:NAME} hides it"
     )
     parser.add_argument(
-        "--blocklist-dir", metavar="DIR", default=None, help="keep blocklists here up to date"
+        "--blocklist-dir", metavar="DIR", default=None, help="keep the blocklists in this folder up to date"
     )
     parser.add_argument(
         "--blocklist-format", metavar="F", action="append", default=[], help="(default: text and json)"
     )
     parser.add_argument(
-        "--decisions-topic", metavar="TOPIC", default=None, help="send each decision there, its id as the key"
+        "--decisions-topic", metavar="TOPIC", default=None, help="send each decision there, keyed by its id"
     )
     parser.add_argument(
         "--outage-timeout",
         default="15m",
         metavar="TIME",
-        help="how long it waits for brokers or a database that are away (default: 15m)",
+        help="how long to wait for unreachable brokers or an unreachable database (default: 15m)",
     )
     parser.add_argument("--until-idle", action="store_true", help="end when nothing is left to do")
     parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
@@ -154,7 +154,7 @@ def _run(arguments: argparse.Namespace, settings: PipelineSettings) -> int:
 def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
     from penstock.apps.accesslog.stream.pipeline_settings import PipelineSettings
 
-    load_rules(arguments.rules)  # none is refused, whatever else there is to say
+    load_rules(arguments.rules)  # an empty choice is reported before anything else
     return PipelineSettings(
         arguments.topic,
         parse_place(resolve("--database", arguments.database)),
@@ -176,7 +176,7 @@ def read_settings(arguments: argparse.Namespace) -> PipelineSettings:
 
 
 def reach_topic(arguments: argparse.Namespace) -> ClientSettings:
-    """Return how to reach the topic. A wrong broker or topic is an error before anything starts."""
+    """Return the client settings; a wrong broker or topic is an error before anything starts."""
     client = connect(arguments)
     asked = replace(client, default_api_timeout_ms=min(client.default_api_timeout_ms, _FIRST_ANSWER_MS))
     demand_topic(asked, arguments.topic)
@@ -186,10 +186,10 @@ def reach_topic(arguments: argparse.Namespace) -> ClientSettings:
 def check_topic(
     client: ClientSettings, settings: PipelineSettings, *, has_more: bool, spares: bool = True
 ) -> FirstLook:
-    """Say what the format makes of the newest lines, and refuse one that cannot be right.
+    """Say what the format makes of the newest lines, refuse a format that cannot be right, return the look.
 
-    Where there are few lines or none, the look that is returned goes on with the first batches. `has_more`:
-    lines are waited for.
+    If there are few lines or none, the returned look continues with the first batches. `has_more` says that
+    the command waits for more lines.
     """
     from penstock.apps.accesslog.first_look.first_lines import LONGEST_HOLD_S
     from penstock.apps.accesslog.first_look.line_samples import ENOUGH_LINES
@@ -217,7 +217,7 @@ def check_topic(
 
 
 def prepare_tables(place: Place, asked: bool) -> None:
-    """Make the tables if that was asked for, or in a file: a server's database belongs to somebody."""
+    """Create the tables on request, or in a file: a server's database belongs to somebody."""
     from penstock.apps.accesslog.stream.pipeline_tables import create_tables
 
     if asked or isinstance(place, FilePlace):
@@ -225,14 +225,14 @@ def prepare_tables(place: Place, asked: bool) -> None:
 
 
 def prepare_kernels(tools: Tools) -> None:
-    """Compile the kernels, or find them compiled. The command that calls this shows how far it is."""
+    """Compile the kernels, or find them compiled. The calling command shows the progress."""
     from penstock.apps.accesslog.stream.pipeline_warmup import warm_up
 
     warm_up(tools)
 
 
 def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
-    """Return what an earlier run has left, and whether it may still be there."""
+    """Yield sentences on what an earlier run has left, and whether it may still be running."""
     from penstock.apps.accesslog.stream.last_batch_time import read_last_batch
     from penstock.stores.sql.connections.sql_sessions import Database
 
@@ -246,7 +246,10 @@ def describe_standing(place: Place, blocked: BlockedCount) -> Iterator[str]:
     yield f"Going on after the batch of {show_time(last_ms * 1000)}{before}."
     ago_s = now_s - last_ms / 1000
     if ago_s < _MAY_STILL_RUN_S:
-        yield f"That was {max(ago_s, 0):.0f} s ago: if that run still goes, this one takes over and it ends."
+        yield (
+            f"That was {max(ago_s, 0):.0f} s ago: if that run is still going, this one takes over and the "
+            "other one ends."
+        )
 
 
 def start_spark(master: str) -> AbstractContextManager[SparkSession]:

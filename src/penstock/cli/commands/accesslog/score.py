@@ -1,10 +1,10 @@
-"""Hold decisions against labels: recall, precision, benign clients hit, what was blocked, how fast.
+"""Compare decisions with labels: recall, precision, benign clients hit, what was blocked, how fast.
 
 penstock accesslog replay access.log --decisions found.csv
 penstock accesslog score found.csv labels.csv access.log
 
-Labels are `client,label,class` with attack, benign or ambiguous; ambiguous clients are left out. So are those
-who are in none of the given logs, which is said: what they did cannot be known.
+Labels are `client,label,class` with attack, benign or ambiguous; ambiguous clients are left out. So are, with
+a message, clients that are in none of the given logs: what they did cannot be known.
 """
 
 from __future__ import annotations

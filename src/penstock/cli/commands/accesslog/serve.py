@@ -1,4 +1,4 @@
-"""Give the blocklist to enforcers on other servers, over HTTP, read only.
+"""Serve the blocklist to enforcers on other servers, over HTTP, read only.
 
 penstock accesslog serve results.db
 penstock accesslog serve results.db --listen 192.0.2.1:8477 --token-file /etc/penstock/token
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         stale_after_ms = parse_duration_ms(arguments.stale_after)
     except ValueError as error:
         raise OptionError("OPTION_INVALID", f"--stale-after is {error}.", hint="Say 3m, or 1h.") from None
-    Database(place).run(lambda _session: None)  # a wrong place is told now, not to the first enforcer
+    Database(place).run(lambda _session: None)  # reports a wrong place now, not to the first enforcer
     api = EnforcementApi(
         place,
         Gate.of(
@@ -93,8 +93,8 @@ def _read_token(path: str | None) -> str | None:
     if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
         raise OptionError(
             "TOKEN_FILE_OPEN",
-            f"The token in {path} can be read by others than its owner.",
-            hint=f"Make a new token, and: chmod 600 {path}",
+            f"The token in {path} can be read by users other than its owner.",
+            hint=f"Make a new token, and run: chmod 600 {path}",
             facts={"path": path},
         )
     return text

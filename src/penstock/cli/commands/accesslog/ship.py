@@ -4,13 +4,13 @@ penstock accesslog ship /var/log/apache2/access.log --topic lines
 penstock accesslog ship '/var/log/apache2/*access.log' --topic lines --server web1
 penstock accesslog ship access.log --topic lines --once --history    all there is, packed files too, then end
 
-Files may be rotated, emptied, copied away or appear later; patterns are looked at again and again. Where it
-was is kept in Kafka, in the same transactions as the lines: after a crash it goes on behind the last line
-that readers with isolation.level=read_committed can see. Name all files of a server in one command: a second
-one for other files needs a --name of its own, and is refused without. The key of a record is the client, so
-a client's lines keep their order: give --log-format and --trusted-proxy as you give them to `run`, so that
-both find the same client. The name of the server is in the header `server`. A last line without its newline
-is left for the next time. SIGTERM and Ctrl-C end the transaction under way. What it says on stderr begins
+Files may be rotated, emptied, copied away or appear later; patterns are matched again and again. The
+positions are kept in Kafka, in the same transactions as the lines: after a crash it continues after the last
+line that readers with isolation.level=read_committed can see. Name all files of a server in one command: a
+second command for other files needs its own --name, and is refused without one. The key of a record is the
+client, so a client's lines keep their order: give --log-format and --trusted-proxy as you give them to `run`,
+so that both find the same client. The name of the server is in the header `server`. A last line without its
+newline is left for the next time. SIGTERM and Ctrl-C end the transaction under way. Messages on stderr begin
 with the time and the topic.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 JSON_VERSION = 1
-#: Files that are looked at before they are shipped, and how far.
+#: How many files are looked at before they are shipped, and how many bytes of each.
 _LOOKED_AT, _LOOKED_AT_BYTES = 8, 1 << 20
 #: The condition of a format that fits no line.
 _NO_FIT = "NOTHING_PARSED"
@@ -68,15 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_log_format_argument(parser)
     add_proxy_argument(parser)
-    parser.add_argument("--once", action="store_true", help="end when all that is there is shipped")
+    parser.add_argument("--once", action="store_true", help="end when everything there is has been shipped")
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
-        "--from-beginning", action="store_true", help="at the first start, all that is there (default)"
+        "--from-beginning", action="store_true", help="at the first start, everything there is (default)"
     )
     begin.add_argument(
         "--from-end", action="store_true", help="at the first start, only what comes from now on"
     )
-    parser.add_argument("--history", action="store_true", help="rotated files as well, packed ones (.gz) too")
+    parser.add_argument("--history", action="store_true", help="also rotated files, even packed ones (.gz)")
     parser.add_argument(
         "--name",
         default="",
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise OptionError(
                 "OPTION_INVALID",
                 f"--{option.replace('_', '-')} is {getattr(arguments, option)}.",
-                hint=f"Give a whole number from {least} on.",
+                hint=f"Give a whole number, {least} or greater.",
             )
     with in_stream(arguments.topic):
         return _ship(arguments)
@@ -144,7 +144,7 @@ def _ship(arguments: argparse.Namespace) -> int:
 
 
 def list_absent(files: Sequence[str]) -> list[str]:
-    """Return files and patterns that name nothing yet: a log that is to come, or a slip of the finger."""
+    """Return files and patterns that name nothing yet: a log that is to come, or a typing error."""
     absent = []
     for each in files:
         if not glob.has_magic(each) and os.path.isdir(each):
@@ -159,7 +159,7 @@ def list_absent(files: Sequence[str]) -> list[str]:
 
 
 class _KeyLook(FirstLook):
-    """A look that also says what follows for the keys, once: nobody can change those of lines in a topic."""
+    """A look that also explains the effect on keys, once: the keys of lines in a topic cannot be changed."""
 
     _has_told = False
 
@@ -178,8 +178,8 @@ class _KeyLook(FirstLook):
 def check_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = False) -> None:
     """Warn if the clients in these files are doubtful; refuse a format that was named and cannot be right.
 
-    With `auto` nothing is refused: every line is shipped, and one that fits nothing has a key all the same.
-    `is_whole`: no more lines will come, so a format that was named and fits none of a few is refused, too.
+    With `auto` nothing is refused: every line is shipped, and one that fits nothing has a key anyway.
+    `is_whole` says that no more lines will come, so a named format that fits none of a few is refused, too.
     """
     from penstock.apps.accesslog.first_look.log_blocks import look_first, open_log, read_blocks
 
@@ -194,7 +194,7 @@ def check_files(patterns: Sequence[str], parser: Parser, *, is_whole: bool = Fal
     with ExitStack() as stack:
         files = {}
         for number, name in enumerate(names[:_LOOKED_AT]):
-            with suppress(OptionError):  # what cannot be read is told by whoever ships it
+            with suppress(OptionError):  # the shipper reports a file that cannot be read
                 files[number] = read_blocks(stack.enter_context(open_log(name)), _LOOKED_AT_BYTES)
         look_first(files, look)
 
@@ -238,7 +238,7 @@ def _sum_up(shipped: Shipped, topic: str, took_s: float, *, as_json: bool) -> No
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
-    """Stop in order at the first signal; end at the second."""
+    """Yield an event that the first signal sets; a second signal ends the command at once."""
     stopping = threading.Event()
 
     def ask(_: int) -> None:

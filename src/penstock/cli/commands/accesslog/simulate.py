@@ -1,13 +1,13 @@
-"""Traffic of several web servers with labelled attacks in it, into files or into a topic.
+"""Simulate traffic of several web servers, with labelled attacks in it, into files or into a topic.
 
 penstock accesslog simulate --rate 5000 --seconds 60 --out '{server}.log' --truth truth.csv --fast
 penstock accesslog simulate --rate 2000 --seconds 600 --topic lines --truth truth.csv
 penstock accesslog simulate --attacks sql_injection,flood --seconds 30 --out access.log --truth truth.csv
 
-The same seed gives the same lines (with --fast, or with --start: live lines have the time of now). Lines are
+The same seed gives the same lines (with --fast, or with --start: live lines have the current time). Lines are
 in Apache's combined format with the time each request took (%D) at the end. The truth names each client,
-whether it attacks, the class, when it first asked and how often. Ctrl-C ends early; the truth is written all
-the same.
+whether it attacks, the class, the time of its first request and the number of requests. Ctrl-C ends early;
+the truth is still written.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--servers", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=7, help="the same seed, the same lines")
+    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same lines")
     parser.add_argument("--attacks", default="all", help="all, none, or classes separated by commas")
-    parser.add_argument("--attack-share", type=float, default=0.08, help="their share of the lines, about")
+    parser.add_argument("--attack-share", type=float, default=0.08, help="approximate share of attack lines")
     parser.add_argument("--day", type=int, default=86_400, metavar="SECONDS", help="how long a day lasts")
     parser.add_argument(
         "--start",
@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # Heard before the first import and until the truth is written: who stops a simulation gets its truth.
+    # Signals are handled from before the first import until the truth is written, so that a simulation that
+    # is stopped still leaves its truth.
     with _ending_on_signals() as stopping:
         return _simulate(arguments, stopping)
 
@@ -94,7 +95,7 @@ def _simulate(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     if arguments.truth is not None:
         write_truth(simulation, arguments.truth)
     took_s = time.monotonic() - began
-    broken = f"{simulation.broken_lines} of them broken on purpose (some can be parsed all the same)"
+    broken = f"{simulation.broken_lines} of them broken on purpose (some can be parsed anyway)"
     say(f"{count(simulation.lines, 'line')} in {took_s:.1f} s, {broken}.")
     return 0
 
@@ -168,7 +169,7 @@ def _open_topic(arguments: argparse.Namespace) -> Callable[[SimulatedStep], None
 
 @contextmanager
 def _ending_on_signals() -> Iterator[threading.Event]:
-    """End at once at a second Ctrl-C; SIGTERM only asks, however often: programs repeat it."""
+    """Yield an event that a signal sets. Then Ctrl-C ends at once; SIGTERM does not: programs repeat it."""
     stopping = threading.Event()
 
     def ask(number: int) -> None:

@@ -5,9 +5,10 @@ penstock accesslog unban results.db 198.51.100.0/24
 penstock accesslog unban results.db 198.51.100.0/24 --withdraw
 penstock accesslog unban results.db --list
 
-Lists leave it out at once; the running pipeline takes the order up with its next batch. Of a blocked network
-only the part that was named is let go. --withdraw takes the orders about it back: bans that still run count
-again, and rules may block it from now on. A network wider than /16 (IPv6: /32) needs --yes.
+Lists leave it out at once; the running pipeline applies the order with its next batch. If a larger network is
+blocked, only the part that you name is let go. --withdraw takes back the orders about a client or network:
+bans that still run count again, and rules may block it from then on. A network wider than /16 (IPv6: /32)
+needs --yes.
 """
 
 from __future__ import annotations
@@ -112,5 +113,5 @@ def _parse_grace(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
     if grace_ms > LONGEST_GRACE_MS:
-        raise argparse.ArgumentTypeError("a grace time has at most ten years")
+        raise argparse.ArgumentTypeError("a grace time is at most ten years")
     return grace_ms

@@ -96,7 +96,7 @@ def test_a_file_is_written_when_the_list_is_new(place: Place, run: Console) -> N
     ban(place, "192.0.2.1")
     arguments = ("--format", "apache-map", "--out", "lists/blocked.txt")
     assert run("blocklist", *arguments) == "lists/blocked.txt is written: 1 network.\n"
-    assert run("blocklist", *arguments) == "lists/blocked.txt is as it was: 1 network.\n"
+    assert run("blocklist", *arguments) == "lists/blocked.txt is unchanged: 1 network.\n"
     told = run.json("blocklist", *arguments)
     assert (told["written"], told["entries"], told["left_out"]) == (False, 1, 0)
     ban(place, "2001:db8::/64")
